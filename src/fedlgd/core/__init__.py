@@ -1,0 +1,1 @@
+"""What everything else stands on: the types that flow, tree arithmetic, addressed randomness, SGD, losses."""

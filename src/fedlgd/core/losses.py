@@ -1,0 +1,52 @@
+"""The losses of the paper, each with its formula."""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedlgd.core.net import Net
+from fedlgd.core.types import LabelledSet, Params
+
+
+def cross_entropy(net: Net, params: Params, batch: LabelledSet) -> Tensor:
+    """mean_i -log softmax(f(x_i))[y_i]"""
+    return F.cross_entropy(net(params, batch.x).logits, batch.y)
+
+
+def supervised_contrastive(features: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    r"""mean_j -1/|P(j)| sum_{p in P(j)} log [ exp(z_j.z_p/T) / sum_{a != j} exp(z_j.z_a/T) ],  z = psi/||psi||.
+
+    P(j): the others with j's label. A member with no positive contributes 0 and counts in the mean.
+    """
+    z = F.normalize(features, dim=1)
+    itself = torch.eye(len(z), dtype=torch.bool)
+    similarity = (z @ z.T / temperature).masked_fill(itself, -torch.inf)
+    log_p = (similarity - similarity.logsumexp(dim=1, keepdim=True)).masked_fill(itself, 0)
+    positive = (labels[:, None] == labels) & ~itself
+    per_member = -(log_p * positive).sum(1) / positive.sum(1).clamp(min=1)
+    return per_member.mean()
+
+
+def class_means(features: Tensor, labels: Tensor, classes: Tensor) -> Tensor:
+    """mean of psi(x) over the members of each class: one row per class in `classes`."""
+    member = (labels == classes[:, None]).to(features)
+    return (member @ features) / member.sum(1, keepdim=True)
+
+
+def mean_gap(a: Tensor, b: Tensor) -> Tensor:
+    """Eq. 1 on class means:  sum_k || a_k - b_k ||^2"""
+    return (a - b).square().sum()
+
+
+def mmd_rbf(a: Tensor, b: Tensor, kernels: int = 5) -> Tensor:
+    r"""mean k(a,a) + mean k(b,b) - 2 mean k(a,b),  k(u,v) = sum_i exp(-||u-v||^2 / s_i),  s_i = s 2^i / 4.
+
+    s is the mean squared distance between two different members of the joint set; no gradient goes through it.
+    """
+    joint = torch.cat([a, b])
+    square = (joint[:, None] - joint[None]).square().sum(2)
+    n = len(joint)
+    width = square.detach().sum() / (n * n - n)
+    kernel = torch.stack([torch.exp(-square / (width * 2**i / 4)) for i in range(kernels)]).sum(0)
+    m = len(a)
+    return kernel[:m, :m].mean() + kernel[m:, m:].mean() - 2 * kernel[:m, m:].mean()

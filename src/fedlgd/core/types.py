@@ -1,0 +1,170 @@
+"""The types that flow.
+
+Everything that leaves a site is an `Update` (or the single `Hello` at enrolment).
+Everything that enters a site is a `Broadcast`. To review what a federation discloses, read these three.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+Params = dict[str, Tensor]
+Trees = Mapping[str, Params]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Per-channel normalisation: network input = (pixel / 255 - mean) / std."""
+
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+
+    def to_input(self, pixels: Tensor) -> Tensor:
+        return (pixels.float() / 255 - self._column(self.mean)) / self._column(self.std)
+
+    def to_pixels(self, x: Tensor) -> Tensor:
+        """Bytes to look at; values outside the valid range are clipped."""
+        grey = x * self._column(self.std).to(x) + self._column(self.mean).to(x)
+        return (grey * 255).round().clamp(0, 255).to(torch.uint8)
+
+    @staticmethod
+    def _column(values: tuple[float, ...]) -> Tensor:
+        return torch.tensor(values).view(-1, 1, 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelledSet:
+    """Images with their labels. Bytes stay bytes (and may be memory-mapped) until `take` makes network input."""
+
+    x: Tensor
+    y: Tensor
+    scale: Scale = Scale()
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, index: Tensor | slice) -> "LabelledSet":
+        """The chosen images as float network input."""
+        x = self.x[index]
+        return LabelledSet(self.scale.to_input(x) if x.dtype == torch.uint8 else x, self.y[index], self.scale)
+
+    def of_class(self, k: int) -> Tensor:
+        """Where the images of class `k` are."""
+        return (self.y == k).nonzero().flatten()
+
+    def counts(self, classes: int) -> Tensor:
+        return torch.bincount(self.y, minlength=classes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Site:
+    """One holder of private images. Never leaves its own process except as messages a method makes."""
+
+    name: str
+    train: LabelledSet
+    test: LabelledSet
+    classes: tuple[str, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class VirtualSet:
+    """Distilled images in network-input space, sorted by class. `round` is the version: when they last changed."""
+
+    images: Tensor
+    labels: Tensor
+    origin: str
+    round: int
+
+    @property
+    def data(self) -> LabelledSet:
+        return LabelledSet(self.images, self.labels)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SiteState:
+    """What a site keeps for itself between rounds."""
+
+    virtual: VirtualSet | None = None
+    anchors: VirtualSet | None = None
+    trees: Trees = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ServerState:
+    """What the server keeps between rounds. `round` is the next round; `held` the anchor version each site has."""
+
+    round: int = 0
+    params: Params
+    anchors: VirtualSet | None = None
+    held: Mapping[str, int] = field(default_factory=dict)
+    trees: Trees = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Hello:
+    """What a site discloses once: how many images per class it trains on; pixel statistics only where a
+    setting asks for them (`anchors.start = "statistics"`)."""
+
+    site: str
+    counts: Tensor
+    statistics: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Broadcast:
+    """Everything that enters a site in one round."""
+
+    round: int
+    params: Params
+    anchors: VirtualSet | None = None
+    trees: Trees = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Update:
+    """Everything a site sends back in one round. What is not here never leaves the site."""
+
+    site: str
+    params: Params
+    weight: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    trees: Trees = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How a model does on one labelled set, with the counts behind the accuracy."""
+
+    accuracy: float
+    loss: float
+    correct: tuple[int, ...]
+    total: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundRecord:
+    """All that is reported of one round; `round` -1 is the enrolment before the first.
+
+    Seconds and FLOPs are by phase: distil, train, server, evaluate. Flags say what moved: "virtual", "anchors".
+    """
+
+    round: int
+    sampled: tuple[str, ...] = ()
+    scores: Mapping[str, Score] = field(default_factory=dict)
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    flops: Mapping[str, int] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+
+    @property
+    def accuracy(self) -> float:
+        """Unweighted mean over sites: the headline number."""
+        return sum(s.accuracy for s in self.scores.values()) / len(self.scores)

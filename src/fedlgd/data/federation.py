@@ -1,0 +1,185 @@
+"""A federation is its sites, checked once so that nothing downstream has to ask."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlgd.core.errors import DataError
+from fedlgd.core.rng import Stream
+from fedlgd.core.types import LabelledSet, Scale, Site
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """Sites that share classes and image shape. `note` says where the images come from."""
+
+    name: str
+    sites: tuple[Site, ...]
+    note: str = ""
+
+    @cached_property
+    def by_name(self) -> dict[str, Site]:
+        """Sites in the order of their names, which is the order every engine works in."""
+        return {site.name: site for site in sorted(self.sites, key=lambda s: s.name)}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.sites[0].classes
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        c, h, w = self.sites[0].train.x.shape[1:]
+        return (c, h, w)
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of every site's name, images, labels and scaling; the order of sites does not matter."""
+        parts = [f"{name}:{site_digest(site)}" for name, site in self.by_name.items()]
+        return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+
+
+def site_digest(site: Site) -> str:
+    """A hash of one site's images, labels and scaling."""
+    h = hashlib.blake2b(repr((site.classes, site.train.scale)).encode(), digest_size=16)
+    for part in (site.train, site.test):
+        for tensor in (part.x, part.y):
+            h.update(repr((tuple(tensor.shape), str(tensor.dtype))).encode())
+            h.update(np.ascontiguousarray(tensor.numpy()).data)
+    return h.hexdigest()
+
+
+def federation(name: str, sites: Sequence[Site], note: str = "", min_per_class: int = 1) -> Federation:
+    """Sites that passed every check; a `DataError` says what is wrong and what to do."""
+    if not sites:
+        raise DataError(f"federation {name!r} has no site; give at least one")
+    seen: set[str] = set()
+    for site in sites:
+        if site.name in seen:
+            raise DataError(f"two sites are called {site.name!r}; give each its own name")
+        seen.add(site.name)
+        _check_site(site, min_per_class)
+        _check_agree(sites[0], site)
+    return Federation(name, tuple(sites), note)
+
+
+def _check_site(site: Site, min_per_class: int) -> None:
+    for part, data in (("train", site.train), ("test", site.test)):
+        where = f"site {site.name!r}, {part} part"
+        if len(data.x) != len(data.y):
+            raise DataError(f"{where}: {len(data.x)} images but {len(data.y)} labels; give one label per image")
+        if not len(data):
+            raise DataError(f"{where} is empty; drop the site or give it images")
+        low, high = int(data.y.min()), int(data.y.max())
+        if low < 0 or high >= len(site.classes):
+            wrong = low if low < 0 else high
+            raise DataError(
+                f"{where}: label {wrong} is out of range for {len(site.classes)} classes; "
+                f"labels run from 0 to {len(site.classes) - 1}"
+            )
+        if data.x.is_floating_point() and not bool(torch.isfinite(data.x).all()):
+            raise DataError(f"{where}: pixels hold NaN or infinity; clean the images before federating them")
+    for k, count in enumerate(site.train.counts(len(site.classes)).tolist()):
+        if count < min_per_class:
+            amount = "no image" if count == 0 else f"only {count} images"
+            raise DataError(
+                f"site {site.name!r} has {amount} of class {k} ({site.classes[k]!r}) to train on, "
+                f"fewer than min_per_class={min_per_class}; drop the class at every site "
+                f"or pass min_per_class={count}"
+            )
+
+
+def _check_agree(first: Site, site: Site) -> None:
+    if site.classes != first.classes:
+        raise DataError(
+            f"site {site.name!r} has classes {list(site.classes)}, but site {first.name!r} has "
+            f"{list(first.classes)}; all sites need the same classes in the same order"
+        )
+    want = tuple(first.train.x.shape[1:])
+    for part in (site.train, site.test):
+        got = tuple(part.x.shape[1:])
+        if got != want:
+            raise DataError(
+                f"site {site.name!r} has images of shape {got}, but site {first.name!r} has {want} "
+                "(channels, height, width); resize them to one shape"
+            )
+
+
+def from_arrays(
+    sites: Mapping[str, Sequence[Any]],
+    classes: Sequence[str] | None = None,
+    name: str = "own-arrays",
+    scale: Scale = Scale(),
+    min_per_class: int = 1,
+) -> Federation:
+    """A federation from `{site: (train_x, train_y, test_x, test_y)}`.
+
+    Images are arrays (n, height, width) or (n, height, width, 3): bytes 0..255, or floats 0..1. Grey images
+    become RGB. Labels are whole numbers from 0; `classes` names them ("0", "1", ... when left out).
+    """
+    labels = [np.asarray(part[i]).ravel() for part in sites.values() for i in (1, 3)]
+    count = max((int(y.max()) + 1 for y in labels if y.size), default=0)
+    names = tuple(classes) if classes is not None else tuple(str(k) for k in range(count))
+    made = []
+    for site, part in sites.items():
+        if len(part) != 4:
+            raise DataError(f"site {site!r} has {len(part)} arrays; give train_x, train_y, test_x, test_y")
+        train, test = (
+            LabelledSet(_images(part[i], scale, site), _labels(part[i + 1], site), scale) for i in (0, 2)
+        )
+        made.append(Site(site, train, test, names))
+    return federation(name, made, "arrays given by the user", min_per_class)
+
+
+def _images(array: Any, scale: Scale, site: str) -> Tensor:
+    x = torch.as_tensor(np.asarray(array))
+    if x.ndim == 3:
+        x = x[..., None]
+    if x.ndim != 4 or x.shape[-1] not in (1, 3):
+        raise DataError(
+            f"site {site!r}: images have shape {tuple(x.shape)}; give (n, height, width) or (n, height, width, 3)"
+        )
+    x = x.permute(0, 3, 1, 2).expand(-1, 3, -1, -1)
+    if x.dtype == torch.uint8:
+        return x
+    if not x.is_floating_point():
+        raise DataError(f"site {site!r}: images are {x.dtype}; give uint8 bytes or floats from 0 to 1")
+    if x.numel() and (x.min() < 0 or x.max() > 1):
+        raise DataError(f"site {site!r}: float pixels run from {x.min():g} to {x.max():g}; scale them to 0..1")
+    return scale.to_input(x.float() * 255)
+
+
+def _labels(array: Any, site: str) -> Tensor:
+    y = np.asarray(array).ravel()
+    if y.dtype.kind not in "iu":
+        raise DataError(f"site {site!r}: labels are {y.dtype}; give whole numbers from 0")
+    return torch.as_tensor(y.astype(np.int64))
+
+
+def limited(whole: Federation, train: int = 0, test: int = 0, seed: int = 0) -> Federation:
+    """At most `train` training and `test` test images per site, class by class in proportion; 0 keeps all."""
+    sites = [
+        replace(
+            site,
+            train=_subset(site.train, train, len(site.classes), Stream(seed).at("limit", site.name, "train")),
+            test=_subset(site.test, test, len(site.classes), Stream(seed).at("limit", site.name, "test")),
+        )
+        for site in whole.sites
+    ]
+    return federation(whole.name, sites, whole.note, min_per_class=0)
+
+
+def _subset(data: LabelledSet, size: int, classes: int, rng: Stream) -> LabelledSet:
+    """Deal the classes out in turn, so that a small subset has all of them."""
+    if size <= 0 or size >= len(data):
+        return data
+    order = torch.randperm(len(data), generator=rng.generator())
+    turns = torch.cat([torch.arange(int((data.y[order] == k).sum())) for k in range(classes)])
+    by_class = torch.cat([order[data.y[order] == k] for k in range(classes)])
+    chosen = by_class[torch.argsort(turns, stable=True)[:size]].sort().values
+    return LabelledSet(data.x[chosen], data.y[chosen], data.scale)

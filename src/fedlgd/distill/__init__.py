@@ -1,0 +1,1 @@
+"""Making virtual images: how they start, distribution matching at a site, gradient matching at the server."""

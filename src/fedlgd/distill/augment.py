@@ -1,0 +1,96 @@
+"""Differentiable siamese augmentation (DSA): one drawn transform, the same for real and virtual images.
+
+Each operation is a function of (images, its drawn numbers); `draw` picks one operation and its numbers.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+Transform = Callable[[Tensor], Tensor]
+
+
+def color(x: Tensor, brightness: float, saturation: float, contrast: float) -> Tensor:
+    """x + (u1 - 1/2);  (x - m) 2 u2 + m, m the mean over channels;  (x - m)(u3 + 1/2) + m, m the image mean."""
+    x = x + (brightness - 0.5)
+    m = x.mean(dim=1, keepdim=True)
+    x = (x - m) * (2 * saturation) + m
+    m = x.mean(dim=(1, 2, 3), keepdim=True)
+    return (x - m) * (contrast + 0.5) + m
+
+
+def crop(x: Tensor, down: int, right: int) -> Tensor:
+    """Output (i, j) = input (i + down, j + right), zero outside."""
+    h, w = x.shape[2:]
+    padded = F.pad(x, (abs(right), abs(right), abs(down), abs(down)))
+    top, left = abs(down) + down, abs(right) + right
+    return padded[:, :, top : top + h, left : left + w]
+
+
+def cutout(x: Tensor, row: int, column: int) -> Tensor:
+    """A zero square of half the side around (row, column), clamped to the image."""
+    h, w = x.shape[2:]
+    size = int(h * 0.5 + 0.5), int(w * 0.5 + 0.5)
+    rows = (torch.arange(size[0]) + row - size[0] // 2).clamp(0, h - 1)
+    columns = (torch.arange(size[1]) + column - size[1] // 2).clamp(0, w - 1)
+    keep = torch.ones(h, w, dtype=x.dtype)
+    keep[rows[:, None], columns] = 0
+    return x * keep
+
+
+def flip(x: Tensor) -> Tensor:
+    """Left and right change places."""
+    return x.flip(3)
+
+
+def scale(x: Tensor, sx: float, sy: float) -> Tensor:
+    """Affine zoom; a factor above 1 shrinks the picture."""
+    return _affine(x, [[sx, 0.0, 0.0], [0.0, sy, 0.0]])
+
+
+def rotate(x: Tensor, degrees: float) -> Tensor:
+    a = math.radians(degrees)
+    return _affine(x, [[math.cos(a), -math.sin(a), 0.0], [math.sin(a), math.cos(a), 0.0]])
+
+
+def _affine(x: Tensor, theta: list[list[float]]) -> Tensor:
+    grid = F.affine_grid(torch.tensor([theta], dtype=x.dtype), [1, *x.shape[1:]], align_corners=False)
+    return F.grid_sample(x, grid.expand(len(x), -1, -1, -1), padding_mode="zeros", align_corners=False)
+
+
+def draw(operations: Sequence[str], side: int, generator: Generator) -> Transform:
+    """One of the named operations with its numbers drawn; nothing to choose from is the identity."""
+    if not operations:
+        return lambda x: x
+    choice = int(torch.randint(len(operations), (), generator=generator))
+    return OPERATIONS[operations[choice]](side, torch.rand(3, generator=generator).tolist())
+
+
+def _draw_crop(side: int, u: list[float]) -> Transform:
+    reach = int(side / 8 + 0.5)
+    down, right = (int(v * (2 * reach + 1)) - reach for v in u[:2])
+    return partial(crop, down=down, right=right)
+
+
+def _draw_cutout(side: int, u: list[float]) -> Transform:
+    positions = side + (1 - int(side * 0.5 + 0.5) % 2)
+    return partial(cutout, row=int(u[0] * positions), column=int(u[1] * positions))
+
+
+def _draw_scale(side: int, u: list[float]) -> Transform:
+    sx, sy = (1 / 1.2 + v * (1.2 - 1 / 1.2) for v in u[:2])
+    return partial(scale, sx=sx, sy=sy)
+
+
+OPERATIONS: dict[str, Callable[[int, list[float]], Transform]] = {
+    "color": lambda _, u: partial(color, brightness=u[0], saturation=u[1], contrast=u[2]),
+    "crop": _draw_crop,
+    "cutout": _draw_cutout,
+    "flip": lambda _, u: flip if u[0] < 0.5 else (lambda x: x),
+    "scale": _draw_scale,
+    "rotate": lambda _, u: partial(rotate, degrees=(u[0] - 0.5) * 30),
+}

@@ -1,0 +1,68 @@
+"""Where virtual images start: class statistics, noise, or real images."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Generator, Tensor
+
+from fedlgd.core.errors import DataError
+from fedlgd.core.types import LabelledSet
+
+Start = Literal["statistics", "noise", "real"]
+Statistics = Literal["class", "site"]
+
+
+def class_statistics(data: LabelledSet, classes: Sequence[int], over: Statistics = "class") -> Tensor:
+    """(len(classes), 2, channels): mean and population std over all pixels of each class, per channel.
+
+    over="site" divides a class's sums by the size of the whole set, as the released code does.
+    """
+    rows = []
+    for k in classes:
+        x = data.take(data.of_class(k)).x.double()
+        n = (len(x) if over == "class" else len(data)) * x.shape[2] * x.shape[3]
+        mean = x.sum((0, 2, 3)) / n
+        rows.append(torch.stack([mean, (x.square().sum((0, 2, 3)) / n - mean.square()).clamp(min=0).sqrt()]))
+    return torch.stack(rows)
+
+
+def from_statistics(
+    statistics: Tensor, per_class: int, side: tuple[int, int], scale: float, generator: Generator
+) -> Tensor:
+    """Every pixel of class k i.i.d. from N(mu_k, (scale * sigma_k)^2), scalars per channel."""
+    classes, _, channels = statistics.shape
+    noise = torch.randn(classes, per_class, channels, *side, generator=generator)
+    mean, std = statistics.float().view(classes, 2, 1, channels, 1, 1).unbind(1)
+    return (mean + scale * std * noise).flatten(0, 1)
+
+
+def from_noise(images: int, shape: tuple[int, int, int], generator: Generator) -> Tensor:
+    """Every pixel from N(0, 1) in network-input space."""
+    return torch.randn(images, *shape, generator=generator)
+
+
+def from_real(data: LabelledSet, classes: Sequence[int], per_class: int, generator: Generator) -> Tensor:
+    """`per_class` different real images of each class. They are private: such a set discloses its members."""
+    return torch.cat([data.take(_pick(data.of_class(k), per_class, generator)).x for k in classes])
+
+
+def _pick(members: Tensor, count: int, generator: Generator) -> Tensor:
+    return members[torch.randperm(len(members), generator=generator)[:count]]
+
+
+def labels_for(classes: Sequence[int], per_class: int) -> Tensor:
+    """Hard labels, sorted by class."""
+    return torch.tensor(classes).repeat_interleave(per_class)
+
+
+def present_classes(data: LabelledSet, classes: int, per_class: int, site: str) -> list[int]:
+    """The classes a site has; each must have at least as many images as are to be distilled from it."""
+    counts = data.counts(classes).tolist()
+    for k, count in enumerate(counts):
+        if 0 < count < per_class:
+            raise DataError(
+                f"site {site!r} has {count} images of class {k} but distil.per_class is {per_class}; "
+                f"use distil.per_class={min(c for c in counts if c)} or less"
+            )
+    return [k for k, count in enumerate(counts) if count]

@@ -1,0 +1,1 @@
+"""Engines only move messages between the two halves of a method."""

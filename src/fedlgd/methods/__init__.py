@@ -1,0 +1,1 @@
+"""Federated methods: one file each, two halves and the formulas side by side."""

@@ -1,0 +1,1 @@
+"""The paper's two networks, and the door for a user's own."""

@@ -1,0 +1,50 @@
+"""ConvNet of dataset condensation: `depth` x [conv 3x3, norm, ReLU, pool 2x2], flatten, linear."""
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from fedlgd.core.net import Output
+
+Norm = Literal["instance", "group", "batch", "none"]
+Pooling = Literal["avg", "max", "none"]
+
+
+def norm_layer(kind: Norm, channels: int) -> nn.Module:
+    """`instance` is GroupNorm with one group per channel, affine: what the paper prints as GN(128)."""
+    layers: dict[str, nn.Module] = {
+        "instance": nn.GroupNorm(channels, channels),
+        "group": nn.GroupNorm(min(8, channels), channels) if channels % min(8, channels) == 0 else nn.Identity(),
+        "batch": nn.BatchNorm2d(channels),
+        "none": nn.Identity(),
+    }
+    return layers[kind]
+
+
+class ConvNet(nn.Module):
+    """Features are the flattened output of the last block: 1 152 numbers at 28x28 with the defaults."""
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        classes: int,
+        depth: int = 3,
+        width: int = 128,
+        norm: Norm = "instance",
+        pooling: Pooling = "avg",
+    ) -> None:
+        super().__init__()
+        channels, height, side = shape
+        blocks: list[nn.Module] = []
+        for i in range(depth):
+            blocks += [nn.Conv2d(channels if i == 0 else width, width, 3, padding=1), norm_layer(norm, width)]
+            blocks += [nn.ReLU()]
+            if pooling != "none":
+                blocks += [nn.AvgPool2d(2) if pooling == "avg" else nn.MaxPool2d(2)]
+                height, side = height // 2, side // 2
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(width * height * side, classes)
+
+    def forward(self, x: Tensor) -> Output:
+        features = self.blocks(x).flatten(1)
+        return Output(features, self.head(features))

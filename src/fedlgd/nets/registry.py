@@ -1,0 +1,82 @@
+"""Networks by name: the built-in ones, or a user's own as `package.module:Class`."""
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedlgd.core.errors import NetError
+from fedlgd.core.net import Net
+from fedlgd.core.rng import Stream
+from fedlgd.nets.convnet import ConvNet
+from fedlgd.nets.resnet import ResNet18
+
+NETS: dict[str, type[nn.Module]] = {"convnet": ConvNet, "resnet18": ResNet18}
+
+CONTRACT = (
+    "a network is an nn.Module class called as Class(shape=(channels, height, width), classes=K, **settings) "
+    "whose forward(x) returns (features, logits) of shapes (n, d) and (n, K)"
+)
+
+
+def settings_of(name: str) -> dict[str, Any]:
+    """The settings a network takes, with their defaults."""
+    parameters = inspect.signature(_find(name)).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
+
+
+def build_net(
+    name: str, shape: tuple[int, int, int], classes: int, settings: Mapping[str, Any] | None = None
+) -> Net:
+    """The named architecture for images of `shape`, checked to keep the contract."""
+    settings = dict(settings or {})
+    kind = _find(name)
+    accepted = settings_of(name)
+    for key in settings:
+        if key not in accepted:
+            raise NetError(f"net {name!r} has no setting {key!r}{_suggest(key, accepted)}")
+    label = name + "".join(f",{k}={v}" for k, v in sorted(settings.items()))
+    return _checked(partial(kind, shape=shape, classes=classes, **settings), shape, classes, label)
+
+
+def _find(name: str) -> type[nn.Module]:
+    if name in NETS:
+        return NETS[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise NetError(
+            f"no net is called {name!r}{_suggest(name, NETS)}; built in: {', '.join(NETS)}; "
+            "your own: --net package.module:Class"
+        )
+    try:
+        kind = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise NetError(f"cannot import net {name!r}: {error}; {CONTRACT}") from error
+    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+        raise NetError(f"net {name!r} is not an nn.Module class; {CONTRACT}")
+    return kind
+
+
+def _checked(build: Callable[[], nn.Module], shape: tuple[int, int, int], classes: int, label: str) -> Net:
+    """Build once and try it on two blank images."""
+    try:
+        net = Net(build, shape, classes, label)
+        output = net.frozen(net.init(Stream(0)), torch.zeros(2, *shape))
+        sizes = [tuple(part.shape) for part in output]
+    except Exception as error:
+        raise NetError(f"net {label!r} fails on two images of shape {shape}: {error}; {CONTRACT}") from error
+    if len(sizes[0]) != 2 or sizes[1] != (2, classes):
+        raise NetError(
+            f"net {label!r} returns shapes {sizes[0]} and {sizes[1]} for 2 images and {classes} classes; {CONTRACT}"
+        )
+    return net
+
+
+def _suggest(word: str, known: Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(word, known, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""

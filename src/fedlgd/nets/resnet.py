@@ -1,0 +1,65 @@
+"""ResNet18 as the released code has it (default) and as the paper prints it."""
+
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedlgd.core.net import Output
+from fedlgd.nets.convnet import Norm, norm_layer
+
+STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
+
+
+class Block(nn.Module):
+    """conv-norm-ReLU-conv-norm plus shortcut, then ReLU."""
+
+    def __init__(self, channels: int, out: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(channels, out, 3, stride, padding=1, bias=False),
+            norm_layer(norm, out),
+            nn.ReLU(),
+            nn.Conv2d(out, out, 3, padding=1, bias=False),
+            norm_layer(norm, out),
+        )
+        same = stride == 1 and channels == out
+        self.shortcut: nn.Module = nn.Identity()
+        if not same:
+            self.shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), norm_layer(norm, out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.body(x) + self.shortcut(x))
+
+
+class ResNet18(nn.Module):
+    """`code`: 3x3 stride-1 stem, instance norm, 4x4 average pool, two-layer head on large images.
+    `printed`: 7x7 stride-2 stem, batch norm, global average pool."""
+
+    def __init__(
+        self, shape: tuple[int, int, int], classes: int, version: Literal["code", "printed"] = "code"
+    ) -> None:
+        super().__init__()
+        printed = version == "printed"
+        norm: Norm = "batch" if printed else "instance"
+        stem = (
+            nn.Conv2d(shape[0], 64, 7, 2, padding=3, bias=False)
+            if printed
+            else nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)
+        )
+        stages: list[nn.Module] = []
+        channels, side = 64, (shape[1] + 1) // 2 if printed else shape[1]
+        for out, stride in STAGES:
+            stages += [Block(channels, out, stride, norm), Block(out, out, 1, norm)]
+            channels, side = out, (side + stride - 1) // stride
+        self.stem = nn.Sequential(stem, norm_layer(norm, 64), nn.ReLU())
+        self.stages = nn.Sequential(*stages)
+        self.pool = nn.AdaptiveAvgPool2d(1) if printed else nn.AvgPool2d(4)
+        features = 512 * (1 if printed else (side // 4) ** 2)
+        self.head: nn.Module = nn.Linear(features, classes)
+        if features > 512:
+            self.head = nn.Sequential(nn.Linear(features, 512), nn.ReLU(), nn.Linear(512, classes))
+
+    def forward(self, x: Tensor) -> Output:
+        features = self.pool(self.stages(self.stem(x))).flatten(1)
+        return Output(features, self.head(features))
