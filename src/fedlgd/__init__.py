@@ -1,0 +1,63 @@
+"""Federated learning on tiny distilled data.
+
+import fedlgd
+federation = fedlgd.load("builtin-digits")
+result = fedlgd.run(federation, fedlgd.FedLGD(), rounds=30)
+result.accuracy, result.model, result.anchors, result.virtual, result.records
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "load": "fedlgd.data.registry",
+    "from_arrays": "fedlgd.data.federation",
+    "Federation": "fedlgd.data.federation",
+    "run": "fedlgd.runs.runner",
+    "Result": "fedlgd.runs.runner",
+    "configure": "fedlgd.runs.config",
+    "FedAvg": "fedlgd.methods.fedavg",
+    "FedLGD": "fedlgd.methods.fedlgd",
+    "Local": "fedlgd.core.train",
+    "Distil": "fedlgd.distill.distribution",
+    "FedlgdError": "fedlgd.core.errors",
+}
+
+__all__ = [
+    "Distil",
+    "FedAvg",
+    "FedLGD",
+    "Federation",
+    "FedlgdError",
+    "Local",
+    "Result",
+    "__version__",
+    "configure",
+    "from_arrays",
+    "load",
+    "run",
+]
+
+if TYPE_CHECKING:
+    from fedlgd.core.errors import FedlgdError
+    from fedlgd.core.train import Local
+    from fedlgd.data.federation import Federation, from_arrays
+    from fedlgd.data.registry import load
+    from fedlgd.distill.distribution import Distil
+    from fedlgd.methods.fedavg import FedAvg
+    from fedlgd.methods.fedlgd import FedLGD
+    from fedlgd.runs.config import configure
+    from fedlgd.runs.runner import Result, run
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when first used, so that `fedlgd --help` does not wait for torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'fedlgd' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

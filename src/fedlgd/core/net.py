@@ -54,6 +54,13 @@ class Net:
         with torch.no_grad(), self._mode(training=False):
             return self(params, x)
 
+    def module(self, params: Params) -> nn.Module:
+        """An ordinary module of its own with these weights, in eval mode."""
+        with torch.random.fork_rng(devices=[]):
+            module = self._build()
+        module.load_state_dict(params)
+        return module.eval()
+
     @contextmanager
     def training(self) -> Iterator[None]:
         """Passes inside are in train mode (dropout drops, batch norm learns)."""

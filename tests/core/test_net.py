@@ -1,0 +1,151 @@
+"""An architecture without weights: what it costs, how it starts, what it leaves alone."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedlgd.core.meter import metered, phase
+from fedlgd.core.net import Net
+from fedlgd.core.rng import Stream
+from fedlgd.core.types import Params
+from fedlgd.nets.registry import build_net
+from tests import tiny
+
+
+def _passes(net: Net, params: Params, x: Tensor, frozen: bool = False) -> float:
+    with metered() as meter, phase("p"):
+        (net.frozen if frozen else net)(params, x)
+    return meter.flops["p"] / (len(x) * tiny.forward_flops())
+
+
+def test_forward_flops_are_two_per_multiply_add():
+    assert tiny.net().flops == tiny.forward_flops()
+
+
+def test_size_counts_weights_by_hand():
+    assert tiny.net().size == tiny.param_count()
+
+
+def test_a_pass_costs_one_two_or_three_forwards():
+    net = tiny.net()
+    params, x = tiny.params(net), torch.randn(5, *net.shape)
+    leaves = {k: v.clone().requires_grad_() for k, v in params.items()}
+    assert _passes(net, params, x) == 1
+    assert _passes(net, params, x.clone().requires_grad_()) == 2
+    assert _passes(net, leaves, x) == 3
+    assert _passes(net, leaves, x, frozen=True) == 1
+
+
+def test_params_decide_the_output_and_not_the_scratch_module():
+    net = tiny.net()
+    x = torch.randn(3, *net.shape)
+    a, b = tiny.params(net, 1), tiny.params(net, 2)
+    first = net(a, x).logits
+    assert not torch.equal(first, net(b, x).logits)
+    assert torch.equal(first, net(a, x).logits)
+
+
+def test_frozen_passes_carry_no_gradient():
+    net = tiny.net()
+    leaves = {k: v.requires_grad_() for k, v in tiny.params(net).items()}
+    out = net.frozen(leaves, torch.randn(2, *net.shape).requires_grad_())
+    assert not out.features.requires_grad
+    assert not out.logits.requires_grad
+
+
+def test_logits_are_the_head_on_the_features():
+    net = tiny.net()
+    params, x = tiny.params(net), torch.randn(3, *net.shape)
+    out = net(params, x)
+    torch.testing.assert_close(out.logits, out.features @ params["head.weight"].T + params["head.bias"])
+    assert out.features.shape == (3, tiny.WIDTH * (tiny.SIDE // 4) ** 2)
+
+
+def test_initial_weights_belong_to_the_stream():
+    net = tiny.net()
+    assert tiny.equal(net.init(Stream(1).at("a")), net.init(Stream(1).at("a")))
+    assert not tiny.equal(net.init(Stream(1).at("a")), net.init(Stream(1).at("b")))
+
+
+def test_initial_weights_follow_the_frameworks_defaults():
+    """Convolutions and linear layers U(-1/sqrt(fan_in), 1/sqrt(fan_in)); norms scale 1, shift 0."""
+    net = build_net("convnet", (3, 16, 16), 10, {"width": 64, "depth": 2})
+    params = net.init(Stream(0))
+    for name, fan_in in (("blocks.0", 27), ("blocks.4", 9 * 64), ("head", 64 * 16)):
+        bound = 1 / math.sqrt(fan_in)
+        for part in ("weight", "bias"):
+            value = params[f"{name}.{part}"]
+            assert value.abs().max() <= bound
+            assert value.abs().max() > 0.8 * bound
+            assert value.mean().abs() < 0.3 * bound
+    for name in ("blocks.1", "blocks.5"):
+        assert torch.equal(params[f"{name}.weight"], torch.ones(64))
+        assert torch.equal(params[f"{name}.bias"], torch.zeros(64))
+
+
+def test_building_and_initialising_leave_the_global_generator_alone():
+    before = torch.random.get_rng_state()
+    net = tiny.net()
+    net.init(Stream(3))
+    net.module(net.init(Stream(4)))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_train_mode_lasts_as_long_as_its_context():
+    net = build_net("tests.nets.own:Normed", (3, 4, 4), 3)
+    params, x = net.init(Stream(0)), 5 + torch.randn(4, 3, 4, 4)
+
+    def tracked() -> int:
+        return int(params["norm.num_batches_tracked"])
+
+    net(params, x)
+    assert tracked() == 0
+    with net.training():
+        net(params, x)
+        assert tracked() == 1
+        net.frozen(params, x)
+        assert tracked() == 1
+        net(params, x)
+        assert tracked() == 2
+    net(params, x)
+    assert tracked() == 2
+
+
+def test_mode_comes_back_when_training_fails():
+    net = build_net("tests.nets.own:Normed", (3, 4, 4), 3)
+    params = net.init(Stream(0))
+
+    def fail() -> None:
+        with net.training():
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    net(params, torch.randn(4, 3, 4, 4))
+    assert params["norm.num_batches_tracked"] == 0
+
+
+def test_a_module_of_its_own_has_the_weights_and_shares_none():
+    net = tiny.net()
+    params, x = tiny.params(net), torch.randn(3, *net.shape)
+    module = net.module(params)
+    assert not module.training
+    torch.testing.assert_close(module(x).logits, net(params, x).logits, rtol=0, atol=0)
+    before = {k: v.clone() for k, v in params.items()}
+    with torch.no_grad():
+        for p in module.parameters():
+            p.zero_()
+    assert tiny.equal(params, before)
+    assert not torch.equal(net(params, x).logits, torch.zeros(3, 3))
+
+
+def test_buffers_are_part_of_the_params_but_not_trainable():
+    net = build_net("tests.nets.own:Normed", (3, 4, 4), 3)
+    assert net.trainable == {"head.weight", "head.bias", "norm.weight", "norm.bias"}
+    assert set(net.init(Stream(0))) - net.trainable == {
+        "norm.running_mean",
+        "norm.running_var",
+        "norm.num_batches_tracked",
+    }

@@ -1,0 +1,70 @@
+"""Contact sheets: every image where it belongs."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fedlgd.data.federation import from_arrays
+from fedlgd.data.sheet import PAPER, contact_sheet, tile
+
+
+def test_images_stand_in_rows_from_left_to_right():
+    pixels = np.arange(6, dtype=np.uint8)[:, None, None, None] * np.ones((1, 3, 4, 5), np.uint8)
+    grid = tile(pixels, columns=3, gap=1)
+    assert grid.shape == (2 * 4 + 1, 3 * 5 + 2, 3)
+    assert grid[::5, ::6, 0].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert (grid[4] == PAPER).all()
+    assert (grid[:, 5] == PAPER).all()
+
+
+def test_without_a_gap_images_touch():
+    pixels = np.zeros((4, 1, 2, 2), np.uint8)
+    assert (tile(pixels, columns=2, gap=0) == np.zeros((4, 4, 3))).all()
+
+
+def test_the_last_row_may_be_short():
+    grid = tile(np.zeros((3, 3, 2, 2), np.uint8), columns=2, gap=0)
+    assert (grid[2:, :2] == 0).all()
+    assert (grid[2:, 2:] == PAPER).all()
+
+
+def test_grey_images_become_rgb_and_colours_keep_their_channels():
+    grey = np.full((1, 1, 2, 2), 7, np.uint8)
+    assert (tile(grey, 1) == 7).all()
+    red = np.zeros((1, 3, 2, 2), np.uint8)
+    red[:, 0] = 200
+    assert tile(red, 1)[0, 0].tolist() == [200, 0, 0]
+
+
+def test_tiling_needs_no_torch():
+    check = "import sys, fedlgd.data.sheet; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
+
+
+def test_a_sheet_has_a_block_for_every_site(digits):
+    small, large = contact_sheet(digits, 1), contact_sheet(digits, 3)
+    assert small.mode == "RGB"
+    assert small.width == large.width >= 10 * 56
+    assert large.height - small.height == len(digits.sites) * 2 * 60
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.float32])
+def test_a_sheet_shows_bytes_and_network_input_alike(kind):
+    whole = from_arrays({"a": _arrays(kind)})
+    assert contact_sheet(whole, 2).tobytes() == contact_sheet(from_arrays({"a": _arrays(np.uint8)}), 2).tobytes()
+
+
+def test_a_class_with_few_images_leaves_its_cells_blank():
+    one, three = (np.asarray(contact_sheet(from_arrays({"a": _arrays(np.uint8)}), n)) for n in (1, 3))
+    assert (three[: len(one)] == one).all()
+    assert (three[len(one) :] == PAPER).all()
+
+
+def _arrays(kind: type) -> tuple[np.ndarray, ...]:
+    """One black image of class 0 and one grey image of class 1, as bytes or as floats from 0 to 1."""
+    x = np.stack([np.zeros((8, 8)), np.full((8, 8), 51)])
+    x = x.astype(kind) if kind is np.uint8 else (x / 255).astype(kind)
+    y = np.arange(2)
+    return x, y, x, y

@@ -1,0 +1,204 @@
+"""Slow, obvious versions: loops over members, classes and rows, written from the formulas of the specification."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedlgd.core.net import Net
+from fedlgd.core.types import LabelledSet, Params
+
+Rows = Sequence[Sequence[float]]
+
+
+def contrastive(features: Rows, labels: Sequence[int], temperature: float) -> float:
+    """The supervised contrastive loss, member by member, averaged over all members."""
+    z = [[v / math.sqrt(sum(u * u for u in row)) for v in row] for row in features]
+    total = 0.0
+    for j in range(len(z)):
+        others = [a for a in range(len(z)) if a != j]
+        positives = [p for p in others if labels[p] == labels[j]]
+        below = sum(math.exp(_dot(z[j], z[a]) / temperature) for a in others)
+        terms = [-math.log(math.exp(_dot(z[j], z[p]) / temperature) / below) for p in positives]
+        total += sum(terms) / len(terms) if terms else 0.0
+    return total / len(z)
+
+
+def contrastive_tensor(features: Tensor, labels: Tensor, temperature: float) -> Tensor:
+    """The same on tensors, so that a gradient can be taken through the loops."""
+    z = [row / row.norm() for row in features]
+    terms = []
+    for j in range(len(z)):
+        others = [a for a in range(len(z)) if a != j]
+        positives = [p for p in others if labels[p] == labels[j]]
+        below = torch.stack([(z[j] @ z[a] / temperature).exp() for a in others]).sum()
+        logs = [-((z[j] @ z[p] / temperature).exp() / below).log() for p in positives]
+        terms.append(torch.stack(logs).mean() if logs else torch.zeros((), dtype=features.dtype))
+    return torch.stack(terms).mean()
+
+
+def mmd_rbf(a: Rows, b: Rows, kernels: int = 5) -> float:
+    joint = [*a, *b]
+    n = len(joint)
+    width = sum(_square(u, v) for u in joint for v in joint) / (n * n - n)
+
+    def mean_kernel(left: Rows, right: Rows) -> float:
+        values = [
+            sum(math.exp(-_square(u, v) / (width * 2**i / 4)) for i in range(kernels)) for u in left for v in right
+        ]
+        return sum(values) / len(values)
+
+    return mean_kernel(a, a) + mean_kernel(b, b) - 2 * mean_kernel(a, b)
+
+
+def class_mean_gap(real: np.ndarray, real_labels: np.ndarray, made: np.ndarray, made_labels: np.ndarray) -> float:
+    """Eq. 1 on features."""
+    total = 0.0
+    for k in sorted(set(made_labels.tolist())):
+        difference = real[real_labels == k].mean(axis=0) - made[made_labels == k].mean(axis=0)
+        total += float((difference**2).sum())
+    return total
+
+
+def dist(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> float:
+    """Row by row; tensors of one dimension are skipped."""
+    total = 0.0
+    for s, t in zip(a, b, strict=True):
+        if s.ndim == 1:
+            continue
+        for row in range(s.shape[0]):
+            u, v = s[row].ravel(), t[row].ravel()
+            total += 1 - float(u @ v) / (math.sqrt(float(u @ u)) * math.sqrt(float(v @ v)) + 1e-6)
+    return total
+
+
+def dist_tensor(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    total = torch.zeros((), dtype=a[0].dtype)
+    for s, t in zip(a, b, strict=True):
+        if s.ndim > 1:
+            for u, v in zip(s, t, strict=True):
+                u, v = u.reshape(-1), v.reshape(-1)
+                total = total + 1 - (u @ v) / (u.square().sum().sqrt() * v.square().sum().sqrt() + 1e-6)
+    return total
+
+
+def dm_gradient(
+    net: Net,
+    params: Params,
+    real: LabelledSet,
+    images: Tensor,
+    labels: Tensor,
+    transforms: dict[int, Callable[[Tensor], Tensor]],
+) -> Tensor:
+    """dL/d images of Eq. 1: class by class, one image at a time, all real images of the class."""
+    leaf = images.clone().requires_grad_()
+    total = torch.zeros((), dtype=images.dtype)
+    for k in sorted(set(labels.tolist())):
+        change = transforms[k]
+        of_real = [net(params, change(x[None])).features[0] for x in real.x[real.y == k]]
+        of_made = [net(params, change(leaf[i][None])).features[0] for i in range(len(leaf)) if labels[i] == k]
+        gap = torch.stack(of_real).mean(0).detach() - torch.stack(of_made).mean(0)
+        total = total + (gap**2).sum()
+    (gradient,) = torch.autograd.grad(total, leaf)
+    return gradient
+
+
+def dm_steps(
+    net: Net,
+    params: Params,
+    real: LabelledSet,
+    images: Tensor,
+    labels: Tensor,
+    steps: int,
+    lr: float,
+    momentum: float,
+) -> Tensor:
+    """Distribution matching without augmentation, the images under torch's own SGD."""
+    leaf = images.clone().requires_grad_()
+    optimiser = torch.optim.SGD([leaf], lr=lr, momentum=momentum)
+    same = {int(k): (lambda x: x) for k in labels.unique()}
+    for _ in range(steps):
+        leaf.grad = dm_gradient(net, params, real, leaf.detach(), labels, same)
+        optimiser.step()
+    return leaf.detach()
+
+
+def gm_gradient(net: Net, params: Params, images: Tensor, labels: Tensor, target: Params) -> tuple[Tensor, float]:
+    """d Dist(grad_theta CE, target) / d images, the cross-entropy as the mean over single images."""
+    leaf = images.clone().requires_grad_()
+    weights = {name: value.clone().requires_grad_() for name, value in params.items()}
+    losses = [F.cross_entropy(net(weights, x[None]).logits, y[None]) for x, y in zip(leaf, labels, strict=True)]
+    loss = sum(losses) / len(losses)
+    grads = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+    value = dist_tensor(grads, [target[name] for name in weights])
+    (gradient,) = torch.autograd.grad(value, leaf)
+    return gradient, value.item()
+
+
+def gm_steps(
+    net: Net,
+    params: Params,
+    images: Tensor,
+    labels: Tensor,
+    target: Params,
+    steps: int,
+    lr: float,
+    momentum: float,
+) -> tuple[Tensor, list[float]]:
+    leaf = images.clone().requires_grad_()
+    optimiser = torch.optim.SGD([leaf], lr=lr, momentum=momentum)
+    values = []
+    for _ in range(steps):
+        leaf.grad, value = gm_gradient(net, params, leaf.detach(), labels, target)
+        optimiser.step()
+        values.append(value)
+    return leaf.detach(), values
+
+
+def average(trees: Sequence[Params], weights: Sequence[float]) -> dict[str, list[float]]:
+    """sum_i w_i theta_i / sum_i w_i, number by number."""
+    total = sum(weights)
+    flat = [{name: value.flatten().tolist() for name, value in tree.items()} for tree in trees]
+    return {
+        name: [
+            sum(w * tree[name][i] for w, tree in zip(weights, flat, strict=True)) / total
+            for i in range(len(flat[0][name]))
+        ]
+        for name in flat[0]
+    }
+
+
+def regularised(
+    net: Net,
+    params: Params,
+    local: LabelledSet,
+    anchors: LabelledSet,
+    index: Tensor,
+    weight: float,
+    temperature: float,
+    repeat: bool,
+) -> Tensor:
+    """CE(batch) + lambda L_Con(Z): batch and anchors embedded separately, image by image.
+
+    Z = (local part of the batch) + all anchors; with `repeat` Z = (whole batch) + all anchors.
+    """
+    x, y = torch.cat([local.x, anchors.x]), torch.cat([local.y, anchors.y])
+    chosen = index.tolist()
+    batch = [net(params, x[i][None]) for i in chosen]
+    every = [net(params, a[None]) for a in anchors.x]
+    ce = sum(F.cross_entropy(out.logits, y[i][None]) for out, i in zip(batch, chosen, strict=True)) / len(chosen)
+    members = [(out.features[0], y[i]) for out, i in zip(batch, chosen, strict=True) if repeat or i < len(local)]
+    members += [(out.features[0], k) for out, k in zip(every, anchors.y, strict=True)]
+    features, labels = torch.stack([m[0] for m in members]), torch.stack([m[1] for m in members])
+    return ce + weight * contrastive_tensor(features, labels, temperature)
+
+
+def _dot(a: Sequence[float], b: Sequence[float]) -> float:
+    return sum(u * v for u, v in zip(a, b, strict=True))
+
+
+def _square(a: Sequence[float], b: Sequence[float]) -> float:
+    return sum((u - v) ** 2 for u, v in zip(a, b, strict=True))

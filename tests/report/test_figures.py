@@ -1,0 +1,64 @@
+"""Figures are SVG text that is the same every time and takes its colours from the page."""
+
+import math
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+
+import pytest
+
+from fedlgd.report.cost import Bar
+from fedlgd.report.figures import bar_figure, curve_figure, dodge
+from fedlgd.report.format import duration
+from fedlgd.report.groups import Curve, Stat
+
+CURVES = (
+    Curve("FedAvg", (0, 1, 2), (Stat(10.0, 1.0), Stat(40.0, 2.0), Stat(60.0, 1.0))),
+    Curve("FedLGD", (0, 1, 2), (Stat(10.0), Stat(50.0), Stat(61.0))),
+)
+BARS = {"train": (Bar("FedAvg", 10.0, 0.0), Bar("FedLGD", 4.0, 2.0))}
+
+
+def test_curves_carry_their_names_and_the_colours_of_the_page() -> None:
+    svg = curve_figure(CURVES, "accuracy, %")
+    assert ET.fromstring(svg).tag.endswith("svg")
+    for text in (">FedAvg<", ">FedLGD<", "var(--series-1, #0072b2)", "var(--series-2, #d55e00)", "var(--ink,"):
+        assert text in svg
+
+
+def test_bars_carry_name_and_total() -> None:
+    svg = bar_figure(BARS, "time", duration)
+    assert "FedAvg, 10.0 s" in svg
+    assert "FedLGD, 6.00 s" in svg
+
+
+def test_the_same_figure_is_the_same_text() -> None:
+    assert curve_figure(CURVES, "loss") == curve_figure(CURVES, "loss")
+    assert bar_figure(BARS, "time", duration) == bar_figure(BARS, "time", duration)
+
+
+def test_nothing_to_draw_is_no_figure() -> None:
+    assert curve_figure([Curve("A", (), ())], "loss") == ""
+    assert bar_figure({}, "time", duration) == ""
+
+
+@pytest.mark.parametrize(
+    "label", ["<script>alert(1)</script>", "--><script>", "$x_1$", "联邦学习", "_hidden", "a" * 200, "two\nlines"]
+)
+def test_a_strange_label_neither_breaks_out_nor_breaks(label: str) -> None:
+    svg = curve_figure([Curve(label, (0,), (Stat(1.0),))], "loss") + bar_figure(
+        {"train": (Bar(label, 1.0, 0.0),)}, "time", duration
+    )
+    assert "<script" not in svg
+
+
+def test_a_diverged_loss_leaves_a_gap() -> None:
+    assert "<svg" in curve_figure([Curve("A", (0, 1), (Stat(1.0), Stat(math.nan)))], "loss")
+
+
+def test_dodge_keeps_order_and_makes_room() -> None:
+    placed = dodge([5.0, 5.1, 9.0, 5.05], gap=1.0)
+    assert placed[0] < placed[3] < placed[1] < placed[2]
+    ordered = sorted(placed)
+    assert all(above - below >= 1.0 - 1e-9 for below, above in pairwise(ordered))
+    assert dodge([1.0, 5.0], gap=1.0) == [1.0, 5.0]
+    assert dodge([], gap=1.0) == []

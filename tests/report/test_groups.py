@@ -1,0 +1,43 @@
+"""Runs with the same label are seeds of one another."""
+
+import pytest
+
+from fedlgd.report.groups import Stat, curves, summarise
+from tests.report.conftest import MakeGroups, run_of
+
+
+def test_mean_and_sample_standard_deviation_by_hand() -> None:
+    stat = summarise([0.6, 0.7, 0.8])
+    assert stat is not None
+    assert stat.mean == pytest.approx(0.7)
+    assert stat.std == pytest.approx(0.1)  # sqrt((0.01 + 0 + 0.01) / 2)
+    assert summarise([0.5]) == Stat(0.5)
+    assert summarise([]) is None
+
+
+def test_same_label_is_one_group_ordered_by_seed(make_groups: MakeGroups) -> None:
+    groups = make_groups(run_of("B", 1, x=0.5), run_of("A", 0, x=0.5), run_of("B", 0, x=0.5))
+    assert [(group.label, [run.seed for run in group.runs]) for group in groups] == [("B", [0, 1]), ("A", [0])]
+
+
+def test_accuracy_is_the_mean_over_sites_then_over_seeds(make_groups: MakeGroups) -> None:
+    (group,) = make_groups(run_of("A", 0, x=0.8, y=0.6), run_of("A", 1, x=0.9, y=0.7))
+    assert group.accuracy is not None
+    assert group.accuracy.mean == pytest.approx(0.75)  # seeds: 0.70 and 0.80
+    assert group.accuracy.std == pytest.approx(0.02**0.5 / 2)
+    at_x = group.accuracy_at("x")
+    assert at_x is not None
+    assert at_x.mean == pytest.approx(0.85)
+
+
+def test_an_unfinished_seed_does_not_count_beside_finished_ones(make_groups: MakeGroups) -> None:
+    (group,) = make_groups(run_of("A", 0, x=0.8), run_of("A", 1, x=0.2) | {"done": 2})
+    assert [run.seed for run in group.counted] == [0]
+    assert group.accuracy == Stat(0.8)
+
+
+def test_curves_use_the_rounds_that_all_seeds_evaluated(make_groups: MakeGroups) -> None:
+    runs = (run_of("A", 0, x=0.8) | {"done": 3}, run_of("A", 1, x=0.8) | {"done": 2})
+    (curve,) = curves(make_groups(*runs), lambda record: record.round)
+    assert curve.rounds == (0, 1)
+    assert curve.stats == (Stat(0.0, 0.0), Stat(1.0, 0.0))

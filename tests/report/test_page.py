@@ -1,0 +1,151 @@
+"""The page: complete, harmless, offline, the same every time."""
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from fedlgd.report.page import write_report
+from fedlgd.report.read import ReportError
+from tests.report.fake import write_run
+
+HOSTILE = "<script>alert(1)</script>\"'&"
+
+
+class Tags(HTMLParser):
+    """Collects every start tag with its attributes, as a browser would see them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+
+
+def report(tmp_path: Path, *runs: Path) -> str:
+    return write_report(runs, tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def two_methods(tmp_path: Path) -> list[Path]:
+    better = {"mnist": 0.96, "svhn": 0.68, "usps": 0.90}
+    return [
+        write_run(tmp_path / "a", label="FedAvg on virtual data", method="fedavg"),
+        write_run(tmp_path / "b", label="FedLGD", final=better, per_class=2, rounds=4),
+    ]
+
+
+def test_the_headline_is_what_the_records_say(tmp_path: Path, two_methods: list[Path]) -> None:
+    """By hand: (95 + 62 + 91) / 3 = 82.67 and (96 + 68 + 90) / 3 = 84.67."""
+    page = report(tmp_path, *two_methods)
+    assert "<h1>FedLGD ends 2.0 points above FedAvg on virtual data: 84.7 % against 82.7 %.</h1>" in page
+    assert "higher at 2 of 3 sites, from −1.0 at usps to +6.0 at svhn." in page
+    assert "unweighted mean over sites" in page
+
+
+def test_command_config_versions_and_digest_are_all_there(tmp_path: Path, two_methods: list[Path]) -> None:
+    page = report(tmp_path, *two_methods)
+    for text in (
+        "fedlgd run builtin-digits --method fedlgd --rounds 4 --seed 0",
+        "per_class = 10",
+        "torch 2.13.0",
+        "9f2c41d0a7",
+        "12,345 parameters",
+        "a stand-in: MNIST digits",
+    ):
+        assert text in page
+
+
+def test_the_best_is_marked_in_the_table(tmp_path: Path, two_methods: list[Path]) -> None:
+    marked = re.findall(r'<td class="number"><span class="best">([^<]*)</span>', report(tmp_path, *two_methods))
+    assert marked == ["91.0", "96.0", "68.0", "84.7"]
+
+
+def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
+    run = write_run(
+        tmp_path / "a", label=HOSTILE, final={HOSTILE: 0.9, "x": 0.8}, classes=[HOSTILE, "b"], per_class=1
+    )
+    page = report(tmp_path, run)
+    tags = Tags(page).seen
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "script" not in {tag for tag, _ in tags}
+    assert page.count("&lt;/script&gt;") > 5
+    assert not [name for _, attributes in tags for name in attributes if name.startswith("on")]
+
+
+def test_the_page_asks_for_nothing_from_anywhere(tmp_path: Path, two_methods: list[Path]) -> None:
+    page = report(tmp_path, *two_methods)
+    links = [
+        value or ""
+        for _, attributes in Tags(page).seen
+        for name, value in attributes.items()
+        if name in {"src", "href", "xlink:href", "srcset", "action", "data"}
+    ]
+    links += re.findall(r"url\(([^)]*)\)", page)
+    assert links
+    assert all(link.startswith(("#", "data:image/png;base64,")) for link in links)
+    assert "@import" not in page
+    assert "default-src 'none'" in page
+
+
+def test_every_name_inside_the_page_is_given_once(tmp_path: Path, two_methods: list[Path]) -> None:
+    names = [attributes["id"] for _, attributes in Tags(report(tmp_path, *two_methods)).seen if "id" in attributes]
+    assert len(names) == len(set(names))
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path: Path, two_methods: list[Path]) -> None:
+    assert report(tmp_path, *two_methods) == report(tmp_path, *two_methods)
+
+
+def test_an_unfinished_run_is_shown_as_unfinished(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", rounds=4)
+    records = run / "records.jsonl"
+    records.write_bytes(records.read_bytes()[:-30])
+    assert "unfinished: 3 of 4 rounds, last line cut off" in report(tmp_path, run)
+
+
+def test_a_run_that_has_only_enrolled_makes_a_page(tmp_path: Path) -> None:
+    assert "No round has been evaluated yet." in report(tmp_path, write_run(tmp_path / "a", done=0))
+
+
+def test_an_unreadable_run_is_listed_beside_the_others(tmp_path: Path, two_methods: list[Path]) -> None:
+    (two_methods[1] / "manifest.json").write_text("{")
+    page = report(tmp_path, *two_methods)
+    assert f"<code>{two_methods[1]}</code>: this run cannot be read: manifest.json is damaged" in page
+    assert "FedAvg on virtual data ends at 82.7 %." in page
+
+
+def test_no_readable_run_writes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ReportError):
+        report(tmp_path, tmp_path / "nowhere")
+    assert not (tmp_path / "out").exists()
+
+
+def test_nothing_is_left_beside_the_page(tmp_path: Path, two_methods: list[Path]) -> None:
+    report(tmp_path, *two_methods)
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["report.html"]
+
+
+def test_a_failed_write_keeps_the_old_page(
+    tmp_path: Path, two_methods: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = report(tmp_path, two_methods[0])
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        report(tmp_path, *two_methods)
+    assert [file.read_text(encoding="utf-8") for file in (tmp_path / "out").iterdir()] == [old]
+
+
+def test_importing_the_page_loads_neither_torch_nor_matplotlib() -> None:
+    code = "import sys, fedlgd.report.page; print(sorted({'torch', 'matplotlib'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,67 @@
+"""The tables hold the numbers of the records, and mark the best of a column."""
+
+import pytest
+
+from fedlgd.report.tables import Cell, accuracy_table, as_text, cost_table, data_table, flops_table, mark_best
+from tests.report.conftest import MakeGroups, run_of
+
+
+def test_accuracy_per_site_with_mean_and_spread(make_groups: MakeGroups) -> None:
+    table = accuracy_table(make_groups(run_of("A", x=0.9, y=0.5)))
+    assert [column.name for column in table.columns] == ["method", "seeds", "rounds", "x", "y", "mean", "spread"]
+    assert [cell.text for cell in table.rows[0]] == ["A", "1", "4", "90.0", "50.0", "70.0", "40.0"]
+
+
+def test_several_seeds_give_mean_and_standard_deviation(make_groups: MakeGroups) -> None:
+    table = accuracy_table(make_groups(run_of("A", 0, x=0.6), run_of("A", 1, x=0.7), run_of("A", 2, x=0.8)))
+    assert [cell.text for cell in table.rows[0]] == ["A", "3", "4", "70.0 ± 10.0", "70.0 ± 10.0", "0.0"]
+
+
+def test_the_best_of_every_score_is_marked_and_ties_share_the_mark(make_groups: MakeGroups) -> None:
+    table = accuracy_table(make_groups(run_of("A", x=0.9, y=0.50001), run_of("B", x=0.8, y=0.50004)))
+    assert [[cell.best for cell in row[3:]] for row in table.rows] == [
+        [True, True, True, False],
+        [False, True, False, False],
+    ]
+
+
+def test_a_missing_value_is_never_the_best() -> None:
+    rows = mark_best([(Cell("–"),), (Cell("0.0", 0.0),)], [0])
+    assert [row[0].best for row in rows] == [False, True]
+    assert not mark_best([(Cell("–"),)], [0])[0][0].best
+
+
+def test_a_run_without_scores_keeps_its_row(make_groups: MakeGroups) -> None:
+    table = accuracy_table(make_groups(run_of("A", x=0.9), run_of("B", x=0.9) | {"done": 0}))
+    assert [cell.text for cell in table.rows[1]] == ["B", "1", "0 of 4", "–", "–", "–"]
+
+
+def test_sites_that_only_some_runs_have_are_left_blank(make_groups: MakeGroups) -> None:
+    table = accuracy_table(make_groups(run_of("A", x=0.9), run_of("B", y=0.8)))
+    assert [[cell.text for cell in row[3:5]] for row in table.rows] == [["90.0", "–"], ["–", "80.0"]]
+
+
+def test_cost_with_and_without_the_enrolment(make_groups: MakeGroups) -> None:
+    """By hand from the fake records: 4 rounds, and 6 s, 1200 B and 4 GFLOP before them."""
+    groups = make_groups(run_of("A", x=0.9))
+    without, with_enrolment = cost_table(groups).rows
+    assert [cell.value for cell in without[2:]] == pytest.approx([4e6, 6e6, 8.0, 20.0, 2.0, 4.0, 34.0])
+    assert [cell.value for cell in with_enrolment[2:]] == pytest.approx([4.0012e6, 6e6, 14.0, 20.0, 2.0, 4.0, 40.0])
+    assert [cell.text for cell in with_enrolment[1:5]] == ["with", "4.00 MB", "6.00 MB", "14.0 s"]
+    assert [row[2].text for row in flops_table(groups).rows] == ["4.00 GFLOP", "8.00 GFLOP"]
+
+
+def test_stand_ins_are_said_to_be_stand_ins(make_groups: MakeGroups) -> None:
+    (group,) = make_groups(run_of("A", mnist=0.9, svhn=0.5))
+    rows = data_table(group.runs[0].manifest.data).rows
+    assert [cell.text for cell in rows[0]] == ["mnist", "2000", "500", "real MNIST images"]
+    assert rows[1][3].text.startswith("a stand-in")
+
+
+def test_plain_text_is_aligned_and_stars_the_best(make_groups: MakeGroups) -> None:
+    lines = as_text(accuracy_table(make_groups(run_of("FedAvg", x=0.8), run_of("FedLGD", x=0.9)))).splitlines()
+    assert lines == [
+        "method  seeds  rounds      x   mean  spread",
+        "FedAvg      1       4   80.0   80.0     0.0",
+        "FedLGD      1       4  90.0*  90.0*     0.0",
+    ]

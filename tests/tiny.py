@@ -1,0 +1,169 @@
+"""A federation, nets and methods small enough that a whole run takes a fraction of a second."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlgd.core.net import Net
+from fedlgd.core.rng import Stream
+from fedlgd.core.types import LabelledSet, Params, RoundRecord, ServerState, Site
+from fedlgd.data.federation import Federation, from_arrays
+from fedlgd.engines.loop import Plan, loop
+from fedlgd.engines.memory import Ram
+from fedlgd.methods.fedavg import FedAvg
+from fedlgd.methods.fedlgd import FedLGD
+from fedlgd.nets.registry import build_net
+
+SIDE = 8
+CLASSES = 3
+WIDTH = 4
+NAMES = ("ape", "bee", "cat")
+
+SETTINGS = {
+    "local.batch": 4,
+    "local.lr": 0.05,
+    "distil.per_class": 2,
+    "distil.steps": 2,
+    "distil.real_per_class": 4,
+}
+"""What every tiny method shares; `FEDLGD` is what FedLGD has beyond it: tau = {0, 2}."""
+
+FEDLGD = {
+    "refine.steps": 2,
+    "refine.selected.every": 2,
+    "refine.selected.count": 2,
+    "anchors.per_class": 2,
+    "anchors.steps": 2,
+    "anchors.selected.every": 2,
+    "anchors.selected.count": 2,
+}
+
+
+def federation(
+    names: Sequence[str] = NAMES,
+    train: int = 6,
+    test: int = 4,
+    classes: int = CLASSES,
+    side: int = SIDE,
+    missing: Mapping[str, int] | None = None,
+) -> Federation:
+    """RGB images, `train` and `test` per class and site. A class is where the image is bright, a site has its own
+    colour cast; site `s` has no training image of class `missing[s]`."""
+    missing = missing or {}
+    arrays = {
+        name: (
+            *_images(name, "train", [k for k in range(classes) if missing.get(name) != k], train, side),
+            *_images(name, "test", range(classes), test, side),
+        )
+        for name in names
+    }
+    return from_arrays(
+        arrays, classes=[f"class {k}" for k in range(classes)], name="tiny", min_per_class=0 if missing else 1
+    )
+
+
+def _images(site: str, part: str, classes: Sequence[int], count: int, side: int) -> tuple[np.ndarray, np.ndarray]:
+    random = np.random.default_rng([*site.encode(), len(part)])
+    cast = np.random.default_rng([*site.encode()]).uniform(0, 90, size=3)
+    labels = np.repeat(np.array(classes), count)
+    images = random.uniform(0, 60, size=(len(labels), side, side, 3)) + cast
+    for image, k in zip(images, labels, strict=True):
+        image[2 * k : 2 * k + 2] += 100
+    return images.astype(np.uint8), labels
+
+
+def net(shape: tuple[int, int, int] = (3, SIDE, SIDE), classes: int = CLASSES, **settings: Any) -> Net:
+    return build_net("convnet", shape, classes, {"depth": 2, "width": WIDTH} | settings)
+
+
+def forward_flops(side: int = SIDE, classes: int = CLASSES, width: int = WIDTH) -> int:
+    """2 * multiply-adds of the tiny ConvNet, counted by hand: two 3x3 convolutions and the linear layer."""
+    first = side * side * 9 * 3 * width
+    second = (side // 2) ** 2 * 9 * width * width
+    head = (side // 4) ** 2 * width * classes
+    return 2 * (first + second + head)
+
+
+def param_count(side: int = SIDE, classes: int = CLASSES, width: int = WIDTH) -> int:
+    """Weights and biases of two convolutions, scale and shift of two norms, the linear layer."""
+    first, second = 9 * 3 * width + width, 9 * width * width + width
+    return first + second + 2 * 2 * width + (side // 4) ** 2 * width * classes + classes
+
+
+def params(a: Net, seed: int = 0) -> Params:
+    return a.init(Stream(seed).at("test"))
+
+
+def double(tree: Params) -> Params:
+    return {k: v.double() if v.is_floating_point() else v for k, v in tree.items()}
+
+
+def labelled(a: Net, per_class: int = 2, seed: int = 0, dtype: torch.dtype = torch.float32) -> LabelledSet:
+    """Random network inputs, sorted by class."""
+    x = torch.randn(a.classes * per_class, *a.shape, generator=Stream(seed).generator("images"), dtype=dtype)
+    return LabelledSet(x, torch.arange(a.classes).repeat_interleave(per_class))
+
+
+def site_of(data: LabelledSet, name: str = "ape", classes: int = CLASSES) -> Site:
+    return Site(name, data, data, tuple(f"class {k}" for k in range(classes)))
+
+
+def settings(method: Any, values: Mapping[str, Any]) -> Any:
+    """A copy of a nest of dataclasses with values set by dotted path."""
+    for path, value in values.items():
+        first, _, rest = path.partition(".")
+        method = replace(method, **{first: settings(getattr(method, first), {rest: value}) if rest else value})
+    return method
+
+
+def fedavg(**values: Any) -> FedAvg:
+    """Tiny FedAvg; a double underscore in a name is a dot: `local__batch=8`."""
+    return settings(FedAvg(train_on="virtual"), SETTINGS | _dotted(values))
+
+
+def fedlgd(preset: str = "paper", **values: Any) -> FedLGD:
+    """Tiny FedLGD; the preset wins over tiny settings except for the numbers that make it slow."""
+    slow = {"distil.net": "same"} if preset == "official" else {}
+    return settings(FedLGD(), SETTINGS | FEDLGD | dict(FedLGD.presets[preset]) | slow | _dotted(values))
+
+
+def _dotted(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name.replace("__", "."): value for name, value in values.items()}
+
+
+class Run:
+    """All that happened in a run: records, the server's state after each, and the memory."""
+
+    def __init__(
+        self,
+        method: Any,
+        data: Federation,
+        plan: Plan,
+        memory: Ram | None = None,
+        using: Net | None = None,
+        rounds: int | None = None,
+    ) -> None:
+        self.memory = memory or Ram()
+        self.records: list[RoundRecord] = []
+        self.states: list[ServerState] = []
+        self.virtual: list[dict[str, Tensor]] = []
+        for record in loop(method, data, using or net(classes=len(data.classes)), plan, self.memory):
+            self.records.append(record)
+            self.states.append(self.memory.server())
+            sites = {name: self.memory.site(name) for name in data.by_name}
+            self.virtual.append({k: s.virtual.images.clone() for k, s in sites.items() if s.virtual})
+            if rounds is not None and record.round + 1 == rounds:
+                break
+
+
+def equal(a: Params, b: Params) -> bool:
+    """The same bits under the same names."""
+    return a.keys() == b.keys() and all(torch.equal(v, b[k]) for k, v in a.items())
+
+
+def without_seconds(records: Sequence[RoundRecord]) -> list[RoundRecord]:
+    return [replace(record, seconds={}) for record in records]
