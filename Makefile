@@ -1,0 +1,44 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all check format coverage clean
+
+help:  ## Print the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+setup: $(READY)  ## Make the virtual environment (done by the other targets when needed)
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("fedlgd needs Python 3.11 or newer; try: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: setup  ## Run FedAvg against FedLGD on built-in data, offline; ends with a report to open
+	$(BIN)/fedlgd demo
+
+test: setup  ## Run the tests
+	$(BIN)/python -m pytest -n 2
+
+test-all: setup  ## Run the tests, the slow ones too
+	$(BIN)/python -m pytest -n 2 -m 'slow or not slow'
+
+check: setup  ## Format and lint (ruff), types (mypy), layers (import-linter)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup  ## Format the code
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+coverage: setup  ## Run the tests and show what they do not reach
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term-missing:skip-covered
+
+clean:  ## Remove the virtual environment and caches
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

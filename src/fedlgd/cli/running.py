@@ -1,0 +1,116 @@
+"""The commands that run federations."""
+
+import json as jsonlib
+import shlex
+import statistics
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedlgd.cli.display import Display
+from fedlgd.data.registry import load
+from fedlgd.report.page import write_report
+from fedlgd.runs.config import Config, parse_assignment, read_toml, resolve
+from fedlgd.runs.runner import Result, default_folder, execute, label
+
+DEMO_METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {"method": "fedavg", "train_on": "virtual"},
+    "fedlgd": {"method": "fedlgd"},
+}
+DEMO_NET = {"name": "convnet", "width": 32}
+
+
+def run(
+    flags: Mapping[str, Any],
+    preset: str,
+    config_file: Path | None,
+    settings: list[str],
+    out: Path | None,
+    threads: int,
+    json: bool,
+    quiet: bool,
+) -> None:
+    given = read_toml(config_file) if config_file else {}
+    assignments = {_PATHS.get(key, key): value for key, value in flags.items() if value is not None}
+    assignments |= dict(parse_assignment(text) for text in settings)
+    config = resolve(given, assignments, preset)
+    folder = out or default_folder(config)
+    result = _execute(config, folder, threads, quiet or json)
+    page = write_report([folder], folder / "report.html")
+    if json:
+        typer.echo(jsonlib.dumps(_summary(config, folder, page, result)))
+        return
+    _print_table({label(config.method): result})
+    _say(f"Report: {page}")
+
+
+_PATHS = {"data": "data.name", "net": "net.name"}
+
+
+def demo(out: Path, rounds: int, seed: int, threads: int, json: bool, quiet: bool) -> None:
+    results, summaries = {}, []
+    for name, settings in DEMO_METHODS.items():
+        config = resolve({**settings, "rounds": rounds, "seed": seed, "net": DEMO_NET}, preset="quick")
+        if not (quiet or json):
+            _say(f"{label(config.method)} on builtin-digits")
+        results[label(config.method)] = result = _execute(config, out / name, threads, quiet or json)
+        summaries.append(_summary(config, out / name, out / "report.html", result))
+    page = write_report([out / name for name in DEMO_METHODS], out / "report.html")
+    if json:
+        typer.echo(jsonlib.dumps({"runs": summaries, "report": str(page)}))
+        return
+    _print_table(results)
+    _say(f"Report: {page}")
+    if not quiet:
+        _say("Next: fedlgd run builtin-digits --method fedlgd --preset quick --rounds 100 --set pull.weight=1")
+
+
+def _execute(config: Config, folder: Path, threads: int, quiet: bool) -> Result:
+    """Run with a display; an interrupt says how to go on."""
+    torch.set_num_threads(threads)
+    warnings.showwarning = lambda message, *_: typer.echo(f"fedlgd: {message}", err=True)
+    federation = load(config.data.name, config.data.limit, config.data.test_limit)
+    try:
+        with Display(config.plan.rounds, quiet) as display:
+            return execute(config, federation, folder, display.round, _command())
+    except KeyboardInterrupt:
+        _say(f"\nStopped; the finished rounds are saved in {folder}. To go on: {_command()}")
+        raise typer.Exit(130) from None
+
+
+def _command() -> str:
+    return shlex.join(["fedlgd", *sys.argv[1:]])
+
+
+def _summary(config: Config, folder: Path, page: Path, result: Result) -> dict[str, Any]:
+    return {
+        "method": label(config.method),
+        "rounds": config.plan.rounds,
+        "accuracy": result.accuracy,
+        "mean": statistics.fmean(result.accuracy.values()),
+        "folder": str(folder),
+        "report": str(page),
+    }
+
+
+def _print_table(results: Mapping[str, Result]) -> None:
+    """Last-round accuracy per site, and the unweighted mean over sites."""
+    sites = list(next(iter(results.values())).accuracy)
+    table = Table(title="Accuracy (%) on each site's test images after the last round")
+    for column in ("method", *sites, "mean"):
+        table.add_column(column, justify="left" if column == "method" else "right")
+    for name, result in results.items():
+        values = [result.accuracy[site] for site in sites]
+        table.add_row(name, *(f"{100 * v:.1f}" for v in (*values, statistics.fmean(values))))
+    Console().print(table)
+
+
+def _say(text: str) -> None:
+    typer.echo(text)

@@ -1,0 +1,111 @@
+"""The commands that show what there is."""
+
+import json as jsonlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedlgd.core.errors import FedlgdError
+from fedlgd.data.registry import SUITES, load
+from fedlgd.data.sheet import contact_sheet
+from fedlgd.methods import registry
+from fedlgd.nets.registry import NETS, build_net, settings_of
+from fedlgd.report.page import write_report
+from fedlgd.report.read import ReportError
+from fedlgd.runs.files import saving
+
+
+def methods(json: bool) -> None:
+    rows = []
+    for name in registry.names():
+        cls = registry.find(name)
+        about = (cls.__doc__ or "").strip().split("\n\n")[0]
+        rows.append(
+            {
+                "name": name,
+                "about": " ".join(about.split()),
+                "presets": list(cls.presets),
+                "settings": msgspec.to_builtins(cls()),
+            }
+        )
+    _print(rows, json, ("name", "about", "presets"))
+
+
+def nets(json: bool) -> None:
+    rows = [
+        {
+            "name": name,
+            "settings": settings_of(name),
+            "parameters": (net := build_net(name, (3, 28, 28), 10)).size,
+            "MFLOP per image": round(net.flops / 1e6, 1),
+        }
+        for name in NETS
+    ]
+    _print(rows, json, ("name", "settings", "parameters", "MFLOP per image"), "for 28x28 images, 10 classes")
+
+
+def data_list(json: bool) -> None:
+    rows = [{"name": name, "about": suite.about} for name, suite in SUITES.items()]
+    _print(rows, json, ("name", "about"))
+
+
+def data_show(name: str, sheet: Path | None, json: bool) -> None:
+    federation = load(name)
+    rows = [
+        {
+            "site": site.name,
+            "train": len(site.train),
+            "test": len(site.test),
+            "images per class": site.train.counts(len(site.classes)).tolist(),
+            "note": site.note,
+        }
+        for site in federation.sites
+    ]
+    title = f"{name}: {len(rows)} sites, {len(federation.classes)} classes, {federation.shape}; {federation.note}"
+    _print(rows, json, ("site", "train", "test", "images per class", "note"), title)
+    if sheet:
+        with saving(str(sheet)):
+            contact_sheet(federation, per_class=4).save(sheet)
+        typer.echo(f"Contact sheet: {sheet}", err=json)
+
+
+def report(paths: list[Path], out: Path | None, json: bool) -> None:
+    folders = [run for path in paths for run in _run_folders(path)]
+    if not folders:
+        raise FedlgdError(f"no run in {', '.join(map(str, paths))}; a run folder holds manifest.json")
+    target = out or paths[0] / "report.html"
+    try:
+        with saving(str(target)):
+            page = write_report(folders, target)
+    except ReportError as error:
+        raise FedlgdError(str(error)) from error
+    typer.echo(jsonlib.dumps({"report": str(page), "runs": len(folders)}) if json else f"Report: {page}")
+
+
+def _run_folders(path: Path) -> list[Path]:
+    """The path itself if it is a run, else the runs inside it."""
+    return sorted({file.parent for name in ("manifest.json", "config.toml") for file in path.rglob(name)})
+
+
+def _print(rows: list[dict[str, Any]], json: bool, columns: tuple[str, ...], title: str = "") -> None:
+    if json:
+        typer.echo(jsonlib.dumps(rows))
+        return
+    table = Table(title=title or None, show_lines=True)
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(_cell(row[column]) for column in columns))
+    Console().print(table)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, dict):
+        return "\n".join(f"{key} = {item}" for key, item in value.items())
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return f"{value:,}".replace(",", " ") if isinstance(value, int) else str(value)

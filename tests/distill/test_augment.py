@@ -1,0 +1,152 @@
+"""Siamese augmentation: each operation by its vector, and what is drawn."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedlgd.core.rng import Stream
+from fedlgd.distill.augment import OPERATIONS, color, crop, cutout, draw, flip, rotate, scale
+from tests.vectors import close, floats, vector
+
+V = vector("dsa_ops")
+X = floats(V["x"])
+ALMOST_ONE = 1 - 2**-24
+
+
+def test_color_changes_brightness_then_saturation_then_contrast():
+    u = V["u_brightness"], V["u_saturation"], V["u_contrast"]
+    close(color(X, u[0], 0.5, 0.5), V["after_brightness"])
+    close(color(X, u[0], u[1], 0.5), V["after_saturation"])
+    close(color(X, *u), V["after_contrast_color_result"])
+
+
+def test_crop_shifts_and_fills_with_zero():
+    close(crop(X, *V["shift"]), V["crop_result"])
+
+
+def test_cutout_zeroes_a_square_of_half_the_side():
+    assert V["cutout_size"] == X.shape[2] // 2
+    close(cutout(X, *V["cutout_offset"]), V["cutout_result"])
+
+
+def test_flip_is_horizontal():
+    close(flip(X), V["flip_result"])
+
+
+def test_rotate():
+    close(rotate(X, V["rotate_degrees"]), V["rotate_result"])
+
+
+def test_scale_above_one_shrinks():
+    close(scale(X, *V["scale_sx_sy"]), V["scale_result"])
+
+
+def _images(n: int = 3, side: int = 8, width: int | None = None) -> Tensor:
+    return 1 + torch.rand(n, 3, side, width or side, generator=Stream(0).generator("x"))
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("u", [0.0, 0.3, ALMOST_ONE])
+def test_all_images_of_both_batches_share_the_drawn_numbers(name, u):
+    real, virtual = _images(5), _images(2) * 2
+    change = OPERATIONS[name](8, [u, u, u])
+    together = change(torch.cat([real, virtual]))
+    torch.testing.assert_close(together, torch.cat([change(real), change(virtual)]))
+    for x, y in zip(real, change(real), strict=True):
+        torch.testing.assert_close(change(x[None])[0], y)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_keep_shape_and_type_and_pass_a_gradient(name):
+    x = _images().double().requires_grad_()
+    y = OPERATIONS[name](8, [0.2, 0.7, 0.4])(x)
+    assert y.shape == x.shape
+    assert y.dtype == x.dtype
+    (gradient,) = torch.autograd.grad(y.square().sum(), x)
+    assert torch.isfinite(gradient).all()
+    assert gradient.any()
+
+
+def test_rotation_runs_from_minus_to_plus_fifteen_degrees():
+    x = _images()
+    for u, degrees in ((0.0, -15.0), (0.5, 0.0), (1.0, 15.0), (0.75, 7.5)):
+        torch.testing.assert_close(OPERATIONS["rotate"](8, [u, 0.1, 0.9])(x), rotate(x, degrees))
+
+
+def test_scaling_runs_from_one_over_one_point_two_to_one_point_two_in_each_direction():
+    x = _images()
+    low, high = 1 / 1.2, 1.2
+    for u, (sx, sy) in (((0.0, 1.0), (low, high)), ((1.0, 0.0), (high, low)), ((0.5, 0.5), [(low + high) / 2] * 2)):
+        torch.testing.assert_close(OPERATIONS["scale"](8, [*u, 0.3])(x), scale(x, sx, sy))
+
+
+@pytest.mark.parametrize(("side", "reach"), [(8, 1), (28, 4), (32, 4), (96, 12)])
+def test_crop_reaches_an_eighth_of_the_side_both_ways(side, reach):
+    x = torch.arange(1.0, side * side + 1).view(1, 1, side, side)
+    middle = side // 2
+    shifts = set()
+    for i in range(4 * reach + 2):
+        u = i / (4 * reach + 2)
+        value = int(OPERATIONS["crop"](side, [u, ALMOST_ONE - u, 0.0])(x)[0, 0, middle, middle]) - 1
+        shifts.add((value // side - middle, value % side - middle))
+    assert {down for down, _ in shifts} == set(range(-reach, reach + 1))
+    assert {right for _, right in shifts} == set(range(-reach, reach + 1))
+
+
+def test_cutout_centres_cover_the_image_and_the_square_is_clamped():
+    x, covered = torch.ones(1, 1, 8, 8), torch.zeros(8, 8)
+    for i in range(9):
+        for j in range(9):
+            y = OPERATIONS["cutout"](8, [(i + 0.5) / 9, (j + 0.5) / 9, 0.0])(x)
+            zeros = int((y == 0).sum())
+            assert 1 <= zeros <= 16
+            covered += y[0, 0] == 0
+    assert covered.min() > 0
+    assert torch.equal(covered, covered.T)
+
+
+def test_flip_happens_half_the_time():
+    x = _images()
+    flipped = 0
+    for t in range(200):
+        y = draw(("flip",), 8, Stream(t).generator())(x)
+        same = torch.equal(y, x)
+        assert same or torch.equal(y, flip(x))
+        flipped += not same
+    assert 70 <= flipped <= 130
+
+
+def test_every_operation_is_drawn_about_equally_often():
+    x = _images()
+    names = ("color", "crop", "cutout", "scale", "rotate")
+    marks = {"cutout": 0, "crop": 0, "color": 0, "other": 0}
+    draws = 500
+    for t in range(draws):
+        y = draw(names, 8, Stream(t).generator())(x)
+        if y.min() > 0 and not torch.equal(y, x):
+            marks["color" if not _is_moved(x, y) else "other"] += 1
+        else:
+            marks["other"] += 1
+    assert 60 <= marks["color"] <= 140
+
+
+def _is_moved(x: Tensor, y: Tensor) -> bool:
+    """Colour keeps places: in every image, y is one affine map of (pixel, mean over channels)."""
+    a = torch.stack([x[0].flatten(), x[0].mean(0, keepdim=True).expand(3, -1, -1).flatten(), torch.ones(3 * 64)], 1)
+    residual = a @ torch.linalg.lstsq(a, y[0].flatten()[:, None]).solution - y[0].flatten()[:, None]
+    return bool(residual.abs().max() > 1e-3)
+
+
+def test_drawing_is_addressed_and_leaves_the_global_generator_alone():
+    x, before = _images(), torch.random.get_rng_state()
+    names = tuple(OPERATIONS)
+    first = [draw(names, 8, Stream(t).generator())(x) for t in range(20)]
+    again = [draw(names, 8, Stream(t).generator())(x) for t in range(20)]
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert sum(torch.equal(first[0], y) for y in first) < 10
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_nothing_to_choose_from_is_the_identity():
+    x = _images()
+    assert torch.equal(draw((), 8, Stream(0).generator())(x), x)

@@ -1,0 +1,209 @@
+"""Federated gradient matching: Dist, its gradient, and the steps on the anchors."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedlgd.core.meter import metered, phase
+from fedlgd.core.net import Net
+from fedlgd.core.rng import Stream
+from fedlgd.core.types import Params, VirtualSet
+from fedlgd.distill.gradient import distance, image_gradient, match_gradient, matched_names, pseudo_gradient
+from fedlgd.nets.registry import build_net
+from tests import tiny
+from tests.vectors import close, floats, vector
+
+DIST = vector("dist")
+
+
+def _weights(part: str) -> list[Tensor]:
+    """The tensors with rows."""
+    return [t for t in map(floats, DIST[part]) if t.ndim > 1]
+
+
+def test_dist_sums_over_the_rows_of_tensors_with_rows():
+    close(distance(_weights("S"), _weights("T")), DIST["skip_1d_eps1e6_code"])
+
+
+def test_dist_row_by_row():
+    for s, t, name in zip(_weights("S"), _weights("T"), ("conv.weight", "fc.weight"), strict=True):
+        rows = [distance([a[None]], [b[None]]) for a, b in zip(s, t, strict=True)]
+        torch.testing.assert_close(torch.stack(rows), floats(DIST["rows"][name]), rtol=0, atol=2e-6)
+        close(torch.stack(rows).sum(), distance([s], [t]))
+
+
+def test_dist_has_the_epsilon_of_the_code():
+    s, t = _weights("S"), _weights("T")
+    close(distance(s, [19 * x for x in t]), DIST["scaled_T_by_19"])
+    assert abs(DIST["skip_1d_eps1e6_code"] - DIST["skip_1d_eps0"]) > 1e-8
+
+
+def test_a_row_of_zeros_counts_one_and_has_a_finite_gradient():
+    s, t = _weights("S"), _weights("T")
+    t[1][1] = 0
+    close(distance(s, t), DIST["T_fc_row1_zero"])
+    s[1][0] = 0
+    leaves = [x.requires_grad_() for x in s]
+    for gradient in torch.autograd.grad(distance(leaves, t), leaves):
+        assert torch.isfinite(gradient).all()
+
+
+def _random_tree(seed: int) -> list[Tensor]:
+    g = Stream(seed).generator("gradients")
+    return [torch.randn(*s, generator=g, dtype=torch.float64) for s in ((4, 3, 3, 3), (5, 7), (1, 2))]
+
+
+def test_dist_of_a_gradient_with_itself_its_multiple_and_its_opposite():
+    g, t = _random_tree(0), _random_tree(1)
+    rows = 4 + 5 + 1
+    assert distance(g, g).abs() < 1e-5
+    torch.testing.assert_close(distance([7 * x for x in g], t), distance(g, t), rtol=0, atol=1e-5)
+    torch.testing.assert_close(distance([-x for x in g], g), floats(2.0 * rows), rtol=0, atol=1e-5)
+
+
+@settings(deadline=None, max_examples=50)
+@given(a=st.integers(0, 10**6), b=st.integers(0, 10**6), exponent=st.integers(-12, 12))
+def test_dist_lies_between_zero_and_twice_the_rows(a, b, exponent):
+    value = distance([10.0**exponent * x for x in _random_tree(a)], _random_tree(b)).item()
+    assert -1e-9 <= value <= 2 * 10 + 1e-9
+
+
+def test_biases_norms_and_buffers_are_not_matched():
+    net = build_net("convnet", (3, 28, 28), 10)
+    params = net.init(Stream(0))
+    names = matched_names(params, net)
+    assert names == ["blocks.0.weight", "blocks.4.weight", "blocks.8.weight", "head.weight"]
+    assert sum(len(params[n]) for n in names) == 394
+    normed = build_net("tests.nets.own:Normed", (3, 4, 4), 3)
+    assert matched_names(normed.init(Stream(0)), normed) == ["head.weight"]
+
+
+def test_pseudo_gradient_points_from_new_to_old():
+    v = vector("aggregation")
+    got = pseudo_gradient({"x": floats(v["x"])}, {"x": floats(v["fedavg_uniform"])}, v["lr"])
+    close(got["x"], v["pseudo_gradient_uniform"])
+
+
+def test_pseudo_gradient_of_one_full_batch_step_is_the_gradient():
+    net = tiny.net()
+    data, old = tiny.labelled(net, dtype=torch.float64), tiny.double(tiny.params(net))
+    leaves = {k: v.clone().requires_grad_() for k, v in old.items()}
+    loss = torch.nn.functional.cross_entropy(net(leaves, data.x).logits, data.y)
+    gradient = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+    new = {k: v - 0.03 * gradient[k] for k, v in old.items()}
+    for name, value in pseudo_gradient(old, new, 0.03).items():
+        torch.testing.assert_close(value, gradient[name], rtol=1e-9, atol=1e-12)
+
+
+GM = vector("gradient_matching_linear")
+
+
+def _softmax_regression() -> tuple[Net, Params, VirtualSet]:
+    net = build_net("tests.nets.own:Linear", (1, 1, 4), 3)
+    params = {"head.weight": floats(GM["W"]), "head.bias": floats(GM["b"])}
+    x = floats(GM["X"]).view(5, 1, 1, 4)
+    return net, params, VirtualSet(images=x, labels=torch.tensor(GM["labels"]), origin="server", round=-1)
+
+
+def test_gradient_of_dist_on_softmax_regression():
+    net, params, anchors = _softmax_regression()
+    names = matched_names(params, net)
+    got, value = image_gradient(net, params, anchors.images, anchors.labels, [floats(GM["target_gW"])], names)
+    close(value, GM["dist"])
+    close(got.view(5, 4), GM["dDist_dX"])
+
+
+def test_own_gradient_is_matched_from_the_start():
+    net, params, anchors = _softmax_regression()
+    _, value = image_gradient(net, params, anchors.images, anchors.labels, [floats(GM["gW"])], ["head.weight"])
+    assert abs(value) < 2e-5
+
+
+def test_one_step_of_matching_on_softmax_regression():
+    net, params, anchors = _softmax_regression()
+    target = {"head.weight": floats(GM["target_gW"]), "head.bias": floats([9.0, 9.0, 9.0])}
+    moved, distances = match_gradient(anchors, net, params, target, 1, 1.0, 0.5, 3)
+    close(moved.images.view(5, 4), GM["X_after_one_sgd_step_lr1"])
+    close(distances[0], GM["dist"])
+    assert len(distances) == 1
+    assert moved.round == 3
+    assert torch.equal(moved.labels, anchors.labels)
+
+
+def _problem(seed: int = 0) -> tuple[Net, Params, VirtualSet, Params]:
+    """Anchors of noise, and the gradient that other images have under the same model."""
+    net = tiny.net()
+    params, data = tiny.params(net, seed), tiny.labelled(net, per_class=3, seed=seed + 1)
+    leaves = {k: v.clone().requires_grad_() for k, v in params.items()}
+    loss = torch.nn.functional.cross_entropy(net(leaves, data.x).logits, data.y)
+    target = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+    anchors = tiny.labelled(net, per_class=2, seed=seed + 2)
+    return net, params, VirtualSet(images=anchors.x, labels=anchors.y, origin="server", round=-1), target
+
+
+def test_matching_brings_the_gradients_together():
+    net, params, anchors, target = _problem()
+    _, distances = match_gradient(anchors, net, params, target, 40, 0.3, 0.5, 0)
+    assert len(distances) == 40
+    assert distances[-1] < 0.7 * distances[0]
+    assert sum(b < a for a, b in zip(distances, distances[1:], strict=False)) > 30
+
+
+def test_matching_changes_nothing_it_was_given():
+    net, params, anchors, target = _problem()
+    before = anchors.images.clone(), {k: v.clone() for k, v in params.items()}, {k: v.clone() for k, v in target.items()}
+    moved, _ = match_gradient(anchors, net, params, target, 3, 1.0, 0.5, 0)
+    assert torch.equal(anchors.images, before[0])
+    assert tiny.equal(params, before[1])
+    assert tiny.equal(target, before[2])
+    assert not torch.equal(moved.images, anchors.images)
+    assert not any(v.requires_grad or v.grad is not None for v in params.values())
+    assert not moved.images.requires_grad
+
+
+def test_momentum_starts_at_rest():
+    """Two calls of one step differ from one call of two steps just by the momentum."""
+    net, params, anchors, target = _problem()
+
+    def moved(steps: int, momentum: float, start: VirtualSet = anchors) -> VirtualSet:
+        return match_gradient(start, net, params, target, steps, 0.3, momentum, 0)[0]
+
+    for momentum, alike in ((0.0, True), (0.5, False)):
+        twice = moved(1, momentum, moved(1, momentum))
+        assert torch.equal(twice.images, moved(2, momentum).images) == alike
+
+
+def test_scale_of_the_target_hardly_matters():
+    net, params, anchors, target = _problem()
+    a, _ = match_gradient(anchors, net, params, target, 2, 0.3, 0.5, 0)
+    b, _ = match_gradient(anchors, net, params, {k: 100 * v for k, v in target.items()}, 2, 0.3, 0.5, 0)
+    torch.testing.assert_close(a.images, b.images, rtol=0, atol=1e-3)
+
+
+def test_a_step_costs_eight_forward_passes_per_anchor():
+    net, params, anchors, target = _problem()
+    with metered() as meter, phase("server"):
+        match_gradient(anchors, net, params, target, 5, 0.3, 0.5, 0)
+    assert meter.flops["server"] == 5 * len(anchors) * 8 * tiny.forward_flops()
+
+
+def test_norm_statistics_are_used_and_not_learned():
+    net = build_net("tests.nets.own:Normed", (3, 4, 4), 3)
+    params = tiny.params(net)
+    before = {k: v.clone() for k, v in params.items()}
+    data = tiny.labelled(net)
+    anchors = VirtualSet(images=data.x, labels=data.y, origin="server", round=-1)
+    moved, distances = match_gradient(anchors, net, params, params, 2, 0.3, 0.5, 0)
+    assert tiny.equal(params, before)
+    assert torch.isfinite(moved.images).all()
+    assert distances[0] != distances[1]
+
+
+@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="grad without materialize_grads fails on an unused matrix")
+def test_a_matrix_no_score_depends_on_does_not_stop_matching():
+    net = build_net("tests.nets.own:Idle", (3, 4, 4), 3)
+    data, params = tiny.labelled(net), tiny.params(net)
+    anchors = VirtualSet(images=data.x, labels=data.y, origin="server", round=-1)
+    match_gradient(anchors, net, params, params, 1, 0.3, 0.5, 0)

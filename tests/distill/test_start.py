@@ -1,0 +1,117 @@
+"""Where virtual images start."""
+
+import pytest
+import torch
+
+from fedlgd.core.errors import DataError
+from fedlgd.core.rng import Stream
+from fedlgd.core.types import LabelledSet, Scale
+from fedlgd.distill.start import (
+    class_statistics,
+    from_noise,
+    from_real,
+    from_statistics,
+    labels_for,
+    present_classes,
+)
+from tests.vectors import close, floats, vector
+
+V = vector("class_statistics")
+DATA = LabelledSet(floats(V["images"]), torch.tensor(V["labels"]))
+
+
+@pytest.mark.parametrize("k", [0, 1])
+def test_statistics_divide_by_the_pixels_of_the_class(k):
+    got = class_statistics(DATA, [k])
+    close(got[0], [V["per_class"][str(k)]["mean"], V["per_class"][str(k)]["std"]])
+
+
+@pytest.mark.parametrize("k", [0, 1])
+def test_statistics_over_the_site_divide_by_the_size_of_the_whole_set_as_released(k):
+    got = class_statistics(DATA, [k], over="site")
+    close(got[0], [V["per_class"][str(k)]["buggy_mean"], V["per_class"][str(k)]["buggy_std"]])
+
+
+def test_statistics_come_in_the_order_of_the_classes():
+    close(class_statistics(DATA, [1, 0]), class_statistics(DATA, [0, 1]).flip(0))
+
+
+def test_statistics_are_in_network_input_space():
+    pixels = torch.randint(256, (4, 3, 2, 2), dtype=torch.uint8, generator=Stream(0).generator())
+    scale = Scale((0.1, 0.2, 0.3), (0.5, 0.4, 0.3))
+    mean, std = class_statistics(LabelledSet(pixels, torch.zeros(4, dtype=torch.int64), scale), [0])[0]
+    x = (pixels.double() / 255 - floats(scale.mean).view(3, 1, 1)) / floats(scale.std).view(3, 1, 1)
+    torch.testing.assert_close(mean, x.mean((0, 2, 3)), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(std, x.std((0, 2, 3), correction=0), rtol=1e-6, atol=1e-6)
+
+
+def test_constant_images_have_no_spread():
+    data = LabelledSet(torch.full((3, 3, 4, 4), 0.1), torch.zeros(3, dtype=torch.int64))
+    assert torch.isfinite(class_statistics(data, [0])).all()
+    assert class_statistics(data, [0])[0, 1].max() < 1e-6
+
+
+def test_a_statistics_start_draws_each_class_and_channel_from_its_own_normal():
+    wanted = floats([[[1.0, 2.0, 3.0], [0.1, 0.2, 0.3]], [[-1.0, 0.0, 5.0], [1.0, 2.0, 0.0]]])
+    images = from_statistics(wanted, 20, (16, 16), 1.0, Stream(0).generator())
+    assert images.shape == (40, 3, 16, 16)
+    assert images.dtype == torch.float32
+    for k in (0, 1):
+        part = images[20 * k : 20 * k + 20].double()
+        torch.testing.assert_close(part.mean((0, 2, 3)), wanted[k, 0], rtol=0, atol=0.12)
+        torch.testing.assert_close(part.std((0, 2, 3)), wanted[k, 1], rtol=0.05, atol=1e-6)
+
+
+def test_pixels_are_independent_not_maps():
+    images = from_statistics(floats([[[0.0], [1.0]]]), 500, (2, 2), 1.0, Stream(0).generator())
+    correlation = torch.corrcoef(images.flatten(1).T)
+    assert (correlation - torch.eye(4)).abs().max() < 0.15
+
+
+def test_the_scale_of_a_start_shrinks_the_spread_and_not_the_mean():
+    statistics = class_statistics(DATA, [0, 1])
+    one, tenth, none = (from_statistics(statistics, 3, (4, 4), s, Stream(0).generator()) for s in (1.0, 0.1, 0.0))
+    torch.testing.assert_close(tenth - none, (one - none) * 0.1, rtol=1e-4, atol=1e-6)
+    means = statistics[:, 0].float().repeat_interleave(3, 0)[:, :, None, None].expand(6, 3, 4, 4)
+    assert torch.equal(none, means)
+
+
+def test_a_noise_start_is_standard_normal():
+    images = from_noise(50, (3, 12, 12), Stream(0).generator())
+    assert images.shape == (50, 3, 12, 12)
+    assert images.mean().abs() < 0.02
+    assert (images.std() - 1).abs() < 0.02
+
+
+def test_a_real_start_takes_different_images_of_the_right_class():
+    pixels = torch.arange(20, dtype=torch.uint8).view(20, 1, 1, 1).expand(20, 3, 2, 2)
+    data = LabelledSet(pixels, torch.arange(20) % 4)
+    images = from_real(data, [3, 1], 4, Stream(0).generator())
+    assert images.dtype == torch.float32
+    numbers = (data.scale.to_pixels(images)[:, 0, 0, 0]).tolist()
+    assert all(n % 4 == 3 for n in numbers[:4])
+    assert all(n % 4 == 1 for n in numbers[4:])
+    assert len(set(numbers)) == 8
+
+
+def test_a_real_start_shares_no_memory_with_the_real_images():
+    data = LabelledSet(torch.rand(4, 3, 2, 2), torch.zeros(4, dtype=torch.int64))
+    before = data.x.clone()
+    from_real(data, [0], 4, Stream(0).generator()).zero_()
+    assert torch.equal(data.x, before)
+
+
+def test_labels_are_sorted_by_class():
+    assert labels_for([0, 2, 5], 2).tolist() == [0, 0, 2, 2, 5, 5]
+    assert labels_for(range(2), 1).dtype == torch.int64
+
+
+def test_classes_a_site_lacks_are_left_out():
+    data = LabelledSet(torch.zeros(5, 3, 1, 1), torch.tensor([0, 0, 3, 3, 3]))
+    assert present_classes(data, 5, 2, "ape") == [0, 3]
+
+
+def test_fewer_images_than_are_to_be_distilled_is_an_error_with_a_way_out():
+    data = LabelledSet(torch.zeros(5, 3, 1, 1), torch.tensor([0, 0, 3, 3, 3]))
+    with pytest.raises(DataError, match=r"'ape'.*2 images of class 0.*per_class is 3.*per_class=2"):
+        present_classes(data, 5, 3, "ape")
