@@ -31,6 +31,11 @@ def test_bars_carry_name_and_total() -> None:
     assert "FedLGD, 6.00 s" in svg
 
 
+def test_a_phase_that_cost_a_method_nothing_has_no_amount() -> None:
+    bars = (Bar("FedAvg", 0.0, 0.0), Bar("FedLGD", 4.0, 0.0))
+    assert "FedAvg, –<" in bar_figure({"distil": bars}, "time", duration)
+
+
 def test_the_same_figure_is_the_same_text() -> None:
     assert curve_figure(CURVES, "loss") == curve_figure(CURVES, "loss")
     assert bar_figure(BARS, "time", duration) == bar_figure(BARS, "time", duration)
@@ -42,7 +47,8 @@ def test_nothing_to_draw_is_no_figure() -> None:
 
 
 @pytest.mark.parametrize(
-    "label", ["<script>alert(1)</script>", "--><script>", "$x_1$", "联邦学习", "_hidden", "a" * 200, "two\nlines"]
+    "label",
+    ["<script>alert(1)</script>", "--><script>", r"$\frac$", "联邦学习", "_hidden", "a" * 200, "two\nlines"],
 )
 def test_a_strange_label_neither_breaks_out_nor_breaks(label: str) -> None:
     svg = curve_figure([Curve(label, (0,), (Stat(1.0),))], "loss") + bar_figure(

@@ -13,6 +13,8 @@ from fedlgd.report.groups import Stat
         (fmt.percent_stat(Stat(0.5, 0.0123)), "50.0 ± 1.2"),
         (fmt.percent_stat(None), "–"),
         (fmt.points(-0.012), "−1.2"),
+        (fmt.points(0.012), "+1.2"),
+        (fmt.points(-0.0001), "0.0"),
         (fmt.number_of_bytes(0), "0 B"),
         (fmt.number_of_bytes(999), "999 B"),
         (fmt.number_of_bytes(1000), "1.00 kB"),

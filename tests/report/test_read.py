@@ -33,6 +33,13 @@ def test_a_cut_last_line_is_ignored_and_the_run_is_unfinished(tmp_path: Path) ->
     assert (run.done, run.finished) == (3, False)
 
 
+def test_a_cut_line_after_the_last_round_is_unfinished_too(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", rounds=4)
+    with (path / "records.jsonl").open("a") as records:
+        records.write('{"round": 4, "sco')
+    assert (read_run(path).done, read_run(path).finished) == (4, False)
+
+
 def test_fewer_rounds_than_planned_is_unfinished(tmp_path: Path) -> None:
     assert not read_run(write_run(tmp_path / "a", rounds=4, done=3)).finished
 

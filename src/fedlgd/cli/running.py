@@ -38,7 +38,7 @@ def run(
     quiet: bool,
 ) -> None:
     given = read_toml(config_file) if config_file else {}
-    assignments = {_PATHS.get(key, key): value for key, value in flags.items() if value is not None}
+    assignments = {key: value for key, value in flags.items() if value is not None}
     assignments |= dict(parse_assignment(text) for text in settings)
     config = resolve(given, assignments, preset)
     folder = out or default_folder(config)
@@ -49,9 +49,6 @@ def run(
         return
     _print_table({label(config.method): result})
     _say(f"Report: {page}")
-
-
-_PATHS = {"data": "data.name", "net": "net.name"}
 
 
 def demo(out: Path, rounds: int, seed: int, threads: int, json: bool, quiet: bool) -> None:

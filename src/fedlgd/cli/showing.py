@@ -1,6 +1,7 @@
 """The commands that show what there is."""
 
 import json as jsonlib
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,11 @@ def methods(json: bool) -> None:
     rows = []
     for name in registry.names():
         cls = registry.find(name)
-        about = (cls.__doc__ or "").strip().split("\n\n")[0]
+        about = (sys.modules[cls.__module__].__doc__ or "").strip().split("\n")[0]
         rows.append(
             {
                 "name": name,
-                "about": " ".join(about.split()),
+                "about": about,
                 "presets": list(cls.presets),
                 "settings": msgspec.to_builtins(cls()),
             }

@@ -13,6 +13,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from fedlgd.report.cost import Bar
+from fedlgd.report.format import NONE
 from fedlgd.report.groups import Curve
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def _name_phases(axes: "Axes", phases: Mapping[str, Sequence[Bar]]) -> None:
 
 
 def _end_of_bar(bar: Bar, show: Callable[[float], str]) -> str:
-    return f"{_short(bar.label)}, {show(bar.total)}"
+    return f"{_short(bar.label)}, {show(bar.total) if bar.total else NONE}"
 
 
 def _look(number: int) -> tuple[str, str]:

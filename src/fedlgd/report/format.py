@@ -22,8 +22,9 @@ def percent_stat(stat: Stat | None) -> str:
 
 
 def points(difference: float) -> str:
-    """A signed difference of two shares in percentage points, with a true minus sign."""
-    return f"{100 * difference:+.1f}".replace("-", "−")
+    """A signed difference of two shares in percentage points, with a true minus sign; nothing has no sign."""
+    written = f"{100 * difference:+.1f}".replace("-", "−")
+    return "0.0" if written in {"+0.0", "−0.0"} else written
 
 
 def number_of_bytes(value: float) -> str:

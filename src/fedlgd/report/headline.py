@@ -73,7 +73,7 @@ def _over_sites(first: Group, other: Group) -> str:
     if not gaps:
         return ""
     low, high = min(gaps, key=gaps.__getitem__), max(gaps, key=gaps.__getitem__)
-    higher = sum(gap > 0 for gap in gaps.values())
+    higher = sum(points(gap).startswith("+") for gap in gaps.values())
     extremes = f"from {points(gaps[low])} at {low} to {points(gaps[high])} at {high}"
     return f"higher at {higher} of {plural(len(gaps), 'site')}, {extremes}"
 

@@ -9,16 +9,18 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import tomli_w
 
-from fedlgd.core.errors import FedlgdError, SettingError
+from fedlgd.core.errors import SettingError
 from fedlgd.engines.loop import Plan
 from fedlgd.methods import registry
 from fedlgd.methods.protocol import Method
 from fedlgd.nets.registry import settings_of
+
+NAMED = ("data", "net")  # sections that may be given as a name alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ class Config:
             **msgspec.to_builtins(self.plan),
             "data": msgspec.to_builtins(self.data),
             "net": dict(self.net),
-            **msgspec.to_builtins(self.method),
+            **_spelled_out(self.method),
         }
 
     def toml(self) -> str:
@@ -70,8 +72,8 @@ class Config:
 def method_name(method: Method) -> str:
     """The name by which `--method` finds this method again."""
     cls = type(method)
-    known = cls.name in registry.names() and registry.find(cls.name) is cls
-    return cls.name if known else f"{cls.__module__}:{cls.__qualname__}"
+    ours = cls.__module__.startswith("fedlgd.")
+    return cls.name if ours else f"{cls.__module__}:{cls.__qualname__}"
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -99,20 +101,18 @@ def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None =
     raw = msgspec.to_builtins(settings)
     for path, value in (assignments or {}).items():
         _assign(raw, path, value)
-    cls = registry.find(raw.pop("method", "fedlgd"))
+    cls = registry.find(_word("method", raw.pop("method", "fedlgd")))
     merged = _preset(cls, preset)
     _merge(merged, raw)
-    if isinstance(merged.get("net"), str):
-        merged["net"] = {"name": merged["net"]}
-    if isinstance(merged.get("data"), str):
-        merged["data"] = {"name": merged["data"]}
-    net = {"name": "convnet", **merged.get("net", {})}
-    _refuse_unknown(cls, net, merged)
+    for section in NAMED:
+        merged[section] = _named(section, merged.get(section, {}))
+    net = {"name": "convnet", **merged["net"]}
+    _refuse_unknown(merged, _known(cls, _word("net.name", net["name"])))
     parts = _split(cls, merged)
     return Config(
         method=_convert(parts["method"], cls),
         plan=_convert(parts["plan"], Plan),
-        data=_convert(merged.get("data", {}), DataChoice, "data."),
+        data=_convert(merged["data"], DataChoice, "data."),
         net=net,
     )
 
@@ -122,8 +122,7 @@ def configure(cls: type[Method], preset: str = "", **settings: Any) -> Method:
     raw = _preset(cls, preset)
     for path, value in settings.items():
         _assign(raw, path.replace("__", "."), msgspec.to_builtins(value))
-    unknown = [key for key in _leaves(raw) if key not in set(_field_paths(cls))]
-    _refuse(unknown, list(_field_paths(cls)))
+    _refuse_unknown(raw, list(_field_paths(cls)))
     method: Method = _convert(raw, cls)
     return method
 
@@ -140,11 +139,26 @@ def _preset(cls: type[Method], preset: str) -> dict[str, Any]:
     return raw
 
 
+def _word(path: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise SettingError(f"setting {path!r} is {value!r}; give a name in quotes")
+    return value
+
+
+def _named(section: str, value: Any) -> dict[str, Any]:
+    """A federation or a net may be given as its name alone."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return {"name": _word(section, value)}
+
+
 def _assign(raw: dict[str, Any], path: str, value: Any) -> None:
+    if path in NAMED and isinstance(value, str):
+        path = f"{path}.name"
     *sections, last = path.split(".")
     for section in sections:
         inner = raw.setdefault(section, {})
-        if isinstance(inner, str) and section in ("data", "net"):
+        if isinstance(inner, str) and section in NAMED:
             inner = raw[section] = {"name": inner}
         if not isinstance(inner, dict):
             raise SettingError(f"setting {path!r}: {section!r} is a value, not a section")
@@ -168,20 +182,24 @@ def _split(cls: type, merged: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _refuse_unknown(cls: type, net: Mapping[str, Any], merged: dict[str, Any]) -> None:
-    known = [*_field_paths(Plan), *_field_paths(DataChoice, "data."), *_field_paths(cls), "net.name", "method"]
-    known += [f"net.{key}" for key in settings_of(net["name"])]
-    _refuse([path for path in _leaves(merged) if path not in known], known)
+def _known(cls: type, net: str) -> list[str]:
+    """The paths of all settings there are for this method and net."""
+    ours = [*_field_paths(Plan), *_field_paths(DataChoice, "data."), "method", "net.name"]
+    return [*ours, *_field_paths(cls), *(f"net.{key}" for key in settings_of(net))]
 
 
-def _refuse(unknown: list[str], known: list[str]) -> None:
-    if not unknown:
-        return
-    path = unknown[0]
-    by_last = [k for k in known if k.rpartition(".")[2] == path.rpartition(".")[2]]
-    near = by_last or difflib.get_close_matches(path, known, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(known))}"
-    raise SettingError(f"unknown setting {path!r}; {hint}")
+def _refuse_unknown(raw: Mapping[str, Any], known: list[str]) -> None:
+    sections = {path[:i] for path in known for i, letter in enumerate(path) if letter == "."}
+    for path in _leaves(raw):
+        if path not in known and path not in sections:
+            raise SettingError(f"unknown setting {path!r}; {_hint(path, known)}")
+
+
+def _hint(path: str, known: list[str]) -> str:
+    """The nearest path, before all one that ends in the same word."""
+    same_word = [k for k in known if k.rpartition(".")[2] == path.rpartition(".")[2]]
+    near = difflib.get_close_matches(path, same_word, 1, cutoff=0) or difflib.get_close_matches(path, known, 1)
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(known))}"
 
 
 def _field_paths(cls: Any, prefix: str = "") -> Iterator[str]:
@@ -195,19 +213,36 @@ def _field_paths(cls: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _leaves(raw: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Dotted paths of all values and of empty sections; a key that itself has a dot keeps its quotes."""
     for key, value in raw.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
+        path = prefix + (f'"{key}"' if "." in key else key)
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{path}.")
         else:
-            yield prefix + key
+            yield path
+
+
+def _spelled_out(settings: Any) -> dict[str, Any]:
+    """A dataclass as plain values, defaults too; what is None is left out, as TOML has no word for it."""
+    values = {f.name: getattr(settings, f.name) for f in fields(settings)}
+    return {
+        name: _spelled_out(value) if is_dataclass(value) else msgspec.to_builtins(value)
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 def _convert(raw: Mapping[str, Any], cls: Any, prefix: str = "") -> Any:
     try:
         return msgspec.convert(raw, cls)
-    except FedlgdError:
-        raise
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at `$")
-        path = prefix + where.strip("`").lstrip(".")
-        raise SettingError(f"setting {path!r}: {message}" if where else message) from error
+        path = where.strip("`").lstrip(".")
+        raise SettingError((f"setting {prefix + path!r}: " if path else "") + message + _choices(cls, path)) from error
+
+
+def _choices(cls: Any, path: str) -> str:
+    """The words that the setting at `path` may be, if it is a choice of words."""
+    for name in path.split("."):
+        cls = get_type_hints(cls).get(name) if is_dataclass(cls) else None
+    return f"; there are: {', '.join(map(repr, get_args(cls)))}" if get_origin(cls) is Literal else ""

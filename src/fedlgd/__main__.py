@@ -1,0 +1,3 @@
+from fedlgd.cli import main
+
+main()

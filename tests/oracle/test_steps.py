@@ -1,0 +1,177 @@
+"""Whole steps of distillation, training and aggregation against loops, in float64."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedlgd.core.losses import cross_entropy
+from fedlgd.core.net import Net
+from fedlgd.core.rng import Stream
+from fedlgd.core.train import Local, batches, sgd
+from fedlgd.core.types import LabelledSet, Params, ServerState, Update, VirtualSet
+from fedlgd.distill import augment
+from fedlgd.distill.distribution import Distil, image_gradient, match, real_means
+from fedlgd.distill.gradient import image_gradient as gm_gradient
+from fedlgd.distill.gradient import match_gradient, matched_names
+from fedlgd.methods.anchors import Pull, anchored
+from tests import tiny
+from tests.oracle import slow
+
+
+def _setting(per_class: int = 2, seed: int = 0) -> tuple[Net, Params, LabelledSet]:
+    net = tiny.net()
+    return net, tiny.double(tiny.params(net, seed)), tiny.labelled(net, per_class, seed + 1, torch.float64)
+
+
+def _near(a: Tensor, b: Tensor) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+TRANSFORMS = {
+    0: partial(augment.color, brightness=0.3, saturation=0.8, contrast=0.6),
+    1: partial(augment.crop, down=1, right=-1),
+    2: partial(augment.rotate, degrees=10.0),
+}
+
+
+@pytest.mark.parametrize("per_class", [3, 70])
+def test_dm_gradient_with_a_transform_per_class(per_class):
+    """70 real images per class need two passes of the real branch."""
+    net, params, real = _setting(per_class)
+    made = tiny.labelled(net, 2, 9, torch.float64)
+    transforms = [TRANSFORMS[k] for k in range(3)]
+    target = real_means(net, params, real, [real.of_class(k) for k in range(3)], transforms)
+    got = image_gradient(net, params, made.x, made.y, target, transforms)
+    _near(got, slow.dm_gradient(net, params, real, made.x, made.y, TRANSFORMS))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_dm_steps(momentum):
+    net, params, real = _setting(4)
+    made = tiny.labelled(net, 2, 9, torch.float64)
+    how = Distil(steps=3, augment=(), lr=0.7, momentum=momentum)
+    got = match(made.x, made.y, real, net, lambda _: params, how, Stream(0))
+    _near(got, slow.dm_steps(net, params, real, made.x, made.y, 3, 0.7, momentum))
+
+
+def test_dm_steps_when_a_class_is_missing():
+    net, params, real = _setting(4)
+    made = tiny.labelled(net, 2, 9, torch.float64)
+    keep = made.y != 1
+    how = Distil(steps=2, augment=(), lr=0.7)
+    got = match(made.x[keep], made.y[keep], real, net, lambda _: params, how, Stream(0))
+    _near(got, slow.dm_steps(net, params, real, made.x[keep], made.y[keep], 2, 0.7, 0.5))
+
+
+def _target(params: Params) -> Params:
+    g = Stream(3).generator("target")
+    return {k: torch.randn(v.shape, generator=g, dtype=torch.float64) for k, v in params.items()}
+
+
+def test_gm_gradient():
+    net, params, made = _setting(2)
+    names, target = matched_names(params, net), _target(params)
+    got, value = gm_gradient(net, params, made.x, made.y, [target[n] for n in names], names)
+    wanted, wanted_value = slow.gm_gradient(net, params, made.x, made.y, target)
+    assert value == pytest.approx(wanted_value, rel=1e-10)
+    _near(got, wanted)
+
+
+def test_gm_steps():
+    net, params, made = _setting(2)
+    target = _target(params)
+    anchors = VirtualSet(images=made.x, labels=made.y, origin="server", round=-1)
+    got, values = match_gradient(anchors, net, params, target, 3, 0.5, 0.5, 0)
+    wanted, wanted_values = slow.gm_steps(net, params, made.x, made.y, target, 3, 0.5, 0.5)
+    assert values == pytest.approx(wanted_values, rel=1e-9)
+    _near(got.images, wanted)
+
+
+INDEXES = {
+    "mixed": [0, 7, 3, 9, 5],
+    "local only": [0, 3, 5, 1],
+    "anchors only": [6, 9, 8],
+    "one image": [2],
+    "one anchor": [11],
+    "all": list(range(12)),
+}
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+@pytest.mark.parametrize("index", INDEXES.values(), ids=INDEXES.keys())
+def test_regularised_loss_and_gradient(index, repeat):
+    net, params, local = _setting(2)
+    anchors = tiny.labelled(net, 2, 8, torch.float64)
+    chosen = torch.tensor(index)
+    leaves = {k: v.clone().requires_grad_() for k, v in params.items()}
+    pull = Pull(weight=2.5, temperature=0.2, repeat=repeat)
+    got = anchored(net, local, anchors, pull)(leaves, chosen)
+    wanted = slow.regularised(net, leaves, local, anchors, chosen, 2.5, 0.2, repeat)
+    assert got.item() == pytest.approx(wanted.item(), rel=1e-10)
+    every = list(leaves.values())
+    for a, b in zip(torch.autograd.grad(got, every), torch.autograd.grad(wanted, every), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+def test_a_regularised_epoch(repeat):
+    net, params, local = _setting(2)
+    anchors = tiny.labelled(net, 2, 8, torch.float64)
+    how, rng = Local(batch=5, lr=0.05), Stream(4)
+    pull = Pull(weight=0.5, temperature=0.2, repeat=repeat)
+    got = sgd(net, params, 12, anchored(net, local, anchors, pull), how, rng).params
+    leaves = {k: v.clone().requires_grad_() for k, v in params.items()}
+    optimiser = torch.optim.SGD(leaves.values(), lr=0.05)
+    for index in batches(12, how, rng.generator("shuffle")):
+        optimiser.zero_grad()
+        slow.regularised(net, leaves, local, anchors, index, 0.5, 0.2, repeat).backward()
+        optimiser.step()
+    for name, value in leaves.items():
+        torch.testing.assert_close(got[name], value.detach(), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize(("momentum", "decay"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.1), (0.5, 0.01)])
+def test_local_sgd_is_torchs(momentum, decay):
+    net, params, data = _setting(3)
+    how, rng = Local(epochs=3, batch=4, lr=0.1, momentum=momentum, weight_decay=decay), Stream(4)
+    got = sgd(net, params, 9, lambda w, index: cross_entropy(net, w, data.take(index)), how, rng).params
+    leaves = {k: v.clone().requires_grad_() for k, v in params.items()}
+    optimiser = torch.optim.SGD(leaves.values(), lr=0.1, momentum=momentum, weight_decay=decay)
+    for index in batches(9, how, rng.generator("shuffle")):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(net(leaves, data.x[index]).logits, data.y[index]).backward()
+        optimiser.step()
+    for name, value in leaves.items():
+        _near(got[name], value.detach())
+    assert not torch.equal(got["head.bias"], params["head.bias"])
+
+
+@pytest.mark.parametrize("make", [tiny.fedavg, tiny.fedlgd])
+def test_aggregation(make):
+    net = tiny.net()
+    trees, weights = [tiny.double(tiny.params(net, s)) for s in range(4)], [3.0, 1.0, 10.0, 0.5]
+    updates = [Update(site=f"s{i}", params=p, weight=w) for i, (p, w) in enumerate(zip(trees, weights, strict=True))]
+    state = ServerState(params=trees[0], round=1)
+    got = make().server(state, iter(updates), net, Stream(0))
+    for name, values in slow.average(trees, weights).items():
+        _near(got.params[name].flatten(), torch.tensor(values, dtype=torch.float64))
+    assert got.round == 2
+
+
+def test_real_images_weigh_by_their_number_and_virtual_sets_alike():
+    data = tiny.federation(names=("ape", "bee"))
+    bee = data.by_name["bee"]
+    small = replace(bee, train=replace(bee.train, x=bee.train.x[::2], y=bee.train.y[::2]))
+    net = tiny.net()
+    for train_on, weights in (("real", [18.0, 9.0]), ("virtual", [1.0, 1.0])):
+        method = tiny.fedavg(train_on=train_on, distil__steps=0)
+        server = ServerState(params=tiny.params(net))
+        got = []
+        for site in (data.by_name["ape"], small):
+            state, _ = method.enrol(site, net, Stream(0))
+            update, _ = method.site(method.broadcast(server, site.name), state, site, net, Stream(1))
+            got.append(update.weight)
+        assert got[0] / got[1] == weights[0] / weights[1]

@@ -1,0 +1,97 @@
+"""Every command and example the README shows works, at a size a test can afford."""
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+COMMANDS = re.findall(r"^    (fedlgd .+)$", README, re.M)
+TINY = (
+    "--rounds 2 -s data.limit=100 -s data.test_limit=50 -s net.width=4 -s net.depth=2 "
+    "-s distil.steps=2 -s distil.per_class=2"
+)
+TINY_FEDLGD = " -s refine.steps=1 -s anchors.steps=1 -s anchors.per_class=2"
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory, digits):
+    """A folder to run the README in, from top to bottom."""
+    return tmp_path_factory.mktemp("desk")
+
+
+def shrunk(command: str) -> list[str]:
+    if command.startswith("fedlgd run"):
+        command += " " + TINY + (TINY_FEDLGD if "--method fedlgd" in command else "")
+    return shlex.split(command)[1:]
+
+
+def test_the_readme_shows_commands():
+    assert len(COMMANDS) >= 5
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_readme_command_works(command, desk):
+    done = subprocess.run(
+        [sys.executable, "-m", "fedlgd", *shrunk(command)], cwd=desk, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+
+
+def test_readme_python_works(tmp_path, monkeypatch, digits):
+    (code,) = re.findall(r"```python\n(.+?)```", README, re.S)
+    for old, new in (
+        ('load("builtin-digits")', 'load("builtin-digits", limit=100, test_limit=50)'),
+        ("distil__per_class=5", "distil__per_class=2, distil__steps=2, refine__steps=1, anchors__steps=1"),
+        ("rounds=30", "rounds=2"),
+        ('"width": 32', '"width": 4'),
+    ):
+        assert old in code
+        code = code.replace(old, new)
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(code, names)
+    assert set(names["result"].accuracy) == {"mnist", "scans", "photos", "fonts", "street"}
+    assert (tmp_path / "runs/first/records.jsonl").exists()
+
+
+def example(name: str):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_example_first_run_compares_two_methods(digits, monkeypatch):
+    module = example("01_first_run")
+    load, configure = module.fedlgd.load, module.fedlgd.configure
+    monkeypatch.setattr(
+        module.fedlgd, "load", lambda name, **_: load(name, limit=100, test_limit=50), raising=False
+    )
+    monkeypatch.setattr(
+        module.fedlgd, "configure", lambda *a, **k: configure(*a, **k, distil__steps=1), raising=False
+    )
+    monkeypatch.setattr(module, "NET", {"name": "convnet", "width": 4})
+    results = module.main(rounds=1)
+    assert set(results) == {"FedAvg on virtual data", "FedLGD"}
+
+
+def test_example_own_arrays_and_net_learn():
+    result = example("02_own_data_and_net").main(rounds=15)
+    assert min(result.accuracy.values()) > 0.9
+
+
+def test_example_own_method_takes_part_of_the_step(digits, monkeypatch):
+    module = example("03_own_method")
+    load = module.fedlgd.load
+    monkeypatch.setattr(
+        module.fedlgd, "load", lambda name, **_: load(name, limit=50, test_limit=50), raising=False
+    )
+    assert len(module.main(rounds=1).accuracy) == 5
