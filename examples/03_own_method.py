@@ -17,20 +17,18 @@ from fedlgd.methods import common
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cautious:
+class Cautious(common.Averaging):
     """theta_{t+1} = theta_t + step * (mean_c theta_c - theta_t)"""
 
     name: ClassVar[str] = "cautious"
     presets: ClassVar[dict[str, dict[str, Any]]] = {}
 
     step: float = 0.5
-    train_on: common.TrainOn = "real"
     local: fedlgd.Local = fedlgd.Local(lr=0.05)
-    distil: fedlgd.Distil = fedlgd.Distil()
 
     enrol = common.enrol
-    start = common.from_params
-    broadcast = common.send_params
+    start = common.start
+    broadcast = common.broadcast
     site = fedlgd.FedAvg.site
 
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:

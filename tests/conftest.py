@@ -21,3 +21,15 @@ def digits() -> Iterator[Federation]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDLGD_DATA", str(Path(tempfile.gettempdir(), f"fedlgd-tests-{os.getuid()}-{key}")))
         yield builtin.builtin_digits()
+
+
+@pytest.fixture
+def digits_home(digits: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data home of the test's own that has the built-in images already; subprocesses find it too."""
+    shared = Path(os.environ["FEDLGD_DATA"])
+    home = tmp_path / "home"
+    home.mkdir()
+    for images in shared.glob(f"{builtin.NAME}-*"):
+        (home / images.name).symlink_to(images)
+    monkeypatch.setenv("FEDLGD_DATA", str(home))
+    return home

@@ -91,7 +91,5 @@ def test_example_own_arrays_and_net_learn():
 def test_example_own_method_takes_part_of_the_step(digits, monkeypatch):
     module = example("03_own_method")
     load = module.fedlgd.load
-    monkeypatch.setattr(
-        module.fedlgd, "load", lambda name, **_: load(name, limit=50, test_limit=50), raising=False
-    )
+    monkeypatch.setattr(module.fedlgd, "load", lambda name, **_: load(name, limit=50, test_limit=50), raising=False)
     assert len(module.main(rounds=1).accuracy) == 5

@@ -35,7 +35,7 @@ SETTINGS = {
 """What every tiny method shares; `FEDLGD` is what FedLGD has beyond it: tau = {0, 2}."""
 
 FEDLGD = {
-    "refine.steps": 2,
+    "refine.steps": 3,
     "refine.selected.every": 2,
     "refine.selected.count": 2,
     "anchors.per_class": 2,

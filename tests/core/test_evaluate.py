@@ -58,8 +58,11 @@ def test_batch_size_changes_nothing(batch):
 
 
 def test_only_the_classes_of_the_task_compete():
-    net = Net(lambda: own.Extra(SHAPE, 3), SHAPE, 3, "extra")
-    params = {"head.weight": torch.cat([torch.eye(3), torch.zeros(1, 3)]), "head.bias": torch.tensor([0, 0, 0, 1e3])}
+    net = Net(lambda _: own.Extra(SHAPE, 3), SHAPE, 3, "extra")
+    params = {
+        "head.weight": torch.cat([torch.eye(3), torch.zeros(1, 3)]),
+        "head.bias": torch.tensor([0, 0, 0, 1e3]),
+    }
     assert score(net, params, _data(), 3) == score(_linear(), IDENTITY, _data(), 3)
 
 

@@ -62,9 +62,7 @@ def test_mean_leaves_its_inputs_alone_and_keeps_their_types():
 
 
 @settings(deadline=None, max_examples=50)
-@given(
-    seed=st.integers(0, 10**6), weights=st.lists(st.floats(1e-3, 1e6, allow_nan=False), min_size=1, max_size=60)
-)
+@given(seed=st.integers(0, 10**6), weights=st.lists(st.floats(1e-3, 1e6, allow_nan=False), min_size=1, max_size=60))
 def test_mean_of_equal_trees_returns_them_bit_for_bit(seed, weights):
     one = _tree(seed)
     assert equal(_mean([one] * len(weights), weights), one)
@@ -85,7 +83,7 @@ def test_sums_differences_and_multiples_number_by_number():
     for got, f in (
         (tree.add(a, b), lambda x, y: x + y),
         (tree.sub(a, b), lambda x, y: x - y),
-        (tree.scale(a, 2.5), lambda x, y: x * 2.5),
+        (tree.scale(a, 2.5), lambda x, _: x * 2.5),
     ):
         for name in ("conv.weight", "bias"):
             assert torch.equal(got[name], f(a[name], b[name]))
@@ -109,7 +107,8 @@ def test_clone_shares_nothing_and_carries_no_gradient():
 
 
 def test_products_skip_counters():
-    a, b = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(5)}, {"w": torch.tensor([3.0, -1.0]), "n": torch.tensor(7)}
+    a = {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(5)}
+    b = {"w": torch.tensor([3.0, -1.0]), "n": torch.tensor(7)}
     assert tree.dot(a, b).item() == 1.0
     assert tree.sqnorm(a).item() == 5.0
 

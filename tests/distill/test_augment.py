@@ -51,7 +51,7 @@ def _images(n: int = 3, side: int = 8, width: int | None = None) -> Tensor:
 @pytest.mark.parametrize("u", [0.0, 0.3, ALMOST_ONE])
 def test_all_images_of_both_batches_share_the_drawn_numbers(name, u):
     real, virtual = _images(5), _images(2) * 2
-    change = OPERATIONS[name](8, [u, u, u])
+    change = OPERATIONS[name]((8, 8), [u, u, u])
     together = change(torch.cat([real, virtual]))
     torch.testing.assert_close(together, torch.cat([change(real), change(virtual)]))
     for x, y in zip(real, change(real), strict=True):
@@ -61,7 +61,7 @@ def test_all_images_of_both_batches_share_the_drawn_numbers(name, u):
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_operations_keep_shape_and_type_and_pass_a_gradient(name):
     x = _images().double().requires_grad_()
-    y = OPERATIONS[name](8, [0.2, 0.7, 0.4])(x)
+    y = OPERATIONS[name]((8, 8), [0.2, 0.7, 0.4])(x)
     assert y.shape == x.shape
     assert y.dtype == x.dtype
     (gradient,) = torch.autograd.grad(y.square().sum(), x)
@@ -72,14 +72,14 @@ def test_operations_keep_shape_and_type_and_pass_a_gradient(name):
 def test_rotation_runs_from_minus_to_plus_fifteen_degrees():
     x = _images()
     for u, degrees in ((0.0, -15.0), (0.5, 0.0), (1.0, 15.0), (0.75, 7.5)):
-        torch.testing.assert_close(OPERATIONS["rotate"](8, [u, 0.1, 0.9])(x), rotate(x, degrees))
+        torch.testing.assert_close(OPERATIONS["rotate"]((8, 8), [u, 0.1, 0.9])(x), rotate(x, degrees))
 
 
 def test_scaling_runs_from_one_over_one_point_two_to_one_point_two_in_each_direction():
     x = _images()
     low, high = 1 / 1.2, 1.2
     for u, (sx, sy) in (((0.0, 1.0), (low, high)), ((1.0, 0.0), (high, low)), ((0.5, 0.5), [(low + high) / 2] * 2)):
-        torch.testing.assert_close(OPERATIONS["scale"](8, [*u, 0.3])(x), scale(x, sx, sy))
+        torch.testing.assert_close(OPERATIONS["scale"]((8, 8), [*u, 0.3])(x), scale(x, sx, sy))
 
 
 @pytest.mark.parametrize(("side", "reach"), [(8, 1), (28, 4), (32, 4), (96, 12)])
@@ -89,7 +89,7 @@ def test_crop_reaches_an_eighth_of_the_side_both_ways(side, reach):
     shifts = set()
     for i in range(4 * reach + 2):
         u = i / (4 * reach + 2)
-        value = int(OPERATIONS["crop"](side, [u, ALMOST_ONE - u, 0.0])(x)[0, 0, middle, middle]) - 1
+        value = int(OPERATIONS["crop"]((side, side), [u, ALMOST_ONE - u, 0.0])(x)[0, 0, middle, middle]) - 1
         shifts.add((value // side - middle, value % side - middle))
     assert {down for down, _ in shifts} == set(range(-reach, reach + 1))
     assert {right for _, right in shifts} == set(range(-reach, reach + 1))
@@ -99,7 +99,7 @@ def test_cutout_centres_cover_the_image_and_the_square_is_clamped():
     x, covered = torch.ones(1, 1, 8, 8), torch.zeros(8, 8)
     for i in range(9):
         for j in range(9):
-            y = OPERATIONS["cutout"](8, [(i + 0.5) / 9, (j + 0.5) / 9, 0.0])(x)
+            y = OPERATIONS["cutout"]((8, 8), [(i + 0.5) / 9, (j + 0.5) / 9, 0.0])(x)
             zeros = int((y == 0).sum())
             assert 1 <= zeros <= 16
             covered += y[0, 0] == 0
@@ -111,7 +111,7 @@ def test_flip_happens_half_the_time():
     x = _images()
     flipped = 0
     for t in range(200):
-        y = draw(("flip",), 8, Stream(t).generator())(x)
+        y = draw(("flip",), (8, 8), Stream(t).generator())(x)
         same = torch.equal(y, x)
         assert same or torch.equal(y, flip(x))
         flipped += not same
@@ -121,19 +121,19 @@ def test_flip_happens_half_the_time():
 def test_every_named_operation_is_drawn_about_equally_often_and_no_other(monkeypatch):
     drawn = Counter()
     for name in OPERATIONS:
-        monkeypatch.setitem(OPERATIONS, name, lambda side, u, name=name: drawn.update([name]))
+        monkeypatch.setitem(OPERATIONS, name, lambda *_, name=name: drawn.update([name]))
     names = ("color", "crop", "cutout", "scale", "rotate")
     for t in range(500):
-        draw(names, 8, Stream(t).generator())
+        draw(names, (8, 8), Stream(t).generator())
     assert set(drawn) == set(names)
     assert all(70 <= count <= 130 for count in drawn.values())
 
 
 def test_the_numbers_of_a_draw_are_uniform_and_independent(monkeypatch):
     numbers = []
-    monkeypatch.setitem(OPERATIONS, "color", lambda side, u: numbers.append(u))
+    monkeypatch.setitem(OPERATIONS, "color", lambda _, u: numbers.append(u))
     for t in range(400):
-        draw(("color",), 8, Stream(t).generator())
+        draw(("color",), (8, 8), Stream(t).generator())
     u = torch.tensor(numbers)
     assert u.min() >= 0
     assert u.max() < 1
@@ -144,8 +144,8 @@ def test_the_numbers_of_a_draw_are_uniform_and_independent(monkeypatch):
 def test_drawing_is_addressed_and_leaves_the_global_generator_alone():
     x, before = _images(), torch.random.get_rng_state()
     names = tuple(OPERATIONS)
-    first = [draw(names, 8, Stream(t).generator())(x) for t in range(20)]
-    again = [draw(names, 8, Stream(t).generator())(x) for t in range(20)]
+    first = [draw(names, (8, 8), Stream(t).generator())(x) for t in range(20)]
+    again = [draw(names, (8, 8), Stream(t).generator())(x) for t in range(20)]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert sum(torch.equal(first[0], y) for y in first) < 10
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -153,4 +153,4 @@ def test_drawing_is_addressed_and_leaves_the_global_generator_alone():
 
 def test_nothing_to_choose_from_is_the_identity():
     x = _images()
-    assert torch.equal(draw((), 8, Stream(0).generator())(x), x)
+    assert torch.equal(draw((), (8, 8), Stream(0).generator())(x), x)

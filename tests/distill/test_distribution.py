@@ -78,6 +78,16 @@ def test_real_means_do_not_depend_on_how_the_pass_is_cut(count):
     assert not got.requires_grad
 
 
+def test_no_gradient_goes_through_the_real_branch_and_it_is_in_eval_mode():
+    net = build_net("tests.nets.own:Dropping", (3, 4, 4), 3)
+    leaves, real = {k: v.requires_grad_() for k, v in tiny.params(net).items()}, tiny.labelled(net)
+    batches = [real.of_class(k) for k in range(3)]
+    with net.training():
+        got = real_means(net, leaves, real, batches, [identity] * 3)
+    assert not got.requires_grad
+    assert torch.equal(got, real_means(net, leaves, real, batches, [identity] * 3))
+
+
 def test_real_means_see_the_transform_of_their_class():
     net, params = _linear()
     real = _pixels("real")
@@ -168,7 +178,9 @@ def _gap(net: Net, params: Params, site: Site, virtual: VirtualSet) -> float:
     real = site.train.take(slice(None))
     classes = virtual.labels.unique()
     of_real = class_means(net.frozen(params, real.x).features, real.y, classes)
-    return mean_gap(of_real, class_means(net.frozen(params, virtual.images).features, virtual.labels, classes)).item()
+    return mean_gap(
+        of_real, class_means(net.frozen(params, virtual.images).features, virtual.labels, classes)
+    ).item()
 
 
 def test_refinement_closes_the_gap_between_class_means():
@@ -342,7 +354,6 @@ def test_a_shelf_is_not_asked_to_compute_again():
         assert torch.equal(distil(site, net, PLAIN, Stream(0)).images, torch.full((6, 3, 8, 8), 7.0))
 
 
-@pytest.mark.xfail(strict=True, reason="shifts and cutouts are drawn from the height alone")
 def test_images_that_are_not_square_are_cut_everywhere():
     net = build_net("tests.nets.own:Linear", (3, 8, 24), 3)
     real = tiny.labelled(net)

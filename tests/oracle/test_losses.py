@@ -53,9 +53,7 @@ def test_class_mean_gap(data, seed):
     real_y, made_y = (np.array(classes + data.draw(extra)) for _ in range(2))
     real, made = _random(seed, len(real_y), 3), _random(seed + 1, len(made_y), 3)
     names = torch.tensor(classes)
-    got = mean_gap(
-        class_means(real, torch.tensor(real_y), names), class_means(made, torch.tensor(made_y), names)
-    )
+    got = mean_gap(class_means(real, torch.tensor(real_y), names), class_means(made, torch.tensor(made_y), names))
     close(got, slow.class_mean_gap(real.numpy(), real_y, made.numpy(), made_y))
 
 

@@ -153,7 +153,9 @@ def test_local_sgd_is_torchs(momentum, decay):
 def test_aggregation(make):
     net = tiny.net()
     trees, weights = [tiny.double(tiny.params(net, s)) for s in range(4)], [3.0, 1.0, 10.0, 0.5]
-    updates = [Update(site=f"s{i}", params=p, weight=w) for i, (p, w) in enumerate(zip(trees, weights, strict=True))]
+    updates = [
+        Update(site=f"s{i}", params=p, weight=w) for i, (p, w) in enumerate(zip(trees, weights, strict=True))
+    ]
     state = ServerState(params=trees[0], round=1)
     got = make().server(state, iter(updates), net, Stream(0))
     for name, values in slow.average(trees, weights).items():

@@ -6,7 +6,8 @@ from contextlib import ExitStack
 from types import TracebackType
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fedlgd.core.meter import listening
 from fedlgd.core.types import RoundRecord
@@ -20,6 +21,7 @@ class Display:
     def __init__(self, rounds: int, quiet: bool) -> None:
         self._rounds = rounds
         self._quiet = quiet
+        self.heard = False
         self._stack = ExitStack()
         self._bars: Bars | Lines | None = None
 
@@ -36,6 +38,7 @@ class Display:
         self._stack.close()
 
     def round(self, record: RoundRecord) -> None:
+        self.heard = True
         if self._bars:
             self._bars.round(record)
 
@@ -63,10 +66,10 @@ class Bars:
 
     def __init__(self, rounds: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, transient=True)
+        self._progress = Progress(*columns, transient=True, console=Console(stderr=True))
         self._progress.start()
         self._total = self._progress.add_task("rounds", total=rounds)
-        self._inner = {}
+        self._inner: dict[str, TaskID] = {}
         self._rounds = rounds
 
     def tick(self, label: str, done: int, total: int) -> None:
@@ -76,7 +79,7 @@ class Bars:
 
     def round(self, record: RoundRecord) -> None:
         self._progress.update(self._total, completed=record.round + 1)
-        self._progress.console.print(sentence(record, self._rounds), highlight=False)
+        self._progress.console.print(sentence(record, self._rounds), highlight=False, markup=False)
 
     def close(self) -> None:
         self._progress.stop()

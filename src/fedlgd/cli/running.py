@@ -12,12 +12,14 @@ from typing import Any
 import torch
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from fedlgd.cli.display import Display
 from fedlgd.data.registry import load
 from fedlgd.report.page import write_report
 from fedlgd.runs.config import Config, parse_assignment, read_toml, resolve
+from fedlgd.runs.files import saving
 from fedlgd.runs.runner import Result, default_folder, execute, label
 
 DEMO_METHODS: dict[str, dict[str, Any]] = {
@@ -43,7 +45,7 @@ def run(
     config = resolve(given, assignments, preset)
     folder = out or default_folder(config)
     result = _execute(config, folder, threads, quiet or json)
-    page = write_report([folder], folder / "report.html")
+    page = _report([folder], folder / "report.html")
     if json:
         typer.echo(jsonlib.dumps(_summary(config, folder, page, result)))
         return
@@ -59,7 +61,7 @@ def demo(out: Path, rounds: int, seed: int, threads: int, json: bool, quiet: boo
             _say(f"{label(config.method)} on builtin-digits")
         results[label(config.method)] = result = _execute(config, out / name, threads, quiet or json)
         summaries.append(_summary(config, out / name, out / "report.html", result))
-    page = write_report([out / name for name in DEMO_METHODS], out / "report.html")
+    page = _report([out / name for name in DEMO_METHODS], out / "report.html")
     if json:
         typer.echo(jsonlib.dumps({"runs": summaries, "report": str(page)}))
         return
@@ -76,10 +78,18 @@ def _execute(config: Config, folder: Path, threads: int, quiet: bool) -> Result:
     federation = load(config.data.name, config.data.limit, config.data.test_limit)
     try:
         with Display(config.plan.rounds, quiet) as display:
-            return execute(config, federation, folder, display.round, _command())
+            result = execute(config, federation, folder, display.round, _command())
     except KeyboardInterrupt:
-        _say(f"\nStopped; the finished rounds are saved in {folder}. To go on: {_command()}")
+        typer.echo(f"\nStopped; the finished rounds are saved in {folder}. To go on: {_command()}", err=True)
         raise typer.Exit(130) from None
+    if not (display.heard or quiet):
+        typer.echo(f"{folder} is complete; nothing was run again", err=True)
+    return result
+
+
+def _report(folders: list[Path], page: Path) -> Path:
+    with saving(str(page)):
+        return write_report(folders, page)
 
 
 def _command() -> str:
@@ -102,7 +112,7 @@ def _print_table(results: Mapping[str, Result]) -> None:
     sites = list(next(iter(results.values())).accuracy)
     table = Table(title="Accuracy (%) on each site's test images after the last round")
     for column in ("method", *sites, "mean"):
-        table.add_column(column, justify="left" if column == "method" else "right")
+        table.add_column(escape(column), justify="left" if column == "method" else "right")
     for name, result in results.items():
         values = [result.accuracy[site] for site in sites]
         table.add_row(name, *(f"{100 * v:.1f}" for v in (*values, statistics.fmean(values))))

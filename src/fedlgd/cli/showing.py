@@ -70,7 +70,7 @@ def data_show(name: str, sheet: Path | None, json: bool) -> None:
     _print(rows, json, ("site", "train", "test", "images per class", "note"), title)
     if sheet:
         with saving(str(sheet)):
-            contact_sheet(federation, per_class=4).save(sheet)
+            contact_sheet(federation, per_class=4).save(sheet, "PNG")
         typer.echo(f"Contact sheet: {sheet}", err=json)
 
 

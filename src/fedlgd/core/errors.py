@@ -13,6 +13,12 @@ class SettingError(FedlgdError):
     """A setting is unknown or has a value that makes no sense."""
 
 
+def check(ok: bool, setting: str, value: object, way_out: str) -> None:
+    """Refuse a value of a setting unless `ok`; a comparison with NaN is not."""
+    if not ok:
+        raise SettingError(f"{setting} is {value}; {way_out}")
+
+
 class NetError(FedlgdError):
     """A network is unknown or does not offer what a network must offer."""
 

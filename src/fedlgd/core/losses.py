@@ -46,7 +46,7 @@ def mmd_rbf(a: Tensor, b: Tensor, kernels: int = 5) -> Tensor:
     joint = torch.cat([a, b])
     square = (joint[:, None] - joint[None]).square().sum(2)
     n = len(joint)
-    width = square.detach().sum() / (n * n - n)
+    width = (square.detach().sum() / (n * n - n)).clamp(min=torch.finfo(square.dtype).tiny * 4)
     kernel = torch.stack([torch.exp(-square / (width * 2**i / 4)) for i in range(kernels)]).sum(0)
     m = len(a)
     return kernel[:m, :m].mean() + kernel[m:, m:].mean() - 2 * kernel[:m, m:].mean()

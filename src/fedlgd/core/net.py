@@ -30,20 +30,42 @@ class Net:
     """
 
     def __init__(
-        self, build: Callable[[], nn.Module], shape: tuple[int, int, int], classes: int, label: str
+        self,
+        build: Callable[[int], nn.Module],
+        shape: tuple[int, int, int],
+        classes: int,
+        label: str,
+        outputs: int = 0,
+        base: "Net | None" = None,
     ) -> None:
         self.shape, self.classes, self.label = shape, classes, label
-        self._build = build
-        with torch.random.fork_rng(devices=[]):
-            self._module = build().eval()
-        self.trainable = frozenset(name for name, _ in self._module.named_parameters())
+        self.base = base or self
+        self._build, self._outputs = build, outputs or classes
+        self._module = self._fresh().eval()
+        self.trainable = frozenset(n for n, p in self._module.named_parameters() if p.requires_grad)
+
+    def widened(self, outputs: int) -> "Net":
+        """The same architecture with more logits; the first `classes` of them are the classes."""
+        return Net(self._build, self.shape, self.classes, f"{self.label},outputs={outputs}", outputs, self.base)
+
+    def wrapped(self, wrap: Callable[[nn.Module, int], nn.Module], label: str) -> "Net":
+        """The architecture inside another: `wrap(module, outputs)`."""
+
+        def build(outputs: int) -> nn.Module:
+            return wrap(self._build(outputs), outputs)
+
+        return Net(build, self.shape, self.classes, f"{self.label},{label}", self._outputs, self.base)
 
     def init(self, rng: Stream) -> Params:
         """Fresh weights by the framework's default initialisation, addressed by `rng`."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(rng.number())
-            module = self._build()
+        module = self._fresh(rng.number())
         return {name: value.detach().clone() for name, value in module.state_dict().items()}
+
+    def _fresh(self, seed: int = 0) -> nn.Module:
+        """A new module; the global random state is left as it was."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self._build(self._outputs)
 
     def __call__(self, params: Params, x: Tensor) -> Output:
         meter.spend(self._passes(params, x) * len(x) * self.flops)
@@ -56,8 +78,7 @@ class Net:
 
     def module(self, params: Params) -> nn.Module:
         """An ordinary module of its own with these weights, in eval mode."""
-        with torch.random.fork_rng(devices=[]):
-            module = self._build()
+        module = self._fresh()
         module.load_state_dict(params)
         return module.eval()
 
@@ -89,6 +110,14 @@ class Net:
         with FlopCounterMode(display=False) as counter, torch.no_grad(), self._mode(training=False):
             self._module(torch.zeros(1, *self.shape))
         return int(counter.get_total_flops())
+
+    @cached_property
+    def own(self) -> frozenset[str]:
+        """What FedBN leaves at a site: parameters of norm layers, and all buffers."""
+        norms = (nn.GroupNorm, nn.LayerNorm, nn.modules.batchnorm._NormBase)
+        modules = [(n, m) for n, m in self._module.named_modules() if isinstance(m, norms)]
+        inside = {f"{name}.{leaf}" for name, m in modules for leaf, _ in m.named_parameters()}
+        return frozenset(inside | {name for name, _ in self._module.named_buffers()})
 
     @cached_property
     def size(self) -> int:

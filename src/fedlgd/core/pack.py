@@ -71,4 +71,6 @@ def _build(kind: Any, path: str, tensors: Mapping[str, Tensor], plain: Any) -> A
 
 
 def _join(path: str, name: str) -> str:
+    """A slash inside a name is written ~1 and a tilde ~0, so that no two leaves share a path."""
+    name = name.replace("~", "~0").replace("/", "~1")
     return f"{path}/{name}" if path else name

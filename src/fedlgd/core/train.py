@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import SettingError, check
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.tree import clone
@@ -18,21 +18,22 @@ Objective = Callable[[Params, Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Local:
-    """How a site trains in one round."""
+    """How a site trains in one round: `epochs` over its images, or exactly `steps` steps where that is not 0."""
 
     epochs: int = 1
+    steps: int = 0
     batch: int = 32
     lr: float = 0.01
     momentum: float = 0.0
     weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.epochs < 1:
-            raise SettingError(f"local.epochs is {self.epochs}; a site trains at least 1 epoch per round")
-        if self.batch < 1:
-            raise SettingError(f"local.batch is {self.batch}; use 1 or more images per step")
-        if self.lr <= 0:
-            raise SettingError(f"local.lr is {self.lr}; use a positive learning rate such as 0.01")
+        check(self.epochs >= 1, "local.epochs", self.epochs, "a site trains at least 1 epoch per round")
+        check(self.steps >= 0, "local.steps", self.steps, "use 0 (epochs decide) or the number of steps per round")
+        check(self.batch >= 1, "local.batch", self.batch, "use 1 or more images per step")
+        check(self.lr > 0, "local.lr", self.lr, "use a positive learning rate such as 0.01")
+        check(0 <= self.momentum < 1, "local.momentum", self.momentum, "use 0 (off) up to below 1")
+        check(self.weight_decay >= 0, "local.weight_decay", self.weight_decay, "use 0 (off) or more")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,8 +66,10 @@ def sgd(net: Net, start: Params, n: int, objective: Objective, how: Local, rng: 
 
 def batches(n: int, how: Local, generator: Generator) -> Iterator[Tensor]:
     """Every epoch a new order; the last batch may be smaller and is kept."""
-    for _ in range(how.epochs):
-        yield from torch.randperm(n, generator=generator).split(how.batch)
+    per_epoch = math.ceil(n / how.batch)
+    steps = how.steps or how.epochs * per_epoch
+    for done in range(0, steps, per_epoch):
+        yield from torch.randperm(n, generator=generator).split(how.batch)[: steps - done]
 
 
 @torch.no_grad()

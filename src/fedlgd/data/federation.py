@@ -22,6 +22,12 @@ class Federation:
     name: str
     sites: tuple[Site, ...]
     note: str = ""
+    judges: tuple[Site, ...] = ()
+
+    @property
+    def tested(self) -> list[Site]:
+        """Whose test images score a model, in the order of their names: the sites, unless they were pooled."""
+        return sorted(self.judges or self.sites, key=lambda s: s.name)
 
     @cached_property
     def by_name(self) -> dict[str, Site]:
@@ -183,3 +189,14 @@ def _subset(data: LabelledSet, size: int, classes: int, rng: Stream) -> Labelled
     by_class = torch.cat([order[data.y[order] == k] for k in range(classes)])
     chosen = by_class[torch.argsort(turns, stable=True)[:size]].sort().values
     return LabelledSet(data.x[chosen], data.y[chosen], data.scale)
+
+
+def pooled(whole: Federation) -> Federation:
+    """All training images at one site; the model is still scored at every original site."""
+    parts = [site.train for site in whole.sites]
+    if len({(part.scale, part.x.dtype) for part in parts}) > 1:
+        parts = [part.take(slice(None)) for part in parts]
+    train = LabelledSet(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]), parts[0].scale)
+    test = whole.sites[0].test
+    together = Site("all sites together", train, test, whole.classes, "training images of all sites")
+    return Federation(whole.name, (together,), whole.note, whole.sites)

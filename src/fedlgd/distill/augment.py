@@ -12,6 +12,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 Transform = Callable[[Tensor], Tensor]
+Sides = tuple[int, int]
 
 
 def color(x: Tensor, brightness: float, saturation: float, contrast: float) -> Tensor:
@@ -62,31 +63,32 @@ def _affine(x: Tensor, theta: list[list[float]]) -> Tensor:
     return F.grid_sample(x, grid.expand(len(x), -1, -1, -1), padding_mode="zeros", align_corners=False)
 
 
-def draw(operations: Sequence[str], side: int, generator: Generator) -> Transform:
+def draw(operations: Sequence[str], sides: Sides, generator: Generator) -> Transform:
     """One of the named operations with its numbers drawn; nothing to choose from is the identity."""
     if not operations:
         return lambda x: x
     choice = int(torch.randint(len(operations), (), generator=generator))
-    return OPERATIONS[operations[choice]](side, torch.rand(3, generator=generator).tolist())
+    return OPERATIONS[operations[choice]](sides, torch.rand(3, generator=generator).tolist())
 
 
-def _draw_crop(side: int, u: list[float]) -> Transform:
-    reach = int(side / 8 + 0.5)
-    down, right = (int(v * (2 * reach + 1)) - reach for v in u[:2])
+def _draw_crop(sides: Sides, u: list[float]) -> Transform:
+    reach = [int(side / 8 + 0.5) for side in sides]
+    down, right = (int(v * (2 * r + 1)) - r for v, r in zip(u, reach, strict=False))
     return partial(crop, down=down, right=right)
 
 
-def _draw_cutout(side: int, u: list[float]) -> Transform:
-    positions = side + (1 - int(side * 0.5 + 0.5) % 2)
-    return partial(cutout, row=int(u[0] * positions), column=int(u[1] * positions))
+def _draw_cutout(sides: Sides, u: list[float]) -> Transform:
+    positions = [side + (1 - int(side * 0.5 + 0.5) % 2) for side in sides]
+    row, column = (int(v * p) for v, p in zip(u, positions, strict=False))
+    return partial(cutout, row=row, column=column)
 
 
-def _draw_scale(side: int, u: list[float]) -> Transform:
+def _draw_scale(sides: Sides, u: list[float]) -> Transform:
     sx, sy = (1 / 1.2 + v * (1.2 - 1 / 1.2) for v in u[:2])
     return partial(scale, sx=sx, sy=sy)
 
 
-OPERATIONS: dict[str, Callable[[int, list[float]], Transform]] = {
+OPERATIONS: dict[str, Callable[[Sides, list[float]], Transform]] = {
     "color": lambda _, u: partial(color, brightness=u[0], saturation=u[1], contrast=u[2]),
     "crop": _draw_crop,
     "cutout": _draw_cutout,

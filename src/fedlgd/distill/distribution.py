@@ -11,14 +11,14 @@ from dataclasses import asdict, dataclass, replace
 import torch
 from torch import Tensor
 
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import SettingError, check
 from fedlgd.core.losses import class_means, mean_gap
 from fedlgd.core.meter import phase, track
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet
 from fedlgd.data.federation import site_digest
-from fedlgd.distill.augment import OPERATIONS, Transform, draw
+from fedlgd.distill.augment import OPERATIONS, Sides, Transform, draw
 from fedlgd.distill.shelf import recall
 from fedlgd.distill.start import (
     Start,
@@ -58,10 +58,16 @@ class Distil:
 
     def __post_init__(self) -> None:
         for name in ("per_class", "real_per_class"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"distil.{name} is {getattr(self, name)}; use 1 or more")
-        if self.steps < 0:
-            raise SettingError(f"distil.steps is {self.steps}; use 0 (keep the start) or more")
+            check(getattr(self, name) >= 1, f"distil.{name}", getattr(self, name), "use 1 or more")
+        check(self.steps >= 0, "distil.steps", self.steps, "use 0 (keep the start) or more")
+        check(self.lr > 0, "distil.lr", self.lr, "use a positive one such as 1.0")
+        check(0 <= self.momentum < 1, "distil.momentum", self.momentum, "use 0 (off) up to below 1")
+        check(
+            self.start_scale >= 0,
+            "distil.start_scale",
+            self.start_scale,
+            "use 1 (as measured) or less, such as 0.3",
+        )
         for name in self.augment:
             if name not in OPERATIONS:
                 raise SettingError(f"distil.augment has {name!r}; there are: {', '.join(OPERATIONS)}")
@@ -69,7 +75,7 @@ class Distil:
 
 def distil(site: Site, net: Net, how: Distil, rng: Stream) -> VirtualSet:
     """A site's first virtual set. Asked twice for the same, a shelf gives what it has."""
-    net = net if how.net == "same" else build_net(how.net, net.shape, net.classes)
+    net = net.base if how.net == "same" else build_net(how.net, net.shape, net.classes)
     key = {"train": site_digest(site), "net": net.label, "how": asdict(how), "rng": [rng.seed, *rng.path]}
     classes = present_classes(site.train, net.classes, how.per_class, site.name)
 
@@ -106,7 +112,7 @@ def match(
     with phase("distil"):
         for step in track("distil", how.steps):
             params = params_at(step)
-            transforms = _draw_transforms(classes, how, net.shape[1], rng.at("augment", step))
+            transforms = _draw_transforms(classes, how, net.shape[1:], rng.at("augment", step))
             batches = _draw_real(real, classes, how.real_per_class, rng.at("real", step))
             target = real_means(net, params, real, batches, transforms)
             gradient = image_gradient(net, params, images, labels, target, transforms)
@@ -149,9 +155,9 @@ def _start(data: LabelledSet, classes: list[int], shape: tuple[int, int, int], h
     return from_statistics(statistics, how.per_class, shape[1:], how.start_scale, generator)
 
 
-def _draw_transforms(classes: Tensor, how: Distil, side: int, rng: Stream) -> list[Transform]:
+def _draw_transforms(classes: Tensor, how: Distil, sides: Sides, rng: Stream) -> list[Transform]:
     generator = rng.generator()
-    return [draw(how.augment, side, generator) for _ in classes]
+    return [draw(how.augment, sides, generator) for _ in classes]
 
 
 def _draw_real(real: LabelledSet, classes: Tensor, count: int, rng: Stream) -> list[Tensor]:

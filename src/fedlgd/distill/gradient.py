@@ -47,7 +47,7 @@ def image_gradient(
     leaf = images.detach().requires_grad_()
     weights = {n: p.detach().requires_grad_(n in names) for n, p in params.items()}
     loss = F.cross_entropy(net(weights, leaf).logits, labels)
-    gradients = torch.autograd.grad(loss, [weights[n] for n in names], create_graph=True)
+    gradients = torch.autograd.grad(loss, [weights[n] for n in names], create_graph=True, materialize_grads=True)
     dist = distance(list(gradients), target)
     (gradient,) = torch.autograd.grad(dist, leaf)
     meter.spend((GM_PASSES - 3) * len(images) * net.flops)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -12,10 +13,10 @@ from fedlgd.core.meter import Meter, metered, phase, track
 from fedlgd.core.net import Net
 from fedlgd.core.pack import nbytes, same
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import Broadcast, Params, RoundRecord, Score, ServerState, Update
+from fedlgd.core.types import Broadcast, RoundRecord, Score, ServerState, Update
 from fedlgd.data.federation import Federation
 from fedlgd.engines.memory import Enrolment, Memory
-from fedlgd.methods.protocol import Method
+from fedlgd.methods.protocol import Method, adapted, model_at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ class Traffic:
 
 def loop(method: Method, federation: Federation, net: Net, plan: Plan, memory: Memory) -> Iterator[RoundRecord]:
     """Enrol every site, then run the rounds that are not committed yet; a record after each commit."""
-    root = Stream(plan.seed)
+    root, net = Stream(plan.seed), adapted(method, net)
     state = memory.server()
     if state is None:
         state, record = _enrol_all(method, federation, net, root, memory)
@@ -138,16 +139,21 @@ def _round(
     with metered() as meter:
         with phase("server"):
             new = method.server(state, updates(), net, root.at("server", t))
-        scores = _scores(federation, net, new.params) if plan.scores(t) else {}
+        scores = _scores(method, federation, net, new, memory) if plan.scores(t) else {}
     if new.anchors and new.anchors.round == t:
         moved.add("anchors")
     return new, _record(t, chosen, scores, traffic, meter, moved)
 
 
-def _scores(federation: Federation, net: Net, params: Params) -> dict[str, Score]:
-    """The global model on every site's test images, sampled or not."""
+def _scores(
+    method: Method, federation: Federation, net: Net, state: ServerState, memory: Memory
+) -> dict[str, Score]:
+    """The global model, or the site's own, on every site's test images, sampled or not."""
     k = len(federation.classes)
-    return {name: score(net, params, site.test, k) for name, site in federation.by_name.items()}
+    return {
+        site.name: score(net, model_at(method, state, partial(memory.newest, site.name)), site.test, k)
+        for site in federation.tested
+    }
 
 
 def _record(

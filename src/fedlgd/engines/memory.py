@@ -31,6 +31,10 @@ class Memory(Protocol):
         """A site's state after the last commit."""
         ...
 
+    def newest(self, name: str) -> SiteState:
+        """A site's state as staged in this round, or else after the last commit."""
+        ...
+
     def enrolment(self, name: str) -> Enrolment | None: ...
 
     def enrol(self, name: str, enrolment: Enrolment) -> None: ...
@@ -56,6 +60,9 @@ class Ram:
 
     def site(self, name: str) -> SiteState:
         return self._sites[name]
+
+    def newest(self, name: str) -> SiteState:
+        return self._staged.get(name) or self._sites[name]
 
     def enrolment(self, name: str) -> Enrolment | None:
         return self._enrolments.get(name)

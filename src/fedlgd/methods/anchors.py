@@ -5,14 +5,14 @@ rounds. A site adds them to its cross-entropy and pulls its features to them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import SettingError, check
 from fedlgd.core.losses import class_means, mean_gap, mmd_rbf, supervised_contrastive
 from fedlgd.core.meter import phase
 from fedlgd.core.net import Net
@@ -21,6 +21,7 @@ from fedlgd.core.train import Objective
 from fedlgd.core.types import Hello, LabelledSet, Params, ServerState, Update, VirtualSet
 from fedlgd.distill.gradient import match_gradient, pseudo_gradient
 from fedlgd.distill.start import from_noise, from_statistics, labels_for
+from fedlgd.methods.objective import Batch, Term, added
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +45,9 @@ class Selected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anchors:
-    """How the server makes anchors: `start` "noise" N(0,1), or "statistics" averaged over the sites' uploads;
-    in `selected` rounds `steps` of gradient matching at `lr` and `momentum`.
-    `in_loss`: rounds in which sites train on them, "unselected", "always" or "never"."""
+    """How the server makes anchors, `per_class` images a class (0: none). start: "noise" N(0,1), or "statistics"
+    averaged over the sites' uploads. In `selected` rounds they move by `steps` of gradient matching at `lr` and
+    `momentum`. in_loss: the rounds in which sites train on them, "unselected", "always" or "never"."""
 
     per_class: int = 10
     start: Literal["noise", "statistics"] = "noise"
@@ -57,10 +58,10 @@ class Anchors:
     in_loss: Literal["unselected", "always", "never"] = "unselected"
 
     def __post_init__(self) -> None:
-        if self.per_class < 1:
-            raise SettingError(f"anchors.per_class is {self.per_class}; use 1 or more")
-        if self.steps < 0:
-            raise SettingError(f"anchors.steps is {self.steps}; use 0 (anchors never move) or more")
+        check(self.per_class >= 0, "anchors.per_class", self.per_class, "use 0 (no anchors) or more")
+        check(self.steps >= 0, "anchors.steps", self.steps, "use 0 (anchors never move) or more")
+        check(self.lr > 0, "anchors.lr", self.lr, "use a positive one such as 1.0")
+        check(0 <= self.momentum < 1, "anchors.momentum", self.momentum, "use 0 (off) up to below 1")
 
     def train_in(self, t: int) -> bool:
         """Do anchors join the cross-entropy in round t?"""
@@ -81,22 +82,32 @@ class Pull:
     repeat: bool = False
 
     def __post_init__(self) -> None:
-        if self.weight < 0:
-            raise SettingError(f"pull.weight is {self.weight}; use 0 (off) or a positive weight")
-        if self.temperature <= 0:
-            raise SettingError(f"pull.temperature is {self.temperature}; use a positive one such as 0.07")
+        check(self.weight >= 0, "pull.weight", self.weight, "use 0 (off) or a positive weight")
+        check(self.temperature > 0, "pull.temperature", self.temperature, "use a positive one such as 0.07")
 
 
 def start_anchors(how: Anchors, hellos: Sequence[Hello], net: Net, rng: Stream) -> VirtualSet:
-    """N(0,1) pixels, or N(mean of the sites' class means, mean of their stds)."""
+    """N(0,1) pixels, or N(mean of the sites' class means, mean of their stds); a class nobody has is N(0,1)."""
     generator = rng.generator("anchors")
     if how.start == "noise":
         images = from_noise(net.classes * how.per_class, net.shape, generator)
     else:
         uploads = [hello.statistics for hello in hellos if hello.statistics is not None]
-        images = from_statistics(torch.stack(uploads).nanmean(0), how.per_class, net.shape[1:], 1.0, generator)
+        mean = torch.stack(uploads).nanmean(0)
+        mean = torch.where(mean.isnan(), torch.tensor([0.0, 1.0])[:, None], mean)
+        images = from_statistics(mean, how.per_class, net.shape[1:], 1.0, generator)
     labels = labels_for(range(net.classes), how.per_class)
     return VirtualSet(images=images, labels=labels, origin="server", round=-1)
+
+
+def pulls_in(how: Anchors, pull: Pull, t: int) -> bool:
+    """Does the regulariser act in round t?"""
+    return t not in how.selected and pull.weight > 0
+
+
+def needed_in(how: Anchors, pull: Pull, t: int) -> bool:
+    """Does a site need the anchors in round t?"""
+    return how.per_class > 0 and (pulls_in(how, pull, t) or how.train_in(t))
 
 
 def send_anchors(state: ServerState, site: str, needed: bool) -> VirtualSet | None:
@@ -125,23 +136,26 @@ def move_anchors(how: Anchors, before: ServerState, params: Params, lr: float, n
     return moved
 
 
-def anchored(net: Net, local: LabelledSet, anchors: LabelledSet, pull: Pull) -> Objective:
-    r"""CE(batch) + lambda * pull(Z), over batches of V^c + V^g; an index from len(local) on is an anchor.
+def anchored(
+    net: Net, local: LabelledSet, anchors: LabelledSet, pull: Pull, terms: Sequence[Term] = ()
+) -> Objective:
+    r"""CE(batch) + lambda * pull(Z) + terms, over batches of V^c + V^g; an index from len(local) on is an anchor.
 
     Z = (local part of the batch) + all anchors. Each image is embedded once, with gradient.
     """
     n = len(local)
 
-    def objective(w: Params, index: Tensor) -> Tensor:
+    def loss(w: Params, index: Tensor) -> Tensor:
         mine, drawn = local.take(index[index < n]), index[index >= n] - n
-        out = net(w, torch.cat([mine.x, anchors.x]))
-        labels = torch.cat([mine.y, anchors.y])
         m = len(mine)
-        batch = torch.cat([torch.arange(m), m + drawn])
-        ce = F.cross_entropy(out.logits[batch], labels[batch])
-        return ce + pull.weight * _pull(pull, out.features, labels, batch, m)
+        x, y = torch.cat([mine.x, anchors.x]), torch.cat([mine.y, anchors.y])
+        out = net(w, x)
+        rows = torch.cat([torch.arange(m), m + drawn])
+        batch = Batch(x[rows], y[rows], out.features[rows])
+        ce = F.cross_entropy(out.logits[rows], batch.y)
+        return ce + added(terms, w, batch) + pull.weight * _pull(pull, out.features, y, rows, m)
 
-    return objective
+    return loss
 
 
 def _pull(pull: Pull, features: Tensor, labels: Tensor, batch: Tensor, m: int) -> Tensor:
@@ -156,8 +170,3 @@ def _pull(pull: Pull, features: Tensor, labels: Tensor, batch: Tensor, m: int) -
         rows = torch.cat([batch, torch.arange(m, len(labels))])
         features, labels = features[rows], labels[rows]
     return supervised_contrastive(features, labels, pull.temperature)
-
-
-def joined(local: LabelledSet, anchors: LabelledSet) -> LabelledSet:
-    """V^c + V^g."""
-    return replace(local, x=torch.cat([local.x, anchors.x]), y=torch.cat([local.y, anchors.y]))

@@ -6,36 +6,28 @@ from typing import Any, ClassVar
 
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
-from fedlgd.core.train import Local
 from fedlgd.core.types import Broadcast, Site, SiteState, Update
-from fedlgd.distill.distribution import Distil
 from fedlgd.methods import common
 from fedlgd.methods.registry import register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedAvg:
+class FedAvg(common.Averaging):
     r"""theta_{t+1} = sum_c p_c theta_c, each theta_c after E epochs of SGD on cross-entropy from theta_t.
 
-    train_on: "real" images (p_c by number of images) or the site's "virtual" set (p_c uniform).
+    p_c by number of images where sites train on real ones, uniform on virtual sets.
     """
 
     name: ClassVar[str] = "fedavg"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"paper": {}, "quick": common.QUICK_DISTIL}
-
-    train_on: common.TrainOn = "real"
-    local: Local = Local()
-    distil: Distil = Distil()
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.PRESETS
 
     enrol = common.enrol
-    start = common.from_params
-    broadcast = common.send_params
+    start = common.start
+    broadcast = common.broadcast
 
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
-        data = common.training_set(state, site)
-        objective = common.cross_entropy_on(net, data)
-        trained = common.fit(net, msg.params, len(data), objective, self.local, rng)
+        trained, state = common.train(self, msg, state, site, net, rng)
         return common.update(site, state, trained), state
 
     server = common.average

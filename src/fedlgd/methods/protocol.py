@@ -1,6 +1,6 @@
 """What a method is: hyper-parameters in a frozen dataclass, and five functions."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from fedlgd.core.net import Net
@@ -11,7 +11,9 @@ from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteS
 class Method(Protocol):
     """A federated algorithm. Every function is pure: values in, values out.
 
-    `presets` are named sets of settings, by dotted path; the first is the default.
+    `presets` are named sets of settings, by dotted path. A method may also have `adapt(net)`, if it trains
+    another network than the given one; and with `personal = True`, `model_at(state, kept)`, if a site is
+    scored with a model of its own.
     """
 
     name: ClassVar[str]
@@ -36,3 +38,19 @@ class Method(Protocol):
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
         """Server: the next state. `updates` is read once, in order, and may be larger than memory."""
         ...
+
+
+def adapted(method: Method, net: Net) -> Net:
+    """The network the method trains: the given one, unless it asks for more outputs or another head."""
+    adapt = getattr(method, "adapt", None)
+    return adapt(net) if adapt else net
+
+
+def is_personal(method: Method) -> bool:
+    """Is each site scored with a model of its own?"""
+    return bool(getattr(method, "personal", False))
+
+
+def model_at(method: Method, state: ServerState, kept: Callable[[], SiteState]) -> Params:
+    """The model a site is scored with: the global one, or its own."""
+    return method.model_at(state, kept()) if is_personal(method) else state.params  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import pkgutil
+from dataclasses import is_dataclass
 from functools import cache
 
 from fedlgd.core.errors import SettingError
@@ -44,8 +45,12 @@ def find(name: str) -> type[Method]:
         )
     try:
         cls: type[Method] = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:
         raise SettingError(f"cannot import method {name!r}: {error}") from error
+    if not is_dataclass(cls):
+        raise SettingError(
+            f"method {name!r} is not a dataclass; its fields are its settings (see methods/protocol.py)"
+        )
     missing = [part for part in PARTS if not callable(getattr(cls, part, None))]
     if missing:
         raise SettingError(

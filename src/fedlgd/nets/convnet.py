@@ -1,5 +1,6 @@
 """ConvNet of dataset condensation: `depth` x [conv 3x3, norm, ReLU, pool 2x2], flatten, linear."""
 
+import math
 from typing import Literal
 
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ def norm_layer(kind: Norm, channels: int) -> nn.Module:
     """`instance` is GroupNorm with one group per channel, affine: what the paper prints as GN(128)."""
     layers: dict[str, nn.Module] = {
         "instance": nn.GroupNorm(channels, channels),
-        "group": nn.GroupNorm(min(8, channels), channels) if channels % min(8, channels) == 0 else nn.Identity(),
+        "group": nn.GroupNorm(math.gcd(8, channels), channels),
         "batch": nn.BatchNorm2d(channels),
         "none": nn.Identity(),
     }

@@ -4,8 +4,7 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
 from torch import nn
@@ -37,11 +36,22 @@ def build_net(
     settings = dict(settings or {})
     kind = _find(name)
     accepted = settings_of(name)
-    for key in settings:
+    for key, value in settings.items():
         if key not in accepted:
             raise NetError(f"net {name!r} has no setting {key!r}{_suggest(key, accepted)}")
+        _check_choice(kind, key, value)
     label = name + "".join(f",{k}={v}" for k, v in sorted(settings.items()))
-    return _checked(partial(kind, shape=shape, classes=classes, **settings), shape, classes, label)
+
+    def build(outputs: int) -> nn.Module:
+        return kind(shape=shape, classes=outputs, **settings)
+
+    return _checked(build, shape, classes, label)
+
+
+def _check_choice(kind: type[nn.Module], key: str, value: Any) -> None:
+    hint = get_type_hints(kind.__init__).get(key)
+    if get_origin(hint) is Literal and value not in get_args(hint):
+        raise NetError(f"net.{key} is {value!r}; choose one of {', '.join(map(repr, get_args(hint)))}")
 
 
 def _find(name: str) -> type[nn.Module]:
@@ -55,14 +65,14 @@ def _find(name: str) -> type[nn.Module]:
         )
     try:
         kind = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:
         raise NetError(f"cannot import net {name!r}: {error}; {CONTRACT}") from error
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise NetError(f"net {name!r} is not an nn.Module class; {CONTRACT}")
     return kind
 
 
-def _checked(build: Callable[[], nn.Module], shape: tuple[int, int, int], classes: int, label: str) -> Net:
+def _checked(build: Callable[[int], nn.Module], shape: tuple[int, int, int], classes: int, label: str) -> Net:
     """Build once and try it on two blank images."""
     try:
         net = Net(build, shape, classes, label)
@@ -70,7 +80,7 @@ def _checked(build: Callable[[], nn.Module], shape: tuple[int, int, int], classe
         sizes = [tuple(part.shape) for part in output]
     except Exception as error:
         raise NetError(f"net {label!r} fails on two images of shape {shape}: {error}; {CONTRACT}") from error
-    if len(sizes[0]) != 2 or sizes[1] != (2, classes):
+    if len(sizes[0]) != 2 or sizes[0][0] != 2 or sizes[1] != (2, classes):
         raise NetError(
             f"net {label!r} returns shapes {sizes[0]} and {sizes[1]} for 2 images and {classes} classes; {CONTRACT}"
         )

@@ -48,14 +48,14 @@ class ResNet18(nn.Module):
             else nn.Conv2d(shape[0], 64, 3, padding=1, bias=False)
         )
         stages: list[nn.Module] = []
-        channels, side = 64, (shape[1] + 1) // 2 if printed else shape[1]
+        channels, sides = 64, [(side + 1) // 2 if printed else side for side in shape[1:]]
         for out, stride in STAGES:
             stages += [Block(channels, out, stride, norm), Block(out, out, 1, norm)]
-            channels, side = out, (side + stride - 1) // stride
+            channels, sides = out, [(side + stride - 1) // stride for side in sides]
         self.stem = nn.Sequential(stem, norm_layer(norm, 64), nn.ReLU())
         self.stages = nn.Sequential(*stages)
         self.pool = nn.AdaptiveAvgPool2d(1) if printed else nn.AvgPool2d(4)
-        features = 512 * (1 if printed else (side // 4) ** 2)
+        features = 512 * (1 if printed else (sides[0] // 4) * (sides[1] // 4))
         self.head: nn.Module = nn.Linear(features, classes)
         if features > 512:
             self.head = nn.Sequential(nn.Linear(features, 512), nn.ReLU(), nn.Linear(512, classes))

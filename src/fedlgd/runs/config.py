@@ -102,7 +102,7 @@ def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None =
     for path, value in (assignments or {}).items():
         _assign(raw, path, value)
     cls = registry.find(_word("method", raw.pop("method", "fedlgd")))
-    merged = _preset(cls, preset)
+    merged = _begin(cls, preset)
     _merge(merged, raw)
     for section in NAMED:
         merged[section] = _named(section, merged.get(section, {}))
@@ -119,7 +119,7 @@ def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None =
 
 def configure(cls: type[Method], preset: str = "", **settings: Any) -> Method:
     """A method from a preset and settings; a dot in a path is written as two underscores."""
-    raw = _preset(cls, preset)
+    raw = _begin(cls, preset)
     for path, value in settings.items():
         _assign(raw, path.replace("__", "."), msgspec.to_builtins(value))
     _refuse_unknown(raw, list(_field_paths(cls)))
@@ -127,13 +127,14 @@ def configure(cls: type[Method], preset: str = "", **settings: Any) -> Method:
     return method
 
 
-def _preset(cls: type[Method], preset: str) -> dict[str, Any]:
+def _begin(cls: type[Method], preset: str) -> dict[str, Any]:
+    """The sections of a method as the method has them by default, and the preset on top."""
     presets = getattr(cls, "presets", {})
     if preset and preset not in presets:
         raise SettingError(
             f"method {cls.name!r} has no preset {preset!r}; there are: {', '.join(presets) or 'none'}"
         )
-    raw: dict[str, Any] = {}
+    raw = {f.name: _spelled_out(f.default) for f in fields(cls) if is_dataclass(f.default)}  # type: ignore[arg-type]
     for path, value in presets.get(preset, {}).items():
         _assign(raw, path, msgspec.to_builtins(value))
     return raw
@@ -238,7 +239,8 @@ def _convert(raw: Mapping[str, Any], cls: Any, prefix: str = "") -> Any:
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at `$")
         path = where.strip("`").lstrip(".")
-        raise SettingError((f"setting {prefix + path!r}: " if path else "") + message + _choices(cls, path)) from error
+        setting = f"setting {prefix + path!r}: " if path else ""
+        raise SettingError(setting + message + _choices(cls, path)) from error
 
 
 def _choices(cls: Any, path: str) -> str:

@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
+from torch import contiguous_format, uint8
 
 from fedlgd.core.errors import RunError
 from fedlgd.core.pack import pack, unpack
@@ -73,7 +74,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_message(path: Path, message: Any) -> None:
     """A state or message as safetensors; plain values and a digest travel in the header."""
     tensors, plain = pack(message)
-    tensors = {name: t.contiguous() for name, t in tensors.items()}
+    tensors = {name: t.detach().clone(memory_format=contiguous_format) for name, t in tensors.items()}
     text = json.dumps(plain)
     content = save(tensors, {"plain": text, "digest": _digest_tensors(tensors, text)})
     write_atomic(path, content)
@@ -82,6 +83,8 @@ def write_message(path: Path, message: Any) -> None:
 def read_message(path: Path, kind: type[T]) -> T:
     with reading(path):
         tensors, plain = _load(path)
+        if plain.keys() != get_type_hints(kind).keys():
+            raise ValueError(f"it holds no {kind.__name__}")
         return unpack(kind, tensors, plain)
 
 
@@ -114,8 +117,14 @@ def reading(path: Path) -> Iterator[None]:
         ) from error
 
 
-def digest(text: str) -> str:
-    return _digest(lambda h: h.update(text.encode()))
+def clear_parts(folder: Path) -> None:
+    """Remove what a killed process was writing in this folder."""
+    for part in folder.glob(".*.part"):
+        part.unlink(missing_ok=True)
+
+
+def digest(content: bytes) -> str:
+    return _digest(lambda h: h.update(content))
 
 
 def _digest(feed: Callable[[Any], None]) -> str:
@@ -134,7 +143,7 @@ def _digest_tensors(tensors: dict[str, Any], plain: str) -> str:
         for name in sorted(tensors):
             t = tensors[name]
             h.update(repr((name, tuple(t.shape), str(t.dtype))).encode())
-            h.update(t.numpy().data)
+            h.update(t.reshape(-1).view(uint8).numpy().data)
 
     return _digest(feed)
 

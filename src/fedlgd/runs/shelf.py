@@ -1,5 +1,6 @@
 """A folder of distilled sets, named by what they were made from; runs of one comparison share it."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ class _Item:
 
 
 class FolderShelf:
-    """A damaged item counts as absent: it is made again."""
+    """A damaged item counts as absent: it is made again. One that cannot be written is not kept."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -31,7 +32,8 @@ class FolderShelf:
         return Kept(item.tensor, item.seconds, item.flops)
 
     def put(self, key: str, kept: Kept) -> None:
-        write_message(self._file(key), _Item(tensor=kept.tensor, seconds=kept.seconds, flops=kept.flops))
+        with suppress(RunError):
+            write_message(self._file(key), _Item(tensor=kept.tensor, seconds=kept.seconds, flops=kept.flops))
 
     def _file(self, key: str) -> Path:
         return self._path / f"{key}.safetensors"

@@ -57,13 +57,17 @@ class RunDirectory:
             raise RunError(f"site {name!r} never enrolled in {str(self.path)!r}; start anew with --out")
         return enrolment.state
 
+    def newest(self, name: str) -> SiteState:
+        file = self._staged.get(name)
+        return files.read_message(self._state / file, SiteState) if file else self.site(name)
+
     def enrolment(self, name: str) -> Enrolment | None:
         file = self._enrolled(name)
         return files.read_message(file, Enrolment) if file.exists() else None
 
     def enrol(self, name: str, enrolment: Enrolment) -> None:
-        files.write_message(self._enrolled(name), enrolment)
         self._draw(name, enrolment.state.virtual)
+        files.write_message(self._enrolled(name), enrolment)
 
     def keep(self, name: str, state: SiteState) -> None:
         t = self._head["round"]
@@ -117,15 +121,11 @@ class RunDirectory:
     def _read_head(self) -> dict[str, Any]:
         file = self._state / "head.json"
         if not file.exists():
-            if any(self._state.glob("server-*")) and any(self._state.glob("sites/*")):
+            if any(self._state.glob("server-[!0]*")) or any(self._state.glob("sites/*")):
                 raise RunError(f"{str(file)!r} is missing; restore it, or start anew with --out")
             return {}
         head = files.read_json(file)
-        if head["format"] != FORMAT:
-            raise RunError(
-                f"{str(self.path)!r} has format {head['format']}, this version reads {FORMAT}; "
-                "use the fedlgd version that wrote it, or start anew with --out"
-            )
+        check_format(self.path, head)
         return head
 
     def _check_records(self) -> bytes:
@@ -139,16 +139,21 @@ class RunDirectory:
         return content
 
     def _referenced(self) -> list[Path]:
-        """The state files that a resume would read."""
-        current = [self._head["server"], *self._head["sites"].values()] if self._head else []
-        return [*(self._state / name for name in current), *self._state.glob("enrolled/[!.]*")]
+        """The state files that a resume would read, and every enrolment there is."""
+        found = [*self._state.glob("enrolled/[!.]*")]
+        if self._head:
+            sites = self._head["sites"]
+            found += [self._state / name for name in (self._head["server"], *sites.values())]
+            found += [self._enrolled(name) for name in self._folders if name not in sites]
+        return found
 
     def _clear_old_states(self) -> None:
-        current = self._referenced()
-        found = (*self._state.glob("server-*"), *self._state.glob("sites/*"), *self._state.glob("**/.*.part"))
-        for file in found:
+        current = set(self._referenced())
+        for file in (*self._state.glob("server-*"), *self._state.glob("sites/*")):
             if file not in current:
                 file.unlink(missing_ok=True)
+        for folder in (self._state, self._state / "enrolled", *self.path.glob("virtual/*")):
+            files.clear_parts(folder)
 
     def _draw(self, name: str, virtual: VirtualSet | None) -> None:
         if virtual is None:
@@ -159,11 +164,19 @@ class RunDirectory:
             write_picture(self.path / "virtual", self._folders[name], virtual, self._scales[name])
 
 
+def check_format(path: Path, written: dict[str, Any]) -> None:
+    if written["format"] != FORMAT:
+        raise RunError(
+            f"{str(path)!r} has format {written['format']}, this version reads {FORMAT}; "
+            "use the fedlgd version that wrote it, or start anew with --out"
+        )
+
+
 def safe_name(site: str) -> str:
     """A file name for a site, unique and harmless whatever the site is called."""
+    if re.fullmatch(r"[a-z0-9_-]{1,40}", site) and not re.search(r"-[0-9a-f]{8}$", site) and site != ANCHORS:
+        return site
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", site)[:40]
-    if plain == site and plain.lower() == plain and plain != ANCHORS:
-        return plain
     return f"{plain}-{hashlib.blake2b(site.encode(), digest_size=4).hexdigest()}"
 
 

@@ -1,0 +1,71 @@
+"""The two ends of the scale: every site for itself, and all images in one place."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from fedlgd.core.net import Net
+from fedlgd.core.rng import Stream
+from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
+from fedlgd.methods import common
+from fedlgd.methods.registry import register
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class LocalOnly(common.Training):
+    """No federation: each site trains its own model from the same start and nothing is sent.
+
+    Each site is scored with its own model: personalised accuracy.
+    """
+
+    name: ClassVar[str] = "local"
+    personal: ClassVar[bool] = True
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.PRESETS
+
+    enrol = common.join
+
+    start = common.start_plain
+
+    def broadcast(self, state: ServerState, site: str) -> Broadcast:
+        return Broadcast(round=state.round, params={})
+
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
+        model = state.trees.get("model") or common.first_model(net, rng)
+        trained = common.fit(self, model, state, site, net, rng)
+        sent = replace(common.update(site, state, trained), params={})
+        return sent, replace(state, trees={"model": trained.params})
+
+    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
+        for _ in updates:
+            pass
+        return replace(state, round=state.round + 1)
+
+    def model_at(self, state: ServerState, kept: SiteState) -> Params:
+        return kept.trees.get("model") or state.params
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Pooled(common.Training):
+    """The ceiling: plain SGD on the images (or virtual sets) of all sites in one place. Not federated.
+
+    The runner joins the sites into one before the first round; the model is scored at every original site.
+    """
+
+    name: ClassVar[str] = "pooled"
+    pooled: ClassVar[bool] = True
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.PRESETS
+
+    def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
+        return SiteState(), Hello(site=site.name, counts=site.train.counts(net.classes))
+
+    start = common.start_plain
+
+    broadcast = common.broadcast_plain
+
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
+        trained = common.fit(self, msg.params, state, site, net, rng)
+        return common.update(site, state, trained), state
+
+    server = common.average_plain

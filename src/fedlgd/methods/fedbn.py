@@ -1,0 +1,45 @@
+"""FedBN (Li et al., ICLR 2021): normalisation layers stay at their site, the rest is averaged."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from fedlgd.core.net import Net
+from fedlgd.core.rng import Stream
+from fedlgd.core.tree import only
+from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
+from fedlgd.methods import common
+from fedlgd.methods.registry import register
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class FedBN(common.Training):
+    """FedAvg over every parameter but those of norm layers, and no buffers: a site keeps these for itself.
+
+    Each site is scored with the shared model and its own norm layers: personalised accuracy.
+    """
+
+    name: ClassVar[str] = "fedbn"
+    personal: ClassVar[bool] = True
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.PRESETS
+
+    def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
+        state, hello = common.join(self, site, net, rng)
+        return replace(state, trees={"own": only(common.first_model(net, rng), net.own)}), hello
+
+    def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
+        return ServerState(params={name: value for name, value in params.items() if name not in net.own})
+
+    broadcast = common.broadcast_plain
+
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
+        trained = common.fit(self, {**msg.params, **state.trees["own"]}, state, site, net, rng)
+        sent = common.update(site, state, trained)
+        shared = only(trained.params, frozenset(msg.params))
+        return replace(sent, params=shared), replace(state, trees={"own": only(trained.params, net.own)})
+
+    server = common.average_plain
+
+    def model_at(self, state: ServerState, kept: SiteState) -> Params:
+        return {**state.params, **kept.trees["own"]}

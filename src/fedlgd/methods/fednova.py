@@ -1,0 +1,85 @@
+"""FedNova (Wang et al., NeurIPS 2020): normalise away unequal amounts of local work."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from fedlgd.core.errors import SettingError
+from fedlgd.core.net import Net
+from fedlgd.core.rng import Stream
+from fedlgd.core.train import Local
+from fedlgd.core.tree import Mean, only, scale, sub
+from fedlgd.core.types import Broadcast, Params, ServerState, Site, SiteState, Update
+from fedlgd.methods import common
+from fedlgd.methods.fedprox import proximal
+from fedlgd.methods.objective import Batch
+from fedlgd.methods.registry import register
+
+
+def local_work(steps: int, how: Local, mu: float = 0.0) -> float:
+    r"""a_c, the weight with which a site's gradients entered its model.
+
+    plain SGD: the number of steps;  momentum rho: [tau - rho (1 - rho^tau) / (1 - rho)] / (1 - rho);
+    proximal term: a <- (1 - eta mu) a + 1 at each step.
+    """
+    if how.momentum:
+        rho = how.momentum
+        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+    a = 0.0
+    for _ in range(steps):
+        a = (1 - how.lr * mu) * a + 1
+    return a
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class FedNova(common.Averaging):
+    r"""theta_{t+1} = theta_t - (sum_c p_c a_c) (sum_c p_c d_c),  d_c = (theta_t - theta_c) / a_c.
+
+    Equal local work makes it FedAvg. mu: weight of a proximal term at the sites (0: none).
+    """
+
+    name: ClassVar[str] = "fednova"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.PRESETS
+
+    mu: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.mu < 0 or (self.mu and self.local.momentum):
+            raise SettingError(
+                f"mu is {self.mu} and local.momentum {self.local.momentum}; use mu >= 0, and one of the two at most"
+            )
+
+    enrol = common.enrol
+    start = common.start
+    broadcast = common.broadcast
+
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
+        def near(w: Params, batch: Batch) -> Tensor:
+            return proximal(w, msg.params, self.mu, net.trainable)
+
+        trained, state = common.train(self, msg, state, site, net, rng, [near] if self.mu else [])
+        work = torch.tensor(local_work(trained.steps, self.local, self.mu), dtype=torch.float64)
+        return replace(common.update(site, state, trained), trees={"nova": {"work": work}}), state
+
+    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
+        def combine(before: ServerState, sent: Iterable[Update]) -> ServerState:
+            return replace(before, params=normalised_average(before.params, sent, net.trainable))
+
+        return common.aggregate(self, state, updates, net, combine)
+
+
+def normalised_average(before: Params, updates: Iterable[Update], trainable: frozenset[str]) -> Params:
+    """theta_t - tau_eff * mean d, tau_eff = mean a, means weighted by p; buffers are averaged as they are."""
+    directions, models, work = Mean(), Mean(), Mean()
+    for update in updates:
+        a = update.trees["nova"]["work"]
+        step = scale(sub(only(before, trainable), only(update.params, trainable)), 1 / float(a))
+        directions.add(step, update.weight)
+        models.add(update.params, update.weight)
+        work.add({"a": a}, update.weight)
+    moved = scale(directions.value(), float(work.value()["a"]))
+    return {**models.value(), **sub(only(before, trainable), moved)}

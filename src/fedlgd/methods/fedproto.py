@@ -1,0 +1,160 @@
+"""FedProto (Tan et al., AAAI 2022): sites share class prototypes; models stay home, or are averaged too."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from fedlgd.core.errors import SettingError
+from fedlgd.core.losses import class_means
+from fedlgd.core.meter import phase
+from fedlgd.core.net import Net
+from fedlgd.core.rng import Stream
+from fedlgd.core.types import Broadcast, LabelledSet, Params, ServerState, Site, SiteState, Update
+from fedlgd.methods import common
+from fedlgd.methods.objective import Batch, Term
+from fedlgd.methods.registry import register
+
+Weigh = Literal["counts", "uniform"]
+
+
+def prototype_gap(features: Tensor, labels: Tensor, prototypes: Tensor) -> Tensor:
+    """mean over batch and dimensions of (psi(x) - C_y)^2; a class without prototype (a NaN row) contributes 0."""
+    target = prototypes[labels]
+    return torch.where(target.isnan(), 0, features - target.nan_to_num()).square().mean()
+
+
+def site_prototypes(net: Net, params: Params, data: LabelledSet, chunk: int = 256) -> Params:
+    """Mean feature of each class under the final local model, and how many images it is the mean of."""
+    parts = [data.take(slice(i, i + chunk)).x for i in range(0, len(data), chunk)]
+    with phase("train"):
+        features = torch.cat([net.frozen(params, x).features for x in parts])
+    counts = data.counts(net.classes).to(features)
+    means = class_means(features, data.y, torch.arange(net.classes)).nan_to_num()
+    return {"means": means, "counts": counts}
+
+
+def mean_prototypes(old: Tensor | None, sent: Iterable[Params], weigh: Weigh) -> Tensor:
+    """C_k = sum_c w_c C_{c,k} / sum w_c over the sites that have class k; w_c their counts, or 1.
+
+    A class nobody sent keeps its old prototype.
+    """
+    total: Tensor | None = None
+    weight: Tensor | None = None
+    for upload in sent:
+        w = upload["counts"] if weigh == "counts" else (upload["counts"] > 0).to(upload["counts"])
+        here = (w[:, None] * upload["means"]).double()
+        total, weight = (here, w.double()) if total is None or weight is None else (total + here, weight + w)
+    assert total is not None
+    assert weight is not None
+    mean = (total / weight[:, None]).float()
+    return mean if old is None else torch.where(mean.isnan(), old, mean)
+
+
+def _term(msg: Broadcast, weight: float) -> list[Term]:
+    """lambda * prototype gap, from the round on in which there are prototypes."""
+    if "prototypes" not in msg.trees or weight == 0:
+        return []
+    prototypes = msg.trees["prototypes"]["means"]
+
+    def near_prototypes(w: Params, batch: Batch) -> Tensor:
+        return weight * prototype_gap(batch.features, batch.y, prototypes)
+
+    return [near_prototypes]
+
+
+def _renewed(state: ServerState, uploads: Iterable[Params], weigh: Weigh) -> dict[str, Params]:
+    old = state.trees.get("prototypes", {}).get("means")
+    return {"prototypes": {"means": mean_prototypes(old, uploads, weigh)}}
+
+
+def _setting_aside(updates: Iterable[Update], uploads: list[Params]) -> Iterator[Update]:
+    """Passes updates on and sets their prototypes, which are small, aside."""
+    for update in updates:
+        uploads.append(update.trees["prototypes"])
+        yield update
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class FedProtoLocal(common.Training):
+    r"""The original: CE + lambda * MSE(psi(x), C_y); prototypes are averaged, models never leave their site.
+
+    Each site is scored with its own model: personalised accuracy, not comparable with a global model's.
+    weight: lambda. weigh: prototypes averaged by "counts" of images, or "uniform" as in the original's code.
+    """
+
+    name: ClassVar[str] = "fedproto-local"
+    personal: ClassVar[bool] = True
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.PRESETS
+
+    weight: float = 1.0
+    weigh: Weigh = "counts"
+
+    def __post_init__(self) -> None:
+        _check(self.weight)
+
+    enrol = common.join
+
+    start = common.start_plain
+
+    def broadcast(self, state: ServerState, site: str) -> Broadcast:
+        return Broadcast(round=state.round, params={}, trees=state.trees)
+
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
+        model = state.trees.get("model") or common.first_model(net, rng)
+        trained = common.fit(self, model, state, site, net, rng, _term(msg, self.weight))
+        prototypes = site_prototypes(net, trained.params, common.training_set(state, site))
+        sent = replace(common.update(site, state, trained), params={}, trees={"prototypes": prototypes})
+        return sent, replace(state, trees={"model": trained.params})
+
+    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
+        uploads = (update.trees["prototypes"] for update in updates)
+        return replace(state, trees=_renewed(state, uploads, self.weigh), round=state.round + 1)
+
+    def model_at(self, state: ServerState, kept: SiteState) -> Params:
+        return kept.trees.get("model") or state.params
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class FedProtoAvg(common.Averaging):
+    r"""FedProto's loss with FedAvg's average: one global model, comparable with the other methods.
+
+    weight: lambda; 0 is FedAvg. weigh: prototypes averaged by "counts" of images, or "uniform".
+    """
+
+    name: ClassVar[str] = "fedproto-avg"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.PRESETS
+
+    weight: float = 1.0
+    weigh: Weigh = "counts"
+
+    def __post_init__(self) -> None:
+        _check(self.weight)
+
+    enrol = common.enrol
+    start = common.start
+
+    def broadcast(self, state: ServerState, site: str) -> Broadcast:
+        return replace(common.broadcast(self, state, site), trees=state.trees)
+
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
+        trained, state = common.train(self, msg, state, site, net, rng, _term(msg, self.weight))
+        prototypes = site_prototypes(net, trained.params, common.training_set(state, site))
+        return replace(common.update(site, state, trained), trees={"prototypes": prototypes}), state
+
+    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
+        def combine(before: ServerState, sent: Iterable[Update]) -> ServerState:
+            uploads: list[Params] = []
+            after = common.weighted_mean(before, _setting_aside(sent, uploads))
+            return replace(after, trees=_renewed(before, uploads, self.weigh))
+
+        return common.aggregate(self, state, updates, net, combine)
+
+
+def _check(weight: float) -> None:
+    if weight < 0:
+        raise SettingError(f"weight is {weight}; use 0 (no prototypes) or a positive weight such as 1.0")

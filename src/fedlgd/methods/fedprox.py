@@ -1,0 +1,53 @@
+"""FedProx (Li et al., MLSys 2020): stay near the model you were sent."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from fedlgd.core.errors import SettingError
+from fedlgd.core.net import Net
+from fedlgd.core.rng import Stream
+from fedlgd.core.tree import only, sqnorm, sub
+from fedlgd.core.types import Broadcast, Params, Site, SiteState, Update
+from fedlgd.methods import common
+from fedlgd.methods.objective import Batch
+from fedlgd.methods.registry import register
+
+
+def proximal(w: Params, start: Params, mu: float, trainable: frozenset[str]) -> Tensor:
+    """mu/2 ||w - theta_t||^2 over the trainable parameters."""
+    return mu / 2 * sqnorm(sub(only(w, trainable), only(start, trainable)))
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class FedProx(common.Averaging):
+    r"""min_w F_c(w) + mu/2 ||w - theta_t||^2 at each site, then FedAvg's average.
+
+    mu: weight of the proximal term; 0 is FedAvg.
+    """
+
+    name: ClassVar[str] = "fedprox"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.PRESETS
+
+    mu: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.mu < 0:
+            raise SettingError(f"mu is {self.mu}; use 0 (FedAvg) or a positive weight such as 0.01")
+
+    enrol = common.enrol
+    start = common.start
+    broadcast = common.broadcast
+
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
+        def near(w: Params, batch: Batch) -> Tensor:
+            return proximal(w, msg.params, self.mu, net.trainable)
+
+        terms = [near] if self.mu else []
+        trained, state = common.train(self, msg, state, site, net, rng, terms)
+        return common.update(site, state, trained), state
+
+    server = common.average

@@ -1,0 +1,85 @@
+"""MOON (Li et al., CVPR 2021): features near the global model's, far from one's own previous model's."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedlgd.core.errors import SettingError
+from fedlgd.core.net import Net, Output
+from fedlgd.core.rng import Stream
+from fedlgd.core.types import Broadcast, Params, Site, SiteState, Update
+from fedlgd.methods import common
+from fedlgd.methods.objective import Batch
+from fedlgd.methods.registry import register
+
+
+def model_contrastive(z: Tensor, z_global: Tensor, z_previous: Tensor, temperature: float) -> Tensor:
+    r"""mean -log [ e^{cos(z, z_g)/T} / (e^{cos(z, z_g)/T} + e^{cos(z, z_p)/T}) ]"""
+    near = F.cosine_similarity(z, z_global, dim=1) / temperature
+    far = F.cosine_similarity(z, z_previous, dim=1) / temperature
+    return F.softplus(far - near).mean()
+
+
+class Projected(nn.Module):
+    """The original's head: features -> MLP -> 256, on which both the term and the classifier work."""
+
+    def __init__(self, body: nn.Module, shape: tuple[int, int, int], outputs: int, width: int = 256) -> None:
+        super().__init__()
+        self.body = body
+        with torch.no_grad():
+            d = body(torch.zeros(1, *shape))[0].shape[1]
+        self.projection = nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.Linear(d, width))
+        self.classifier = nn.Linear(width, outputs)
+
+    def forward(self, x: Tensor) -> Output:
+        z = self.projection(self.body(x)[0])
+        return Output(z, self.classifier(z))
+
+
+@register
+@dataclass(frozen=True, kw_only=True)
+class Moon(common.Averaging):
+    r"""CE + mu * l_con(z, z_g, z_p): z_g by theta_t, z_p by the site's own model after its last participation.
+
+    The term is off at a site's first participation, which has no previous model yet.
+    mu: its weight; 0 is FedAvg. temperature: T. head: train the original's projection head too.
+    """
+
+    name: ClassVar[str] = "moon"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.PRESETS
+
+    mu: float = 1.0
+    temperature: float = 0.5
+    head: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mu < 0 or self.temperature <= 0:
+            raise SettingError(f"mu is {self.mu} and temperature {self.temperature}; use mu >= 0, temperature > 0")
+
+    def adapt(self, net: Net) -> Net:
+        if not self.head:
+            return net
+        return net.wrapped(lambda body, outputs: Projected(body, net.shape, outputs), "projected")
+
+    enrol = common.enrol
+    start = common.start
+    broadcast = common.broadcast
+
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
+        previous = state.trees.get("previous")
+
+        def contrast(w: Params, batch: Batch) -> Tensor:
+            assert previous is not None
+            z_global = net.frozen(msg.params, batch.x).features
+            z_previous = net.frozen(previous, batch.x).features
+            return self.mu * model_contrastive(batch.features, z_global, z_previous, self.temperature)
+
+        terms = [contrast] if previous and self.mu else []
+        trained, state = common.train(self, msg, state, site, net, rng, terms)
+        return common.update(site, state, trained), replace(state, trees={"previous": trained.params})
+
+    server = common.average

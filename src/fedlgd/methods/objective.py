@@ -1,0 +1,65 @@
+"""The loss of one step: cross-entropy of a batch, plus whatever a method adds to it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedlgd.core.net import Net
+from fedlgd.core.train import Objective
+from fedlgd.core.types import LabelledSet, Params
+
+
+class Batch(NamedTuple):
+    """What a step sees: images, labels, and the features that the model in training gives them."""
+
+    x: Tensor
+    y: Tensor
+    features: Tensor
+
+
+Term = Callable[[Params, Batch], Tensor]
+"""A method's own addition to the cross-entropy of a batch."""
+
+
+def added(terms: Sequence[Term], w: Params, batch: Batch) -> Tensor | float:
+    return sum((term(w, batch) for term in terms), start=0.0)
+
+
+class Source(Protocol):
+    """Where batches come from."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, index: Tensor) -> LabelledSet: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Two sets as one, the first one's images first, without copying either."""
+
+    first: LabelledSet
+    second: LabelledSet
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.second)
+
+    def take(self, index: Tensor) -> LabelledSet:
+        here = index < len(self.first)
+        a, b = self.first.take(index[here]), self.second.take(index[~here] - len(self.first))
+        order = torch.cat([here.nonzero().flatten(), (~here).nonzero().flatten()]).argsort()
+        return LabelledSet(torch.cat([a.x, b.x])[order], torch.cat([a.y, b.y])[order])
+
+
+def plain(net: Net, data: Source, terms: Sequence[Term] = ()) -> Objective:
+    """mean CE over a batch of `data` + terms"""
+
+    def loss(w: Params, index: Tensor) -> Tensor:
+        part = data.take(index)
+        out = net(w, part.x)
+        return F.cross_entropy(out.logits, part.y) + added(terms, w, Batch(part.x, part.y, out.features))
+
+    return loss

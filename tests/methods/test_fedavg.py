@@ -1,0 +1,66 @@
+"""FedAvg: what sites train on and what the server does."""
+
+import torch
+
+from fedlgd.core.rng import Stream
+from fedlgd.core.train import batches
+from fedlgd.core.types import Broadcast, ServerState, SiteState, Update
+from fedlgd.methods.fedavg import FedAvg
+from tests import tiny
+
+
+def test_the_paper_preset_trains_on_virtual_sets():
+    assert tiny.settings(FedAvg(), FedAvg.presets["paper"]).train_on == "virtual"
+
+
+def test_real_images_are_trained_on_as_scaled_network_input():
+    """One site, one round, against a plain loop; bit for bit."""
+    net, site = tiny.net(), tiny.federation().by_name["ape"]
+    method, start = tiny.fedavg(train_on="real"), tiny.params(net)
+    state, hello = method.enrol(site, net, Stream(0))
+    update, after = method.site(Broadcast(round=0, params=start), state, site, net, Stream(3))
+    x = (site.train.x.float() / 255 - 0.5) / 0.5
+    weights = {k: v.clone().requires_grad_() for k, v in start.items()}
+    optimiser = torch.optim.SGD(weights.values(), lr=method.local.lr)
+    for index in batches(len(x), method.local, Stream(3).generator("shuffle")):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(net(weights, x[index]).logits, site.train.y[index]).backward()
+        optimiser.step()
+    assert tiny.equal(update.params, {k: v.detach() for k, v in weights.items()})
+    assert after is state
+    assert state.virtual is None
+    assert hello.counts.tolist() == [6, 6, 6]
+    assert update.weight == 18
+
+
+def test_virtual_training_never_touches_real_images():
+    net, site = tiny.net(), tiny.federation().by_name["ape"]
+    data = tiny.labelled(net)
+    state = SiteState(virtual=tiny.fedavg().enrol(site, net, Stream(0))[0].virtual)
+    message = Broadcast(round=0, params=tiny.params(net))
+    a, _ = tiny.fedavg().site(message, state, site, net, Stream(3))
+    b, _ = tiny.fedavg().site(message, state, tiny.site_of(data), net, Stream(3))
+    assert tiny.equal(a.params, b.params)
+
+
+def test_the_server_sends_the_model_alone_to_everybody():
+    net = tiny.net()
+    state = ServerState(params=tiny.params(net), round=4)
+    message = tiny.fedavg().broadcast(state, "ape")
+    assert message.params is state.params
+    assert (message.round, message.anchors, dict(message.trees)) == (4, None, {})
+
+
+def test_the_server_reads_updates_once_and_in_order():
+    net, read = tiny.net(), []
+
+    def arriving():
+        for i, name in enumerate(tiny.NAMES):
+            read.append(name)
+            yield Update(site=name, params=tiny.params(net, i), weight=1.0)
+
+    got = tiny.fedavg().server(ServerState(params=tiny.params(net)), arriving(), net, Stream(0))
+    assert read == list(tiny.NAMES)
+    for name, value in got.params.items():
+        mean = sum(tiny.params(net, i)[name].double() for i in range(3)) / 3
+        assert torch.equal(value, mean.float())

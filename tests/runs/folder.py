@@ -1,0 +1,130 @@
+"""Tiny runs in folders, and what is in such a folder, read without the code that wrote it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.numpy import load
+
+from fedlgd.core.types import RoundRecord
+from fedlgd.data.federation import Federation
+from fedlgd.engines.loop import Plan
+from fedlgd.methods.registry import find
+from fedlgd.runs.config import Config, DataChoice
+from fedlgd.runs.runner import Listener, Result, execute
+from tests import tiny
+
+ROUNDS = 3
+NET = {"name": "convnet", "depth": 2, "width": tiny.WIDTH}
+FAST_NET = {"name": "tests.nets.own:Linear"}
+
+
+def method(name: str, **settings: Any) -> Any:
+    """A registered method with all that makes it slow turned down, and nothing turned on that is off."""
+    plain = find(name)()
+    on = {path for path, value in _leaves(asdict(plain)) if value != 0}
+    return tiny.settings(plain, {k: v for k, v in (tiny.SETTINGS | tiny.FEDLGD).items() if k in on} | settings)
+
+
+def _leaves(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in raw.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def config(of: Any, rounds: int = ROUNDS, net: Mapping[str, Any] = NET, **plan: Any) -> Config:
+    return Config(method=of, plan=Plan(rounds=rounds, **plan), data=DataChoice(name="tiny"), net=net)
+
+
+@dataclass
+class Stopped(Exception):  # noqa: N818
+    """Raised to interrupt a run after this record."""
+
+    record: RoundRecord
+
+
+def stop_after(round: int) -> Listener:
+    def listener(record: RoundRecord) -> None:
+        if record.round == round:
+            raise Stopped(record)
+
+    return listener
+
+
+def run_until(round: int, how: Config, data: Federation, out: Path) -> None:
+    """Run and be interrupted after this round."""
+    try:
+        execute(how, data, out, stop_after(round))
+    except Stopped:
+        return
+    raise AssertionError(f"the run went on after round {round}")
+
+
+def message(file: Path) -> dict[str, Any]:
+    """Tensors as kind, shape and bytes, plain values as they are; how long it took is left out."""
+    content = file.read_bytes()
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+    tensors = {name: (str(a.dtype), a.shape, a.tobytes()) for name, a in load(content).items()}
+    return {"tensors": tensors, "plain": _timeless(json.loads(header["plain"]))}
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    return [_timeless(json.loads(line)) for line in (folder / "records.jsonl").read_text().splitlines()]
+
+
+def _timeless(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != "seconds"}
+
+
+def head(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "state" / "head.json").read_text())
+
+
+def everything(folder: Path) -> dict[str, Any]:
+    """All a run leaves, except how long things took and what a crash may leave until the next commit."""
+    committed = head(folder)
+    state = folder / "state"
+    current = [committed["server"], *committed["sites"].values()]
+    return {
+        "round": committed["round"],
+        "sites": committed["sites"],
+        "state": {name: message(state / name) for name in current},
+        "enrolled": {file.name: message(file) for file in sorted(state.glob("enrolled/[!.]*"))},
+        "records": records(folder),
+        "pictures": {str(file.relative_to(folder)): file.read_bytes() for file in folder.glob("virtual/*/[!.]*")},
+        "config": (folder / "config.toml").read_text(),
+    }
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Files that no resume would read and no reader would look at."""
+    committed = head(folder)
+    current = {committed["server"], *committed["sites"].values()}
+    state = folder / "state"
+    states = {str(p.relative_to(state)) for p in (*state.glob("server-*"), *state.glob("sites/*"))}
+    return sorted(states - current) + sorted(str(p) for p in folder.rglob("*.part"))
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """Every file but the lock, byte by byte."""
+    return {
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in sorted(folder.rglob("*"))
+        if p.is_file() and p.name != ".lock"
+    }
+
+
+def as_plain(result: Result) -> dict[str, Any]:
+    """A result in a form that can be compared bit by bit."""
+    sets = {"anchors": result.anchors, **result.virtual}
+    return {
+        "records": tiny.without_seconds(result.records),
+        "params": {name: t.numpy().tobytes() for name, t in result.params.items()},
+        "sets": {
+            k: (v.images.numpy().tobytes(), v.labels.tolist(), v.origin, v.round) for k, v in sets.items() if v
+        },
+    }

@@ -1,0 +1,244 @@
+"""A resumed run is bit-equal to one that was never interrupted, whatever the moment it was interrupted at."""
+
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedlgd.data.federation import Federation, limited
+from fedlgd.methods.registry import names
+from fedlgd.runs.config import resolve
+from fedlgd.runs.runner import execute
+from tests import tiny
+from tests.runs.folder import FAST_NET, ROUNDS, as_plain, config, everything, leftovers, method, run_until
+
+METHODS = {name: method(name) for name in names()} | {
+    "fedavg on real data": method("fedavg", train_on="real"),
+    "fedavg on virtual data": method("fedavg", train_on="virtual"),
+}
+
+
+@pytest.fixture(scope="module")
+def data() -> Federation:
+    return tiny.federation(train=3, test=1)
+
+
+# Between rounds
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_interrupted_after_every_round_it_ends_as_if_it_had_not_been(name, data, tmp_path):
+    how = config(METHODS[name])
+    straight = as_plain(execute(how, data, tmp_path / "straight"))
+    for last in range(-1, ROUNDS):
+        run_until(last, how, data, tmp_path / "steps")
+        assert everything(tmp_path / "steps")["round"] == last + 1
+    assert everything(tmp_path / "steps") == everything(tmp_path / "straight")
+    assert as_plain(execute(how, data, tmp_path / "steps")) == straight
+    assert leftovers(tmp_path / "steps") == []
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_interrupted_once_it_goes_on_with_the_next_round(name, data, tmp_path):
+    """Two of three sites take part in a round, so that sites are at different rounds when it goes on."""
+    how = config(METHODS[name], ratio=0.7, evaluate_every=2)
+    straight = as_plain(execute(how, data, tmp_path / "straight"))
+    run_until(0, how, data, tmp_path / "once")
+    heard: list[int] = []
+    result = execute(how, data, tmp_path / "once", lambda record: heard.append(record.round))
+    assert heard == list(range(1, ROUNDS))
+    assert everything(tmp_path / "once") == everything(tmp_path / "straight")
+    assert as_plain(result) == straight
+    assert leftovers(tmp_path / "once") == []
+
+
+# At every single thing a run does to the disk
+
+
+class KilledError(BaseException):
+    """The process is gone: nothing after it happens, not even clearing up."""
+
+
+class Disk:
+    """Notes what is done to the disk and dies before step `dies_at`; `torn`: a part of an unfinished file is lost."""
+
+    def __init__(self, dies_at: int | None = None, torn: bool = False) -> None:
+        self.steps: list[str] = []
+        self.dies_at, self.torn = dies_at, torn
+
+    def step(self, name: str, handle: int | None = None) -> None:
+        if len(self.steps) == self.dies_at:
+            if self.torn and handle is not None:
+                size = os.fstat(handle).st_size
+                os.ftruncate(handle, size - min(40, size // 2))  # less than one record
+            raise KilledError
+        self.steps.append(name)
+
+    @contextmanager
+    def watched(self) -> Iterator["Disk"]:
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("replace", "unlink", "mkdir"):
+                patch.setattr(Path, name, self._noted(getattr(Path, name)))
+            patch.setattr(os, "fsync", self._fsync(os.fsync))
+            yield self
+
+    def _noted(self, real: Any) -> Any:
+        def noted(path: Path, *args: Any, **options: Any) -> Any:
+            self.step(real.__name__)
+            return real(path, *args, **options)
+
+        return noted
+
+    def _fsync(self, real: Any) -> Any:
+        def noted(handle: int) -> None:
+            folder = stat.S_ISDIR(os.fstat(handle).st_mode)
+            self.step("sync folder" if folder else "sync", None if folder else handle)
+            real(handle)
+
+        return noted
+
+
+SMALL = tiny.federation(tiny.NAMES[:2], train=3, test=1)
+STEPPING = config(method("fedlgd"), rounds=2, net=FAST_NET)
+
+
+def test_killed_before_any_write_it_ends_as_if_it_had_not_been(tmp_path, monkeypatch):
+    """Enrolment, a round that moves virtual sets and anchors, one that does not; the shelf has its turn too."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)  # thousands of them: half a minute of waiting
+    with Disk().watched() as disk:
+        execute(STEPPING, SMALL, tmp_path / "straight")
+    whole = everything(tmp_path / "straight")
+    assert len(disk.steps) > 50
+    assert set(disk.steps) == {"mkdir", "sync", "replace", "sync folder", "unlink"}
+    for n, step in enumerate(disk.steps):
+        if step == "sync folder":
+            continue  # as before the next step
+        folder = tmp_path / f"killed-{n}"
+        monkeypatch.setenv("FEDLGD_DATA", str(folder / "shelf"))
+        with Disk(dies_at=n, torn=step == "sync").watched(), pytest.raises(KilledError):
+            execute(STEPPING, SMALL, folder / "run")
+        execute(STEPPING, SMALL, folder / "run")
+        told = f"killed before step {n} of {len(disk.steps)}, {step}"
+        assert everything(folder / "run") == whole, told
+        assert not list((folder / "run").rglob("*.part")), told
+
+
+def test_killed_again_and_again_it_still_gets_there(tmp_path):
+    execute(STEPPING, SMALL, tmp_path / "straight")
+    rng, attempts, done = random.Random(1), 0, False
+    while not done:
+        attempts += 1
+        with Disk(dies_at=rng.randrange(5, 60), torn=rng.random() < 0.5).watched():
+            try:
+                execute(STEPPING, SMALL, tmp_path / "killed")
+                done = True
+            except KilledError:
+                assert attempts < 50
+    assert attempts > 3
+    assert everything(tmp_path / "killed") == everything(tmp_path / "straight")
+    assert not list((tmp_path / "killed").rglob("*.part"))
+
+
+# By kill -9
+
+DRIVER = """
+import os, random, signal, sys, time
+from pathlib import Path
+from fedlgd.runs.runner import execute
+from tests import tiny
+from tests.runs.folder import config, method
+
+folder, rng = Path(sys.argv[1]), random.Random(3)
+data, how = tiny.federation(), config(method("fedlgd"), rounds=4)
+
+
+def attempt():
+    child = os.fork()
+    if child == 0:
+        execute(how, data, folder)
+        os._exit(0)
+    return child
+
+
+execute(how, data)  # once for all the forks, what torch does on first use
+execute(how, data, folder.with_name("straight"))
+os.environ["FEDLGD_DATA"] += "-another"  # the virtual sets are not there yet
+kills = 0
+while True:
+    child = attempt()
+    if kills < 25:
+        time.sleep(rng.uniform(0, 0.15))
+        os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    if status == 0:
+        break
+    assert os.WIFSIGNALED(status), "the run failed by itself"
+    kills += 1
+print(kills)
+"""
+
+
+def test_killed_at_random_moments_it_ends_as_if_it_had_not_been(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", DRIVER, str(tmp_path / "killed")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=Path(__file__).parents[2],
+        env=os.environ | {"FEDLGD_DATA": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) >= 2
+    assert everything(tmp_path / "killed") == everything(tmp_path / "straight")
+
+
+SETTINGS = {
+    "rounds": 6,
+    "data.limit": 100,
+    "data.test_limit": 50,
+    "net.width": 4,
+    "net.depth": 2,
+    "distil.steps": 3,
+    "distil.per_class": 2,
+    "refine.steps": 2,
+    "refine.selected.every": 2,
+    "anchors.steps": 2,
+    "anchors.per_class": 2,
+    "anchors.selected.every": 2,
+}
+
+
+def test_the_command_killed_in_enrolment_and_in_a_round_goes_on_to_the_same_end(digits_home, digits, tmp_path):
+    folder = tmp_path / "killed"
+    command = [sys.executable, "-m", "fedlgd", "run", "builtin-digits", "--quiet", "-o", str(folder)]
+    command += [f"--set={path}={value}" for path, value in SETTINGS.items()]
+    kill_when(command, lambda: len(list(folder.glob("state/enrolled/[!.]*"))) >= 2)
+    assert not (folder / "state" / "head.json").exists()
+    kill_when(command, lambda: len(list(folder.glob("state/server-[234]*"))) > 0)
+    assert 0 < everything(folder)["round"] < 6
+    done = subprocess.run(command, capture_output=True, timeout=120, text=True)
+    assert done.returncode == 0, done.stderr
+    execute(resolve({}, SETTINGS), limited(digits, 100, 50), tmp_path / "straight")
+    assert everything(folder) == everything(tmp_path / "straight")
+    assert (folder / "report.html").exists()
+
+
+def kill_when(command: list[str], ready: Any) -> None:
+    """Start the command and kill it as soon as `ready` says so."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while not ready():
+            assert process.poll() is None, "it ended before it could be killed"
+            time.sleep(0.002)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
