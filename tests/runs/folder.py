@@ -8,7 +8,7 @@ from typing import Any
 
 from safetensors.numpy import load
 
-from fedlgd.core.types import RoundRecord
+from fedlgd.core.types import Params, RoundRecord
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Plan
 from fedlgd.methods.registry import find
@@ -118,12 +118,17 @@ def snapshot(folder: Path) -> dict[str, bytes]:
     }
 
 
+def _bytes(params: Params) -> dict[str, bytes]:
+    return {name: t.numpy().tobytes() for name, t in params.items()}
+
+
 def as_plain(result: Result) -> dict[str, Any]:
     """A result in a form that can be compared bit by bit."""
     sets = {"anchors": result.anchors, **result.virtual}
     return {
         "records": tiny.without_seconds(result.records),
-        "params": {name: t.numpy().tobytes() for name, t in result.params.items()},
+        "params": _bytes(result.params),
+        "personal": {site: _bytes(params) for site, params in result.personal.items()},
         "sets": {
             k: (v.images.numpy().tobytes(), v.labels.tolist(), v.origin, v.round) for k, v in sets.items() if v
         },

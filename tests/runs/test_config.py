@@ -225,8 +225,8 @@ def test_an_empty_section_that_exists_is_fine():
 
 
 def test_a_setting_of_another_method_or_net_is_refused():
-    with pytest.raises(SettingError, match=r"unknown setting 'pull.weight'"):
-        resolve({"method": "fedavg"}, {"pull.weight": 1})
+    with pytest.raises(SettingError, match=r"unknown setting 'refine.steps'"):
+        resolve({"method": "fedavg"}, {"refine.steps": 1})
     with pytest.raises(SettingError, match=r"unknown setting 'net.depth'"):
         resolve({"net": "resnet18"}, {"net.depth": 2})
 
@@ -296,7 +296,7 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_path_and_what_is_wanted(p
         ("distil.augment", ["flip", "colour"]),
         ("refine.steps", -1),
         ("refine.selected.every", 0),
-        ("anchors.per_class", 0),
+        ("anchors.per_class", -1),
         ("anchors.steps", -1),
         ("anchors.selected.first", -1),
         ("anchors.selected.count", -1),

@@ -200,7 +200,9 @@ def test_a_setting_more_or_less_is_another_configuration_whichever_came_first(tm
     for first, second in ((plain, more), (more, plain)):
         folder = tmp_path / first.digest
         run_until(0, first, data, folder)
-        assert "another configuration" in refused(folder, second, data)
+        message = refused(folder, second, data)
+        assert "another configuration" in message
+        assert ("now: bias = true" in message) == (second is more)
 
 
 def test_an_edited_configuration_is_refused_even_if_it_is_the_one_wanted(half, data):

@@ -71,6 +71,8 @@ def run(
     rounds: Annotated[int | None, typer.Option("--rounds", "-t", help="Number of rounds.")] = None,
     ratio: Annotated[float | None, typer.Option(help="Share of the sites in each round.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    train_on: Annotated[str | None, typer.Option(help="real or virtual images.")] = None,
+    anchors: Annotated[bool, typer.Option("--anchors", help="Stack FedLGD's anchors on the method.")] = False,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="Settings in a TOML file.")] = None,
     settings: Set = None,
     out: Out = None,
@@ -81,8 +83,47 @@ def run(
     """Run one method over a federation. The same command again goes on where it stopped."""
     from fedlgd.cli import running
 
-    flags = {"data": data, "method": method, "net": net, "rounds": rounds, "ratio": ratio, "seed": seed}
+    flags = {
+        "data.name": data,
+        "method": method,
+        "net.name": net,
+        "rounds": rounds,
+        "ratio": ratio,
+        "seed": seed,
+        "train_on": train_on,
+        "anchors.per_class": 10 if anchors else None,
+    }
     running.run(flags, preset, config, settings or [], out, threads, json, quiet)
+
+
+@app.command(
+    epilog="Example: fedlgd compare --methods fedavg,fedprox,scaffold+anchors,fedlgd --seeds 3 --preset quick"
+)
+def compare(
+    data: Annotated[str | None, typer.Argument(help="Federation (fedlgd data list).")] = None,
+    methods: Annotated[
+        str, typer.Option(help="Comma-separated: fedavg, scaffold+anchors, fedavg+noise, vhl:labels=patch")
+    ] = "fedavg,fedlgd",
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds 0, 1, ... of every method.")] = 3,
+    preset: Annotated[str, typer.Option(help="Named settings of every method: paper, quick.")] = "",
+    train_on: Annotated[str | None, typer.Option(help="real or virtual images, for every method.")] = None,
+    match_steps: Annotated[
+        bool, typer.Option("--match-steps", help="Every method takes as many SGD steps a round as FedLGD.")
+    ] = False,
+    net: Annotated[str | None, typer.Option(help="Network (fedlgd nets), or package.module:Class.")] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", "-t", help="Number of rounds.")] = None,
+    ratio: Annotated[float | None, typer.Option(help="Share of the sites in each round.")] = None,
+    settings: Set = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the runs.")] = Path("runs/compare"),
+    threads: Threads = 1,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare methods over seeds on equal terms: same start, same virtual sets, same sampling, one table."""
+    from fedlgd.cli import comparing
+
+    flags = {"data.name": data, "net.name": net, "rounds": rounds, "ratio": ratio, "train_on": train_on}
+    comparing.compare(methods, seeds, flags, preset, match_steps, settings or [], out, threads, json, quiet)
 
 
 @app.command(epilog="Example: fedlgd report runs/demo -o demo.html")

@@ -50,7 +50,7 @@ def run(
         typer.echo(jsonlib.dumps(_summary(config, folder, page, result)))
         return
     _print_table({label(config.method): result})
-    _say(f"Report: {page}")
+    say(f"Report: {page}")
 
 
 def demo(out: Path, rounds: int, seed: int, threads: int, json: bool, quiet: bool) -> None:
@@ -58,7 +58,7 @@ def demo(out: Path, rounds: int, seed: int, threads: int, json: bool, quiet: boo
     for name, settings in DEMO_METHODS.items():
         config = resolve({**settings, "rounds": rounds, "seed": seed, "net": DEMO_NET}, preset="quick")
         if not (quiet or json):
-            _say(f"{label(config.method)} on builtin-digits")
+            say(f"{label(config.method)} on builtin-digits")
         results[label(config.method)] = result = _execute(config, out / name, threads, quiet or json)
         summaries.append(_summary(config, out / name, out / "report.html", result))
     page = _report([out / name for name in DEMO_METHODS], out / "report.html")
@@ -66,25 +66,30 @@ def demo(out: Path, rounds: int, seed: int, threads: int, json: bool, quiet: boo
         typer.echo(jsonlib.dumps({"runs": summaries, "report": str(page)}))
         return
     _print_table(results)
-    _say(f"Report: {page}")
+    say(f"Report: {page}")
     if not quiet:
-        _say("Next: fedlgd run builtin-digits --method fedlgd --preset quick --rounds 100 --set pull.weight=1")
+        say("Next: fedlgd run builtin-digits --method fedlgd --preset quick --rounds 100 --set pull.weight=1")
 
 
 def _execute(config: Config, folder: Path, threads: int, quiet: bool) -> Result:
     """Run with a display; an interrupt says how to go on."""
-    torch.set_num_threads(threads)
-    warnings.showwarning = lambda message, *_: typer.echo(f"fedlgd: {message}", err=True)
+    prepare(threads)
     federation = load(config.data.name, config.data.limit, config.data.test_limit)
     try:
         with Display(config.plan.rounds, quiet) as display:
-            result = execute(config, federation, folder, display.round, _command())
+            result = execute(config, federation, folder, display.round, command_line())
     except KeyboardInterrupt:
-        typer.echo(f"\nStopped; the finished rounds are saved in {folder}. To go on: {_command()}", err=True)
+        typer.echo(f"\nStopped; the finished rounds are saved in {folder}. To go on: {command_line()}", err=True)
         raise typer.Exit(130) from None
     if not (display.heard or quiet):
         typer.echo(f"{folder} is complete; nothing was run again", err=True)
     return result
+
+
+def prepare(threads: int) -> None:
+    """Before any run: the number of threads, and warnings as one line each."""
+    torch.set_num_threads(threads)
+    warnings.showwarning = lambda message, *_: typer.echo(f"fedlgd: {message}", err=True)
 
 
 def _report(folders: list[Path], page: Path) -> Path:
@@ -92,7 +97,7 @@ def _report(folders: list[Path], page: Path) -> Path:
         return write_report(folders, page)
 
 
-def _command() -> str:
+def command_line() -> str:
     return shlex.join(["fedlgd", *sys.argv[1:]])
 
 
@@ -119,5 +124,5 @@ def _print_table(results: Mapping[str, Result]) -> None:
     Console().print(table)
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     typer.echo(text)

@@ -31,6 +31,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "paper": {"train_on": "virtual"},
     "quick": {"train_on": "virtual", **QUICK},
 }
+QUICK_ANCHORS: Mapping[str, Any] = {"anchors.steps": 50}
+AVERAGING_PRESETS = {**PRESETS, "quick": {**PRESETS["quick"], **QUICK_ANCHORS}}
 
 
 @dataclass(frozen=True, kw_only=True)

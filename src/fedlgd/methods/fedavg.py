@@ -20,7 +20,7 @@ class FedAvg(common.Averaging):
     """
 
     name: ClassVar[str] = "fedavg"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.PRESETS
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.AVERAGING_PRESETS
 
     enrol = common.enrol
     start = common.start

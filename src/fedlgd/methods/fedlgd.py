@@ -47,11 +47,7 @@ class FedLGD(common.Averaging):
             "anchors.in_loss": "always",
             "pull.repeat": True,
         },
-        "quick": {
-            **common.QUICK,
-            "refine.steps": 10,
-            "anchors.steps": 50,
-        },
+        "quick": {**common.QUICK, **common.QUICK_ANCHORS, "refine.steps": 10},
     }
 
     train_on: ClassVar[common.TrainOn] = "virtual"  # type: ignore[misc]

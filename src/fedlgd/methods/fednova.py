@@ -43,7 +43,7 @@ class FedNova(common.Averaging):
     """
 
     name: ClassVar[str] = "fednova"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.PRESETS
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.AVERAGING_PRESETS
 
     mu: float = 0.0
 

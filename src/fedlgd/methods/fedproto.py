@@ -127,7 +127,7 @@ class FedProtoAvg(common.Averaging):
     """
 
     name: ClassVar[str] = "fedproto-avg"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.PRESETS
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.AVERAGING_PRESETS
 
     weight: float = 1.0
     weigh: Weigh = "counts"

@@ -30,7 +30,7 @@ class FedProx(common.Averaging):
     """
 
     name: ClassVar[str] = "fedprox"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.PRESETS
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.AVERAGING_PRESETS
 
     mu: float = 0.01
 

@@ -50,7 +50,7 @@ class Moon(common.Averaging):
     """
 
     name: ClassVar[str] = "moon"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.PRESETS
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.AVERAGING_PRESETS
 
     mu: float = 1.0
     temperature: float = 0.5

@@ -27,7 +27,7 @@ class Scaffold(common.Averaging):
     """
 
     name: ClassVar[str] = "scaffold"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.PRESETS
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.AVERAGING_PRESETS
 
     server_lr: float = 1.0
 

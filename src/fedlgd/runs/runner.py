@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -96,8 +97,12 @@ def execute(
     out: Path | None = None,
     on_round: Listener | None = None,
     command: str = "",
+    title: str = "",
 ) -> Result:
-    """Run `config` over `federation`; what is committed in `out` is not run again."""
+    """Run `config` over `federation`; what is committed in `out` is not run again.
+
+    `command` and `title` go into the manifest: how the run was asked for, and what a table calls it.
+    """
     net = build_net(config.net["name"], federation.shape, len(federation.classes), config.net_settings)
     with ExitStack() as stack:
         memory: Memory = Ram()
@@ -108,7 +113,7 @@ def execute(
         if getattr(config.method, "pooled", False):
             federation = _pooled(config, federation, net)
         if out is not None:
-            memory = directory = open_directory(out, config, federation, net, command)
+            memory = directory = open_directory(out, config, federation, net, command, title)
             records = directory.records()
         for record in loop(config.method, federation, net, config.plan, memory):
             records.append(record)
@@ -136,7 +141,7 @@ def default_folder(config: Config) -> Path:
 
 def label(method: Method) -> str:
     """What a table calls this method."""
-    name = type(method).__name__ + _stacked(method)
+    name = type(method).__name__ + _stacked(method) + (", personalised," if is_personal(method) else "")
     settings = {f.name: getattr(method, f.name) for f in fields(method)}  # type: ignore[arg-type]
     return f"{name} on {settings['train_on']} data" if "train_on" in settings else name
 
@@ -150,7 +155,9 @@ def _stacked(method: Method) -> str:
     return " + noise images" if noise else " + anchors"
 
 
-def open_directory(path: Path, config: Config, federation: Federation, net: Net, command: str = "") -> RunDirectory:
+def open_directory(
+    path: Path, config: Config, federation: Federation, net: Net, command: str = "", title: str = ""
+) -> RunDirectory:
     """A run directory for exactly this configuration: new, or to go on in."""
     manifest, text = path / "manifest.json", config.toml()
     if (path / "state").exists():
@@ -158,7 +165,7 @@ def open_directory(path: Path, config: Config, federation: Federation, net: Net,
     else:
         _check_free(path, text)
         files.write_atomic(path / "config.toml", text.encode())
-        files.write_json(manifest, _manifest(config, federation, net, command))
+        files.write_json(manifest, _manifest(config, federation, net, command, title))
         files.clear_parts(path)
     return RunDirectory(path, federation)
 
@@ -207,16 +214,15 @@ def _check_same(path: Path, manifest: dict[str, Any], text: str, federation: Fed
 
 
 def _first_difference(stored: str, wanted: str) -> str:
-    pairs = zip(stored.splitlines(), wanted.splitlines(), strict=False)
-    old, new = next(((a, b) for a, b in pairs if a != b), ("", "more settings"))
-    return f"there: {old}, now: {new}"
+    pairs = zip_longest(stored.splitlines(), wanted.splitlines(), fillvalue="nothing")
+    return next(f"there: {old}, now: {new}" for old, new in pairs if old != new)
 
 
 def _versions() -> dict[str, str]:
     return {"fedlgd": __version__, "torch": torch.__version__, "python": platform.python_version()}
 
 
-def _manifest(config: Config, federation: Federation, net: Net, command: str) -> dict[str, Any]:
+def _manifest(config: Config, federation: Federation, net: Net, command: str, title: str) -> dict[str, Any]:
     sites = [
         {"name": s.name, "folder": safe_name(s.name), "train": len(s.train), "test": len(s.test), "note": s.note}
         for s in federation.judges or federation.sites
@@ -227,7 +233,7 @@ def _manifest(config: Config, federation: Federation, net: Net, command: str) ->
         "threads": torch.get_num_threads(),
         "command": command,
         "config": files.digest(config.toml().encode()),
-        "label": label(config.method),
+        "label": title or label(config.method),
         "variant": config.variant,
         "method": method_name(config.method),
         "data": {

@@ -81,7 +81,7 @@ class RunDirectory:
         server = f"server-{state.round}.safetensors"
         files.write_message(self._state / server, state)
         if state.anchors and state.anchors.round == record.round:
-            self._draw(ANCHORS, state.anchors)
+            self._draw_anchors(state.anchors)
         line = msgspec.json.encode(record) + b"\n"
         length = self._head["records"]["bytes"] if self._head else 0
         files.append(self._records, line, after=length)
@@ -156,12 +156,11 @@ class RunDirectory:
             files.clear_parts(folder)
 
     def _draw(self, name: str, virtual: VirtualSet | None) -> None:
-        if virtual is None:
-            return
-        if name == ANCHORS:
-            write_picture(self.path / "virtual", name, virtual, mean_scale(list(self._scales.values())))
-        else:
+        if virtual:
             write_picture(self.path / "virtual", self._folders[name], virtual, self._scales[name])
+
+    def _draw_anchors(self, anchors: VirtualSet) -> None:
+        write_picture(self.path / "virtual", ANCHORS, anchors, mean_scale(list(self._scales.values())))
 
 
 def check_format(path: Path, written: dict[str, Any]) -> None:

@@ -1,0 +1,137 @@
+"""Many methods on equal terms: one plan, shared virtual sets, failures that do not stop the rest.
+
+An entry of a plan is a method, what is stacked on it, and settings of its own:
+`fedavg`, `scaffold+anchors`, `fedavg+noise`, `vhl:labels=patch`, `moon:mu=5:head=true`.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedlgd.core.errors import SettingError
+from fedlgd.core.types import RoundRecord
+from fedlgd.data.federation import Federation
+from fedlgd.methods import registry
+from fedlgd.runs.config import Config, parse_assignment, resolve
+from fedlgd.runs.runner import execute, label
+from fedlgd.runs.store import safe_name
+
+STACKS: Mapping[str, Mapping[str, Any]] = {
+    "anchors": {"anchors.per_class": 10},
+    "noise": {
+        "anchors.per_class": 10,
+        "anchors.steps": 0,
+        "anchors.in_loss": "always",
+        "pull.weight": 0.0,
+    },
+}
+"""`noise` is the control for anchors: as many images in the loss, but noise that never learns and never pulls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line of a comparison."""
+
+    spec: str
+    method: str
+    settings: Mapping[str, Any]
+    note: str
+
+    @property
+    def folder(self) -> str:
+        return safe_name(self.spec.replace(":", "-").replace("+", "-").replace("=", "-"))
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of a comparison."""
+
+    entry: Entry
+    config: Config
+    folder: Path
+
+    @property
+    def label(self) -> str:
+        return label(self.config.method) + (f" ({self.entry.note})" if self.entry.note else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A job that ended, and why if it failed."""
+
+    job: Job
+    error: str = ""
+
+
+def parse_entry(spec: str) -> Entry:
+    """`method+stack:setting=value:...`"""
+    head, *assignments = spec.strip().split(":")
+    method, *stacks = head.split("+")
+    if method not in registry.names():
+        registry.find(method)
+    settings: dict[str, Any] = {}
+    for stack in stacks:
+        if stack not in STACKS:
+            raise SettingError(
+                f"nothing called {stack!r} can be stacked on a method; there are: {', '.join(STACKS)}"
+            )
+        settings |= STACKS[stack]
+    settings |= dict(parse_assignment(text) for text in assignments)
+    return Entry(spec.strip(), method, settings, ", ".join(assignments))
+
+
+def plan(
+    entries: Sequence[Entry],
+    seeds: int,
+    out: Path,
+    assignments: Mapping[str, Any],
+    preset: str = "",
+    steps: int = 0,
+) -> list[Job]:
+    """Every entry under every seed. `assignments` hold for all; `steps` above 0 is everybody's budget a round."""
+    jobs = []
+    for entry in entries:
+        settings = {**_for_method(entry.method, assignments), **entry.settings, "method": entry.method}
+        if steps:
+            settings["local.steps"] = steps
+        for seed in range(seeds):
+            config = resolve({}, {**settings, "seed": seed}, preset)
+            jobs.append(Job(entry, config, out / entry.folder / f"seed{seed}"))
+    return jobs
+
+
+def _for_method(method: str, assignments: Mapping[str, Any]) -> dict[str, Any]:
+    """`fedprox.mu` is for FedProx alone; `train_on` is for every method that has the choice."""
+    own = {}
+    for path, value in assignments.items():
+        first, _, rest = path.partition(".")
+        if first in registry.names():
+            own.update({rest: value} if first == method else {})
+        elif path != "train_on" or method != "fedlgd":
+            own[path] = value
+    return own
+
+
+def matched_steps(per_class: int, anchors: int, classes: int, batch: int, epochs: int) -> int:
+    """The SGD steps FedLGD takes in an unselected round, E ceil((n_v + n_g) / b): a budget for every method."""
+    return epochs * math.ceil(classes * (per_class + anchors) / batch)
+
+
+def budget(steps: int) -> str:
+    """The rule under which methods were compared, in words."""
+    if steps:
+        return f"budget: {steps} SGD steps a round at every site, for every method"
+    return "budget: the same epochs for every method; one with anchors takes more steps, having more images"
+
+
+def run_job(
+    job: Job, federation: Federation, command: str, on_round: Callable[[RoundRecord], None] | None = None
+) -> Outcome:
+    """Run, or go on with, one job; a failure is an outcome too, so that the others go on."""
+    try:
+        execute(job.config, federation, job.folder, on_round, command, job.label)
+    except Exception as error:
+        return Outcome(job, f"{type(error).__name__}: {error}")
+    return Outcome(job)
