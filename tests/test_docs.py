@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fedlgd.methods import registry
+
 ROOT = Path(__file__).parent.parent
 PAPER_TO_CODE = (ROOT / "docs/paper-to-code.md").read_text()
 LINES = re.findall(r"^\| (.+?) \| `([\w.]+):(\w+)` \| `([\w/.]+)` \|$", PAPER_TO_CODE, re.M)
@@ -29,11 +31,36 @@ def test_links_between_documents_lead_somewhere(page):
         assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
 
 
-def test_the_settings_page_is_what_the_code_says():
+def generate():
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs/generate.py")
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
-    assert (ROOT / "docs/settings.md").read_text() == generate.settings_page(), "run: python docs/generate.py"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_derived_pages_are_what_the_code_and_the_stored_runs_say():
+    for path, text in generate().pages().items():
+        assert path.read_text() == text, f"{path.name} is old; run: python docs/generate.py"
+
+
+HEADINGS = [
+    "About",
+    "Formulas",
+    "Hyper-parameters",
+    "Messages and state",
+    "Expected results",
+    "Differences to the original",
+]
+
+
+@pytest.mark.parametrize("method", registry.names())
+def test_every_method_has_a_page_with_the_same_headings(method):
+    pages = [ROOT / f"docs/methods/{name}.md" for name in (method, method.rpartition("-")[0])]
+    page = next(page for page in pages if page.exists())
+    text = page.read_text()
+    assert re.findall(r"^## (.+)$", text, re.M) == HEADINGS
+    assert f"--method {method.split('-')[0]}" in text
+    assert f"`{method}`" in text
 
 
 def test_settings_named_in_the_paper_page_exist():

@@ -51,6 +51,16 @@ def test_every_epoch_sees_every_image_once_in_a_new_order_and_keeps_the_rest():
     assert epochs[0] != list(range(10))
 
 
+@pytest.mark.parametrize(
+    ("steps", "sizes"), [(1, [4]), (2, [4, 4]), (3, [4, 4, 2]), (5, [4, 4, 2, 4, 4]), (7, [4, 4, 2] * 2 + [4])]
+)
+def test_a_number_of_steps_replaces_the_epochs_exactly(steps, sizes):
+    got = list(batches(10, Local(epochs=9, steps=steps, batch=4), Stream(0).generator()))
+    assert [len(b) for b in got] == sizes
+    by_epoch = list(batches(10, Local(epochs=9, batch=4), Stream(0).generator()))
+    assert all(torch.equal(a, b) for a, b in zip(got, by_epoch, strict=False))
+
+
 def test_steps_and_mean_loss_are_reported():
     net = tiny.net()
     data, seen = tiny.labelled(net, per_class=3), []
@@ -159,7 +169,17 @@ def test_divergence_is_an_error_that_names_the_learning_rate():
 
 @pytest.mark.parametrize(
     ("values", "name"),
-    [({"epochs": 0}, "epochs"), ({"batch": 0}, "batch"), ({"lr": 0.0}, "lr"), ({"lr": -1.0}, "lr")],
+    [
+        ({"epochs": 0}, "epochs"),
+        ({"batch": 0}, "batch"),
+        ({"lr": 0.0}, "lr"),
+        ({"lr": -1.0}, "lr"),
+        ({"lr": math.nan}, "lr"),
+        ({"steps": -1}, "steps"),
+        ({"momentum": 1.0}, "momentum"),
+        ({"momentum": -0.1}, "momentum"),
+        ({"weight_decay": -0.1}, "weight_decay"),
+    ],
 )
 def test_senseless_settings_are_refused_by_name(values, name):
     with pytest.raises(SettingError, match=rf"local\.{name}"):
@@ -167,4 +187,4 @@ def test_senseless_settings_are_refused_by_name(values, name):
 
 
 def test_defaults_are_the_papers():
-    assert Local() == Local(epochs=1, batch=32, lr=0.01, momentum=0.0, weight_decay=0.0)
+    assert Local() == Local(epochs=1, steps=0, batch=32, lr=0.01, momentum=0.0, weight_decay=0.0)

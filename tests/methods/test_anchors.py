@@ -19,6 +19,7 @@ from fedlgd.methods.anchors import (
     _pull,
     anchored,
     move_anchors,
+    needed_in,
     noting,
     send_anchors,
     start_anchors,
@@ -277,6 +278,35 @@ def test_joined_sets_keep_local_images_first():
     assert len(both) == len(y)
     assert torch.equal(both.take(order).x, x[order])
     assert torch.equal(both.take(order).y, y[order])
+
+
+def test_joined_sets_scale_bytes_and_leave_network_input_alone():
+    pixels = torch.randint(256, (3, 3, 2, 2), dtype=torch.uint8, generator=Stream(0).generator())
+    real = LabelledSet(pixels, torch.tensor([0, 1, 2]))
+    made = LabelledSet(torch.randn(2, 3, 2, 2), torch.tensor([1, 0]))
+    wanted = torch.cat([(pixels.float() / 255 - 0.5) / 0.5, made.x])
+    for order in ([4, 0, 3, 2, 1], [3, 4], [1, 0], [2]):
+        assert torch.equal(Joined(real, made).take(torch.tensor(order)).x, wanted[order])
+
+
+@pytest.mark.parametrize("in_loss", ["unselected", "always", "never"])
+def test_no_anchors_are_needed_never(in_loss):
+    assert not any(needed_in(Anchors(per_class=0, in_loss=in_loss), Pull(), t) for t in range(60))
+
+
+def test_rounds_in_which_anchors_are_needed():
+    how = replace(HOW, selected=Selected(first=1, every=2, count=2))
+    always = [0, 1, 2, 3, 4, 5]
+    for in_loss, weight, wanted in (
+        ("unselected", 1.0, [0, 2, 4, 5]),
+        ("unselected", 0.0, [0, 2, 4, 5]),
+        ("never", 1.0, [0, 2, 4, 5]),
+        ("never", 0.0, []),
+        ("always", 0.0, always),
+        ("always", 1.0, always),
+    ):
+        got = [t for t in always if needed_in(replace(how, in_loss=in_loss), Pull(weight=weight), t)]
+        assert got == wanted
 
 
 def test_defaults_are_the_papers():

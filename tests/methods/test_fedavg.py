@@ -5,6 +5,7 @@ import torch
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import batches
 from fedlgd.core.types import Broadcast, ServerState, SiteState, Update
+from fedlgd.engines.loop import Plan
 from fedlgd.methods.fedavg import FedAvg
 from tests import tiny
 
@@ -49,6 +50,41 @@ def test_the_server_sends_the_model_alone_to_everybody():
     message = tiny.fedavg().broadcast(state, "ape")
     assert message.params is state.params
     assert (message.round, message.anchors, dict(message.trees)) == (4, None, {})
+
+
+ANCHORED = {
+    "anchors.per_class": 2,
+    "anchors.steps": 2,
+    "anchors.selected.every": 2,
+    "anchors.selected.count": 2,
+    "pull.weight": 1.0,
+}
+
+
+def test_with_anchors_fedavg_is_fedlgd_without_refinement_bit_for_bit():
+    data, plan = tiny.federation(), Plan(rounds=4, ratio=0.67, seed=5)
+    a = tiny.Run(tiny.settings(tiny.fedavg(), ANCHORED), data, plan)
+    b = tiny.Run(tiny.fedlgd(refine__steps=0, pull__weight=1.0), data, plan)
+    for mine, theirs in zip(a.states, b.states, strict=True):
+        assert tiny.equal(mine.params, theirs.params)
+        assert torch.equal(mine.anchors.images, theirs.anchors.images)
+        assert mine.held == theirs.held
+    assert tiny.without_seconds(a.records) == tiny.without_seconds(b.records)
+
+
+def test_without_anchors_none_are_made_sent_or_kept():
+    run = tiny.Run(tiny.fedavg(), tiny.federation(), Plan(rounds=2))
+    assert all(state.anchors is None and not state.held for state in run.states)
+    assert all(run.memory.site(name).anchors is None for name in tiny.NAMES)
+
+
+def test_anchors_join_real_images_too():
+    data, net = tiny.federation(names=("ape",)), tiny.net()
+    method = tiny.settings(tiny.fedavg(train_on="real", local__epochs=2), ANCHORED)
+    run = tiny.Run(method, data, Plan(rounds=2))
+    steps = 2 * 6
+    assert run.records[1].flops["train"] == 3 * 2 * 18 * net.flops
+    assert run.records[2].flops["train"] == 3 * (2 * 18 + steps * 6) * net.flops
 
 
 def test_the_server_reads_updates_once_and_in_order():

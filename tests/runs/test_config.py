@@ -390,7 +390,7 @@ SETTINGS = st.fixed_dictionaries(
         "net.width": st.integers(1, 512),
         "net.norm": st.sampled_from(["instance", "batch", "none"]),
         "local.lr": st.floats(1e-300, 1e300),
-        "local.momentum": st.floats(0, 1),
+        "local.momentum": st.floats(0, 1, exclude_max=True),
         "distil.per_class": st.integers(1, 100),
         "distil.augment": st.lists(st.sampled_from(["flip", "crop", "color"])),
         "distil.net": WORDS,

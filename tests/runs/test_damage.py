@@ -259,7 +259,7 @@ def test_a_folder_with_other_files_is_left_alone(name, tmp_path, data):
 def test_a_run_that_did_nothing_yet_may_be_configured_anew(tmp_path):
     """Its settings did not fit the data: the message says what to change, and then the same folder will do."""
     data = tiny.federation(tiny.NAMES[:2], train=3, test=1)
-    with pytest.raises(ValueError, match="use distil.per_class=3 or less"):
+    with pytest.raises(ValueError, match=r"use distil\.per_class=3 or less"):
         execute(config(method("fedlgd", **{"distil.per_class": 4}), net=FAST_NET), data, tmp_path / "out")
     how = config(method("fedlgd", **{"distil.per_class": 3}), net=FAST_NET, rounds=1)
     execute(how, data, tmp_path / "out")

@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import random
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +42,10 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeyp
     file = tmp_path / "a.json"
     if there:
         file.write_bytes(b"old")
-    with monkeypatch.context() as patch, pytest.raises(RunError) as error:
-        patch.setattr(owner, step, full)
+    monkeypatch.setattr(owner, step, full)
+    with pytest.raises(RunError) as error:
         files.write_atomic(file, b"new content")
+    monkeypatch.undo()
     assert str(file) in str(error.value)
     assert "No space left on device" in str(error.value)
     assert "Free space" in str(error.value)
@@ -60,7 +63,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_the_bytes_leaves_the_old_file(tmp
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-        with pytest.raises(RunError, match="a.bin: File too large"):
+        with pytest.raises(RunError, match=r"a\.bin: File too large"):
             files.write_atomic(file, bytes(100_000))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -73,9 +76,10 @@ def test_a_disk_that_fills_up_in_the_middle_of_the_bytes_leaves_the_old_file(tmp
 def test_an_interrupt_passes_through_and_leaves_nothing_half_written(tmp_path, monkeypatch, owner, step):
     file = tmp_path / "a.json"
     file.write_bytes(b"old")
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(owner, step, interrupt)
+    monkeypatch.setattr(owner, step, interrupt)
+    with pytest.raises(KeyboardInterrupt):
         files.write_atomic(file, b"new")
+    monkeypatch.undo()
     assert names(tmp_path) == ["a.json"]
     assert file.read_bytes() == b"old"
 
@@ -112,9 +116,10 @@ def test_appending_forgets_what_was_behind_the_committed_part(tmp_path):
 def test_a_failed_append_keeps_the_committed_part(tmp_path, monkeypatch):
     file = tmp_path / "records.jsonl"
     files.append(file, b"one\n", after=0)
-    with monkeypatch.context() as patch, pytest.raises(RunError, match=r"records.jsonl: No space"):
-        patch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunError, match=r"records.jsonl: No space"):
         files.append(file, b"two\n", after=4)
+    monkeypatch.undo()
     assert file.read_bytes()[:4] == b"one\n"
     files.append(file, b"two\n", after=4)
     assert file.read_bytes() == b"one\ntwo\n"
@@ -216,6 +221,15 @@ def test_plain_values_under_any_name_come_back(tmp_path_factory, held):
     assert files.read_message(file, ServerState).held == held
 
 
+def noticed(read: Callable[[Path], Any], file: Path) -> bool:
+    """Is the damage reported, with the name of the file and the way out?"""
+    try:
+        read(file)
+    except RunError as error:
+        return re.search(rf"{file.name}' is damaged or missing .*Restore.*--out", str(error)) is not None
+    return False
+
+
 def positions(length: int, count: int) -> list[int]:
     """Both ends and random places between."""
     return sorted({0, 1, 7, 8, length - 1, *random.Random(length).sample(range(length), min(count, length))})
@@ -240,9 +254,7 @@ def test_a_turned_bit_anywhere_is_noticed(tmp_path, message):
     for position, damaged in flips(file.read_bytes(), 400):
         file.write_bytes(damaged)
         for read in (files.verify, lambda f: files.read_message(f, type(message))):
-            with pytest.raises(RunError, match=r"m.safetensors' is damaged or missing.*--out"):
-                read(file)
-                pytest.fail(f"byte {position} was turned and nobody noticed")
+            assert noticed(read, file), f"byte {position} was turned"
         assert file.read_bytes() == damaged
 
 
@@ -254,9 +266,7 @@ def test_a_shortened_or_lengthened_file_is_noticed(tmp_path, message):
     shortened = [content[:length] for length in positions(len(content), 200)]
     for damaged in (b"", *shortened, content + b"\0", content + content):
         file.write_bytes(damaged)
-        with pytest.raises(RunError, match=r"m.safetensors' is damaged"):
-            files.verify(file)
-            pytest.fail(f"{len(damaged)} bytes instead of {len(content)} and nobody noticed")
+        assert noticed(files.verify, file), f"{len(damaged)} bytes instead of {len(content)}"
 
 
 def test_a_message_of_another_kind_is_refused(tmp_path):
@@ -296,9 +306,7 @@ def test_json_notices_every_turned_bit_and_every_cut(tmp_path):
     cuts = [(length, content[:length]) for length in range(len(content) - 1)]  # the last byte is a line end
     for position, damaged in (*flips(content, len(content)), *cuts):
         file.write_bytes(damaged)
-        with pytest.raises(RunError, match=r"a.json' is damaged"):
-            files.read_json(file)
-            pytest.fail(f"damage at byte {position} and nobody noticed")
+        assert noticed(files.read_json, file), f"damage at byte {position}"
 
 
 @pytest.mark.parametrize("text", ["[]", "3", "null", '"x"', "{}", '{"digest": 3}', "", "{", "\udcff"])

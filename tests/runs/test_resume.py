@@ -69,7 +69,7 @@ class KilledError(BaseException):
 
 
 class Disk:
-    """Notes what is done to the disk and dies before step `dies_at`; `torn`: a part of an unfinished file is lost."""
+    """Notes what is done to the disk and dies before step `dies_at`; `torn`: an unfinished file is cut short."""
 
     def __init__(self, dies_at: int | None = None, torn: bool = False) -> None:
         self.steps: list[str] = []
@@ -113,7 +113,7 @@ STEPPING = config(method("fedlgd"), rounds=2, net=FAST_NET)
 
 def test_killed_before_any_write_it_ends_as_if_it_had_not_been(tmp_path, monkeypatch):
     """Enrolment, a round that moves virtual sets and anchors, one that does not; the shelf has its turn too."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)  # thousands of them: half a minute of waiting
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # thousands of them: half a minute of waiting
     with Disk().watched() as disk:
         execute(STEPPING, SMALL, tmp_path / "straight")
     whole = everything(tmp_path / "straight")

@@ -19,7 +19,8 @@ from fedlgd.distill import distribution
 from fedlgd.methods.registry import names
 from fedlgd.runs import files
 from fedlgd.runs.config import resolve
-from fedlgd.runs.runner import Result, default_folder, execute, label, run
+from fedlgd.runs.manifest import label
+from fedlgd.runs.runner import Result, default_folder, execute, run
 from fedlgd.runs.store import safe_name
 from tests import tiny
 from tests.runs.folder import FAST_NET, ROUNDS, as_plain, config, everything, head, method, records

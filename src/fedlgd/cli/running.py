@@ -20,7 +20,8 @@ from fedlgd.data.registry import load
 from fedlgd.report.page import write_report
 from fedlgd.runs.config import Config, parse_assignment, read_toml, resolve
 from fedlgd.runs.files import saving
-from fedlgd.runs.runner import Result, default_folder, execute, label
+from fedlgd.runs.manifest import label
+from fedlgd.runs.runner import Result, default_folder, execute
 
 DEMO_METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg", "train_on": "virtual"},

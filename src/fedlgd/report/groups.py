@@ -28,6 +28,10 @@ class Group:
         return any(run.finished for run in self.runs)
 
     @property
+    def competes(self) -> bool:
+        return all(run.manifest.competes for run in self.runs)
+
+    @property
     def counted(self) -> tuple[Run, ...]:
         """The finished runs; while there is none, all of them as far as they are."""
         return tuple(run for run in self.runs if run.finished) or self.runs

@@ -28,8 +28,9 @@ class _Standing:
 
 
 def headline(groups: Sequence[Group]) -> Headline:
-    """The outcome over all groups that have an evaluated round."""
-    standings = [_Standing(group, group.accuracy) for group in groups if group.accuracy]
+    """The outcome over all groups that compete and have an evaluated round."""
+    rivals = [group for group in groups if group.competes] or groups
+    standings = [_Standing(group, group.accuracy) for group in rivals if group.accuracy]
     if not standings:
         return Headline("No round has been evaluated yet.")
     if len(standings) == 1:

@@ -73,7 +73,10 @@ class NetInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What `manifest.json` says of where a run comes from. Runs with the same label are seeds of one another."""
+    """What `manifest.json` says of where a run comes from. Runs with the same label are seeds of one another.
+
+    A run that does not compete (personalised models, all data in one place) is shown beside the others, never best.
+    """
 
     label: str
     method: str
@@ -82,6 +85,7 @@ class Manifest:
     versions: Mapping[str, str]
     data: DataInfo
     net: NetInfo
+    competes: bool = True
 
 
 @dataclass(frozen=True, slots=True)

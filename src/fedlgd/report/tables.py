@@ -42,8 +42,11 @@ def accuracy_table(groups: Sequence[Group]) -> Table:
     sites = site_names(groups)
     lead = (Column("method", number=False), Column("seeds"), Column("rounds"))
     scores = range(len(lead), len(lead) + len(sites) + 1)
-    rows = mark_best([_accuracy_row(group, sites) for group in groups], scores)
-    return Table((*lead, *map(Column, (*sites, "mean", "spread"))), rows)
+    rows = [_accuracy_row(group, sites) for group in groups]
+    rival = [group.competes for group in groups]
+    marked = iter(mark_best([row for row, competes in zip(rows, rival, strict=True) if competes], scores))
+    shown = tuple(next(marked) if competes else row for row, competes in zip(rows, rival, strict=True))
+    return Table((*lead, *map(Column, (*sites, "mean", "spread"))), shown)
 
 
 def cost_table(groups: Sequence[Group]) -> Table:

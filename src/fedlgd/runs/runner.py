@@ -1,12 +1,9 @@
 """One run from configuration to result, in memory or in a directory that resumes."""
 
-import platform
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,6 @@ import torch
 from torch import nn
 
 from fedlgd import __version__
-from fedlgd.core.errors import RunError
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Params, RoundRecord, VirtualSet
@@ -25,16 +21,14 @@ from fedlgd.distill.distribution import distil
 from fedlgd.distill.shelf import shelving
 from fedlgd.engines.loop import Plan, loop
 from fedlgd.engines.memory import Memory, Ram
-from fedlgd.methods.anchors import Pull
 from fedlgd.methods.common import Training
-from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.methods.protocol import Method, adapted, is_personal, model_at
 from fedlgd.methods.registry import find
 from fedlgd.nets.registry import build_net
-from fedlgd.runs import files
-from fedlgd.runs.config import Config, DataChoice, configure, method_name
+from fedlgd.runs.config import Config, DataChoice, configure
+from fedlgd.runs.manifest import label, open_directory
 from fedlgd.runs.shelf import FolderShelf
-from fedlgd.runs.store import FORMAT, RunDirectory, check_format, locked, safe_name
+from fedlgd.runs.store import locked, safe_name
 
 Listener = Callable[[RoundRecord], None]
 
@@ -137,115 +131,6 @@ def default_folder(config: Config) -> Path:
     """runs/<data>/<method>/seed<n>-<digest of the configuration>."""
     method = safe_name(label(config.method).lower().replace(" ", "-"))
     return Path("runs", safe_name(config.data.name), method, f"seed{config.plan.seed}-{config.digest}")
-
-
-def label(method: Method) -> str:
-    """What a table calls this method."""
-    name = type(method).__name__ + _stacked(method) + (", personalised," if is_personal(method) else "")
-    settings = {f.name: getattr(method, f.name) for f in fields(method)}  # type: ignore[arg-type]
-    return f"{name} on {settings['train_on']} data" if "train_on" in settings else name
-
-
-def _stacked(method: Method) -> str:
-    """What a method that works without anchors holds of them."""
-    anchors = getattr(method, "anchors", None)
-    if isinstance(method, FedLGD) or anchors is None or not anchors.per_class:
-        return ""
-    noise = anchors.steps == 0 and getattr(method, "pull", Pull()).weight == 0
-    return " + noise images" if noise else " + anchors"
-
-
-def open_directory(
-    path: Path, config: Config, federation: Federation, net: Net, command: str = "", title: str = ""
-) -> RunDirectory:
-    """A run directory for exactly this configuration: new, or to go on in."""
-    manifest, text = path / "manifest.json", config.toml()
-    if (path / "state").exists():
-        _check_same(path, files.read_json(manifest), text, federation)
-    else:
-        _check_free(path, text)
-        files.write_atomic(path / "config.toml", text.encode())
-        files.write_json(manifest, _manifest(config, federation, net, command, title))
-        files.clear_parts(path)
-    return RunDirectory(path, federation)
-
-
-def _check_free(path: Path, text: str) -> None:
-    """Refuse to write over anything but a run that did nothing yet."""
-    ours = {".lock"}
-    if (path / "manifest.json").exists() and files.read_json(path / "manifest.json"):
-        ours |= {"manifest.json", "config.toml", "virtual"}
-    elif (path / "config.toml").exists() and (path / "config.toml").read_bytes() == text.encode():
-        ours |= {"config.toml"}
-    if any(p.name not in ours and p.suffix != ".part" for p in path.iterdir()):
-        raise RunError(f"{str(path)!r} holds other files and no run; choose an empty folder with --out")
-
-
-def _check_same(path: Path, manifest: dict[str, Any], text: str, federation: Federation) -> None:
-    """Refuse to go on in a directory that was made from something else."""
-    check_format(path, manifest)
-    file = path / "config.toml"
-    with files.reading(file):
-        stored = file.read_bytes()
-        if files.digest(stored) != manifest["config"]:
-            raise ValueError("it is not what the run began with")
-    if stored != text.encode():
-        raise RunError(
-            f"{str(path)!r} holds a run with another configuration ({_first_difference(stored.decode(), text)}); "
-            "use its configuration, or another folder with --out"
-        )
-    for name, version in _versions().items():
-        if name != "python" and manifest["versions"][name] != version:
-            raise RunError(
-                f"{str(path)!r} was made with {name} {manifest['versions'][name]}, this is {version}: the result "
-                "would be neither's; go on with that version, or start anew with --out"
-            )
-    if manifest["data"]["digest"] != federation.digest:
-        raise RunError(
-            f"the images of {federation.name!r} are not those {str(path)!r} began with; restore them, "
-            "or start anew with --out"
-        )
-    if manifest["threads"] != torch.get_num_threads():
-        warnings.warn(
-            f"{path} began with {manifest['threads']} threads and goes on with {torch.get_num_threads()}: "
-            "sums may differ in the last bits",
-            stacklevel=2,
-        )
-
-
-def _first_difference(stored: str, wanted: str) -> str:
-    pairs = zip_longest(stored.splitlines(), wanted.splitlines(), fillvalue="nothing")
-    return next(f"there: {old}, now: {new}" for old, new in pairs if old != new)
-
-
-def _versions() -> dict[str, str]:
-    return {"fedlgd": __version__, "torch": torch.__version__, "python": platform.python_version()}
-
-
-def _manifest(config: Config, federation: Federation, net: Net, command: str, title: str) -> dict[str, Any]:
-    sites = [
-        {"name": s.name, "folder": safe_name(s.name), "train": len(s.train), "test": len(s.test), "note": s.note}
-        for s in federation.judges or federation.sites
-    ]
-    return {
-        "format": FORMAT,
-        "versions": _versions(),
-        "threads": torch.get_num_threads(),
-        "command": command,
-        "config": files.digest(config.toml().encode()),
-        "label": title or label(config.method),
-        "variant": config.variant,
-        "method": method_name(config.method),
-        "data": {
-            "name": federation.name,
-            "digest": federation.digest,
-            "note": federation.note,
-            "shape": list(federation.shape),
-            "classes": list(federation.classes),
-            "sites": sites,
-        },
-        "net": {"label": net.label, "parameters": net.size, "flops": net.flops},
-    }
 
 
 def _shelf() -> AbstractContextManager[None]:

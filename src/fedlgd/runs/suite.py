@@ -15,7 +15,8 @@ from fedlgd.core.types import RoundRecord
 from fedlgd.data.federation import Federation
 from fedlgd.methods import registry
 from fedlgd.runs.config import Config, parse_assignment, resolve
-from fedlgd.runs.runner import execute, label
+from fedlgd.runs.manifest import label
+from fedlgd.runs.runner import execute
 from fedlgd.runs.store import safe_name
 
 STACKS: Mapping[str, Mapping[str, Any]] = {

@@ -1,0 +1,61 @@
+"""The command line inside the test's own process, where torch is loaded already."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from fedlgd.cli import main
+
+TINY = {
+    "data.limit": 40,
+    "data.test_limit": 20,
+    "net.width": 4,
+    "net.depth": 2,
+    "distil.per_class": 2,
+    "distil.steps": 1,
+    "refine.steps": 1,
+    "anchors.per_class": 2,
+    "anchors.steps": 1,
+}
+"""Settings under which FedLGD on the built-in digits takes a second."""
+
+
+def tiny_run(out: Path, *more: str, rounds: int = 3) -> list[str]:
+    settings = [f"--set={path}={value}" for path, value in TINY.items()]
+    return ["run", "builtin-digits", "--rounds", str(rounds), "-o", str(out), *settings, *more]
+
+
+class Done(NamedTuple):
+    """How a command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+Fedlgd = Callable[..., Done]
+
+
+@pytest.fixture
+def fedlgd(digits_home, tmp_path, monkeypatch, capsys) -> Fedlgd:
+    """`fedlgd("run", ...)`, in a folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+
+    def call(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["fedlgd", *arguments])
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        finally:
+            torch.set_num_threads(threads)
+        return Done(code, *capsys.readouterr())
+
+    return call

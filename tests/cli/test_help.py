@@ -1,0 +1,113 @@
+"""Help comes at once, and every command has an example that works."""
+
+import json
+import re
+import resource
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+
+import click
+import pytest
+import typer
+
+from fedlgd import __version__
+from fedlgd.cli import app
+
+
+def seconds_of(*command: str) -> float:
+    """CPU time of a command."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_help_takes_less_than_half_a_second():
+    command = (sys.executable, "-m", "fedlgd", "--help")
+    assert min(seconds_of(*command) for _ in range(2)) < 0.5
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["data", "show", "-h"], ["--version"]])
+def test_nothing_heavy_is_loaded_for_help(arguments):
+    code = (
+        "import sys, json, atexit\n"
+        "heavy = ('torch', 'numpy', 'sklearn', 'matplotlib', 'PIL', 'jinja2', 'fedlgd.runs')\n"
+        "atexit.register(lambda: print(json.dumps([m for m in heavy if m in sys.modules]), file=sys.stderr))\n"
+        f"sys.argv = ['fedlgd', *{arguments!r}]\n"
+        "from fedlgd.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert json.loads(done.stderr) == []
+    assert done.stdout
+
+
+def commands(
+    group: click.Command = typer.main.get_command(app), path: str = ""
+) -> Iterator[tuple[str, click.Command]]:
+    """Every command by its full name; new ones are found too."""
+    if isinstance(group, click.Group):
+        for name, command in group.commands.items():
+            yield from commands(command, f"{path} {name}".strip())
+    else:
+        yield path, group
+
+
+def test_there_are_commands():
+    assert {"run", "demo", "report", "methods", "nets", "data list", "data show"} <= {
+        path for path, _ in commands()
+    }
+
+
+@pytest.mark.parametrize("path", [path for path, _ in commands()])
+def test_the_help_of_a_command_says_what_it_does_and_shows_an_example(path, fedlgd):
+    done = fedlgd(*path.split(), "--help")
+    assert done.code == 0
+    assert "Usage:" in done.out
+    assert f"Example: fedlgd {path}" in " ".join(done.out.split())
+    assert done.err == ""
+
+
+@pytest.mark.parametrize(("path", "command"), list(commands()), ids=lambda v: v if isinstance(v, str) else "")
+def test_the_example_of_a_command_is_one_it_understands(path, command):
+    words = shlex.split(command.epilog.removeprefix("Example: fedlgd "))
+    assert words[: len(path.split())] == path.split()
+    command.make_context(path, words[len(path.split()) :])  # raises if an option is unknown or of the wrong kind
+
+
+ARGUMENTS = pytest.param(
+    "argument",
+    marks=pytest.mark.xfail(
+        tuple(map(int, version("click").split(".")[:2])) >= (8, 5),
+        reason="typer 0.20 loses the help of arguments under click 8.5: pin click<8.5",
+        strict=True,
+    ),
+)
+
+
+@pytest.mark.parametrize("kind", ["option", ARGUMENTS])
+def test_every_option_and_argument_has_words_that_explain_it(kind):
+    for path, command in commands():
+        context = click.Context(command)
+        for parameter in command.params:
+            if parameter.param_type_name == kind:
+                _, words = parameter.get_help_record(context)
+                assert re.sub(r"\[.*?\]", "", words).strip(), f"{path} {parameter.name}"
+
+
+def test_the_version_is_printed(fedlgd):
+    assert fedlgd("--version").out.strip() == __version__
+
+
+@pytest.mark.parametrize(
+    "arguments", [["rnu"], ["run", "--rouds", "3"], ["run", "--rounds", "many"], ["data", "lits"]]
+)
+def test_a_slip_in_the_command_is_exit_code_2_without_a_traceback(arguments, fedlgd):
+    done = fedlgd(*arguments)
+    assert done.code == 2
+    assert "Traceback" not in done.err
+    assert arguments[-1] in done.err or "--rouds" in done.err

@@ -1,0 +1,293 @@
+"""`fedlgd run` and `fedlgd demo`: what is printed where, exit codes, and stopping and going on."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedlgd.cli import running
+from fedlgd.core.errors import RunError
+from fedlgd.data.registry import load
+from fedlgd.runs.config import read_toml, resolve
+from fedlgd.runs.runner import execute
+from tests.cli.conftest import TINY, tiny_run
+from tests.runs.folder import everything, head, leftovers, records, snapshot
+
+SITES = {"mnist", "scans", "photos", "fonts", "street"}
+ESCAPE = "\x1b"
+
+
+def test_the_command_from_start_to_report(digits_home, tmp_path):
+    """The real command, as a script would run it: plain lines, time left, a table, a page."""
+    environment = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "TTY_COMPATIBLE")}
+    command = [sys.executable, "-m", "fedlgd", *tiny_run(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert ESCAPE not in done.stdout + done.stderr
+    lines = done.stderr.splitlines()
+    assert [re.match(r"enrolled|round \d/3", line).group() for line in lines] == [
+        "enrolled",
+        "round 1/3",
+        "round 2/3",
+        "round 3/3",
+    ]
+    assert "mean " in lines[1]
+    assert all(site in lines[1] for site in SITES)
+    assert re.search(r"about \d+ s left$", lines[2])
+    assert "left" not in lines[3]
+    assert all(site in done.stdout for site in SITES)
+    assert f"Report: {tmp_path / 'out' / 'report.html'}" in done.stdout
+    assert "<html" in (tmp_path / "out" / "report.html").read_text()
+    assert head(tmp_path / "out")["round"] == 3
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert shlex.split(manifest["command"]) == ["fedlgd", *tiny_run(tmp_path / "out")]
+    assert manifest["threads"] == 1
+
+
+def test_json_is_all_there_is_on_stdout(fedlgd, tmp_path):
+    done = fedlgd(*tiny_run(tmp_path / "out", "--json", rounds=2))
+    assert done.code == 0
+    assert done.err == ""
+    summary = json.loads(done.out)
+    assert set(summary["accuracy"]) == SITES
+    assert summary["mean"] == pytest.approx(sum(summary["accuracy"].values()) / 5)
+    assert summary["rounds"] == 2
+    assert summary["folder"] == str(tmp_path / "out")
+    assert Path(summary["report"]).exists()
+    last = records(tmp_path / "out")[-1]["scores"]
+    assert summary["accuracy"] == {site: score["accuracy"] for site, score in last.items()}
+
+
+def test_quiet_prints_the_result_alone_and_a_complete_run_says_so(fedlgd, tmp_path):
+    quiet = fedlgd(*tiny_run(tmp_path / "out", "--quiet", rounds=1))
+    assert quiet.code == 0
+    assert quiet.err == ""
+    assert "Report: " in quiet.out
+    assert "round 1" not in quiet.out
+    before = snapshot(tmp_path / "out")
+    again = fedlgd(*tiny_run(tmp_path / "out", rounds=1))
+    assert again.code == 0
+    assert again.out == quiet.out
+    assert again.err == f"{tmp_path / 'out'} is complete; nothing was run again\n"
+    assert {k: v for k, v in snapshot(tmp_path / "out").items() if k != "report.html"} == {
+        k: v for k, v in before.items() if k != "report.html"
+    }
+    assert fedlgd(*tiny_run(tmp_path / "out", "--quiet", rounds=1)).err == ""
+
+
+def test_in_a_terminal_progress_stays_off_stdout(fedlgd, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    done = fedlgd(*tiny_run(tmp_path / "out", rounds=2))
+    assert done.code == 0
+    assert ESCAPE in done.err
+    assert "round 2/2" in done.err
+    assert not re.search(r"round \d|rounds|distil", done.out)
+    assert ESCAPE not in done.out
+
+
+def test_a_config_file_flags_and_set_meet_in_the_run(fedlgd, tmp_path):
+    file = tmp_path / "my.toml"
+    file.write_text('rounds = 9\nseed = 4\nmethod = "fedlgd"\n[net]\nwidth = 3\n[data]\nlimit = 30\n')
+    words = [
+        "run",
+        "--config",
+        str(file),
+        "--preset",
+        "quick",
+        "--rounds",
+        "1",
+        "--quiet",
+        "-o",
+        str(tmp_path / "out"),
+    ]
+    words += [f"--set={k}={v}" for k, v in TINY.items() if k not in ("data.limit", "net.width")]
+    assert fedlgd(*words).code == 0
+    config = resolve(read_toml(tmp_path / "out" / "config.toml"))
+    assert (config.plan.rounds, config.plan.seed, config.data.limit) == (1, 4, 30)
+    assert (config.net["width"], config.net["depth"]) == (3, 2)
+    assert (config.method.distil.steps, config.method.distil.real_per_class) == (1, 32)
+
+
+def test_the_written_configuration_is_a_config_file_for_the_same_run(fedlgd, tmp_path):
+    assert fedlgd(*tiny_run(tmp_path / "one", "--quiet", rounds=1)).code == 0
+    done = fedlgd("run", "-c", str(tmp_path / "one" / "config.toml"), "-o", str(tmp_path / "two"), "--quiet")
+    assert done.code == 0
+    assert everything(tmp_path / "one") == everything(tmp_path / "two")
+
+
+def test_without_out_a_run_has_a_folder_of_its_own_below_runs(fedlgd, tmp_path):
+    words = [word for word in tiny_run(Path("unused"), "--json", rounds=1) if word not in ("-o", "unused")]
+    first, second = (json.loads(fedlgd(*words, f"--seed={seed}").out)["folder"] for seed in (0, 1))
+    assert first != second
+    assert Path(first).parts[:2] == ("runs", "builtin-digits")
+    assert (tmp_path / first / "report.html").exists()
+    assert json.loads(fedlgd(*words, "--seed=0").out)["folder"] == first
+
+
+# Something to put right: one line, exit code 2, no traceback
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bultin-digits"], "did you mean 'builtin-digits'"),
+        (["--method", "fedlg"], "did you mean 'fedlgd'"),
+        (["--net", "connet"], "did you mean 'convnet'"),
+        (["--net", "no.such.module:Net"], "cannot import net 'no.such.module:Net'"),
+        (["--method", "no.such:Method"], "cannot import method 'no.such:Method'"),
+        (["--rounds", "0"], "rounds is 0"),
+        (["--ratio", "1.5"], "ratio is 1.5"),
+        (["--preset", "slow"], "no preset 'slow'; there are: paper"),
+        (["--set", "distil.perclass=3"], "did you mean 'distil.per_class'"),
+        (["--set", "rounds"], "key=value"),
+        (["--set", "net.width=wide"], "net"),
+        (["--set", "data.limit=-3"], "data.limit is -3"),
+        (["--set", "distil.net=connet", "--rounds", "1"], "did you mean 'convnet'"),
+        (["--config", "missing.toml"], "cannot read config 'missing.toml'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(words, said, fedlgd, tmp_path):
+    small = ["--set=data.limit=40", "--set=net.width=4", "-o", str(tmp_path / "out")]
+    done = fedlgd("run", *small, *words)
+    assert done.code == 2
+    assert done.out == ""
+    assert done.err.startswith("fedlgd: ")
+    assert done.err.count("\n") == 1
+    assert said in done.err
+
+
+def test_a_folder_of_another_run_is_exit_code_2(fedlgd, tmp_path):
+    assert fedlgd(*tiny_run(tmp_path / "out", "--quiet", rounds=1)).code == 0
+    before = snapshot(tmp_path / "out")
+    done = fedlgd(*tiny_run(tmp_path / "out", rounds=2))
+    assert done.code == 2
+    assert "there: rounds = 1, now: rounds = 2" in done.err
+    assert done.err.count("\n") == 1
+    assert snapshot(tmp_path / "out") == before
+
+
+def test_the_real_command_shows_no_traceback(tmp_path):
+    command = [sys.executable, "-m", "fedlgd", "run", "--method", "fedlg", "-o", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert re.fullmatch(r"fedlgd: no method is called 'fedlg'; did you mean 'fedlgd'\? .*\n", done.stderr)
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_one_line_too(fedlgd, tmp_path):
+    assert fedlgd(*tiny_run(tmp_path / "out", "--quiet", rounds=1)).code == 0
+    done = fedlgd(*tiny_run(tmp_path / "out", "--quiet", "--threads=2", rounds=1))
+    assert done.code == 0
+    assert re.fullmatch(r"fedlgd: .* began with 1 threads and goes on with 2: .*\n", done.err)
+
+
+# Stopping and going on
+
+
+def test_ctrl_c_saves_says_how_to_go_on_and_going_on_works(fedlgd, digits_home, tmp_path):
+    words = tiny_run(tmp_path / "stopped", rounds=12)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedlgd", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        heard = ""
+        while "round 1/12" not in heard:
+            line = process.stderr.readline()
+            assert line, heard
+            heard += line
+        config = resolve({}, TINY | {"rounds": 12})
+        with pytest.raises(RunError, match="another process is working in"):
+            execute(config, load("builtin-digits", 40, 20), tmp_path / "stopped")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert out == ""
+    assert "Traceback" not in err
+    assert str(tmp_path / "stopped") in err
+    go_on = shlex.split(re.search(r"To go on: (.*)$", err, re.M).group(1))
+    assert go_on == ["fedlgd", *words]
+    assert 1 <= head(tmp_path / "stopped")["round"] < 12
+    rest = fedlgd(*go_on[1:])
+    assert rest.code == 0
+    assert "round 1/12" not in rest.err
+    assert "round 12/12" in rest.err
+    assert fedlgd(*tiny_run(tmp_path / "straight", "--quiet", rounds=12)).code == 0
+    assert everything(tmp_path / "stopped") == everything(tmp_path / "straight")
+    assert leftovers(tmp_path / "stopped") == []
+
+
+@pytest.mark.parametrize("more", [["--json"], ["--quiet"], []])
+def test_an_interrupt_leaves_stdout_empty(more, fedlgd, tmp_path, monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "execute", interrupted)
+    done = fedlgd(*tiny_run(tmp_path / "out", *more))
+    assert done.code == 130
+    assert done.out == ""
+    assert "To go on: fedlgd run builtin-digits" in done.err
+
+
+def test_an_interrupt_before_the_run_is_exit_code_130_too(fedlgd, tmp_path, monkeypatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "load", interrupted)
+    done = fedlgd(*tiny_run(tmp_path / "out"))
+    assert done.code == 130
+    assert "Traceback" not in done.err
+
+
+# The demo
+
+
+@pytest.fixture
+def small_demo(monkeypatch):
+    """The demo with everything but its number of methods turned down."""
+    small = {"data": {"limit": 40, "test_limit": 20}, "distil": {"steps": 1, "per_class": 2, "real_per_class": 4}}
+    settings = {name: values | small for name, values in running.DEMO_METHODS.items()}
+    settings["fedlgd"] |= {"refine": {"steps": 1}, "anchors": {"steps": 1, "per_class": 2}}
+    monkeypatch.setattr(running, "DEMO_METHODS", settings)
+    monkeypatch.setattr(running, "DEMO_NET", {"name": "convnet", "width": 4, "depth": 2})
+
+
+def test_the_demo_ends_with_a_table_a_page_and_what_to_try_next(fedlgd, small_demo, tmp_path):
+    done = fedlgd("demo", "--rounds", "1")
+    assert done.code == 0
+    assert "FedAvg on virtual data" in done.out
+    assert "FedLGD" in done.out
+    assert "Report: runs/demo/report.html" in done.out
+    page = (tmp_path / "runs" / "demo" / "report.html").read_text()
+    assert "FedAvg" in page
+    assert "FedLGD" in page
+    following = re.search(r"Next: (fedlgd .*)$", done.out, re.M).group(1)
+    assert fedlgd(*shlex.split(following)[1:], "--help").code == 0
+    again = fedlgd("demo", "--rounds", "1")
+    assert again.code == 0
+    assert again.err.count("is complete; nothing was run again") == 2
+
+
+def test_the_demo_as_json(fedlgd, small_demo, tmp_path):
+    done = fedlgd("demo", "--rounds", "1", "--json", "-o", "elsewhere")
+    assert done.code == 0
+    assert done.err == ""
+    result = json.loads(done.out)
+    assert [run["method"] for run in result["runs"]] == ["FedAvg on virtual data", "FedLGD"]
+    assert all(set(run["accuracy"]) == SITES for run in result["runs"])
+    assert (tmp_path / result["report"]).exists()
+
+
+def test_the_methods_of_the_demo_share_their_virtual_sets(fedlgd, small_demo, digits_home):
+    assert fedlgd("demo", "--rounds", "1", "--quiet").code == 0
+    assert len(list(digits_home.glob("distilled/*/*.safetensors"))) == 5
