@@ -6,7 +6,6 @@ of agreement.md. With `pip install fluke-fl==0.8.1` beside fedlgd: python docs/m
 
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator
 from copy import deepcopy
 from functools import partial
 from importlib import import_module
@@ -15,7 +14,7 @@ from unittest.mock import MagicMock
 
 import torch
 from fluke.algorithms import FastDataLoader
-from torch import Tensor, nn
+from torch import nn
 
 from fedlgd.core.net import Net, Output
 from fedlgd.core.rng import Stream
@@ -24,22 +23,15 @@ from fedlgd.core.types import LabelledSet, Params, Site
 from fedlgd.data.federation import federation
 from fedlgd.engines.loop import Plan, loop
 from fedlgd.engines.memory import Ram
-from fedlgd.methods import fedavg, fedbn, fednova, fedproto, fedprox, moon, scaffold
+from fedlgd.methods import registry
 
-torch.set_default_dtype(torch.float64)
-RNG, SIZES, CLASSES = Stream(0), {"ape": 6, "bee": 10, "cat": 16}, ("a", "b", "c")
-BATCH, LR = 2, 0.1  # 3, 5 and 8 steps per round
-PLANS = [Plan(rounds=1), Plan(rounds=3, ratio=0.67)]  # the second: ape cat, ape bee, bee cat
-LAYERS = {"": nn.Identity, "linear": partial(nn.Linear, 4, 4), "norm": partial(nn.BatchNorm1d, 4)}
-OURS: dict[str, Any] = {"FedAVG": fedavg.FedAvg, "FedProx": partial(fedprox.FedProx, mu=0.5), "MOON": moon.Moon}
-OURS |= {"SCAFFOLD": scaffold.Scaffold, "FedNova": fednova.FedNova, "FedBN": fedbn.FedBN}
-OURS |= {"FedProto": partial(fedproto.FedProtoLocal, weigh="uniform")}
-THEIRS = {"FedProx": {"mu": 0.5}, "MOON": {"mu": 1.0, "tau": 0.5}}
-THEIRS |= {"FedProto": {"lam": 1.0, "n_protos": 3, "model": nn.Identity()}}
+RNG, SIZES, BATCH, LR = Stream(0), {"ape": 6, "bee": 10, "cat": 16}, 2, 0.1  # 3, 5 and 8 steps per round
+PLANS = Plan(rounds=1), Plan(rounds=3, ratio=0.67)  # the second samples ape cat, ape bee, bee cat
+LAYERS = {"none": nn.Identity, "linear": partial(nn.Linear, 4, 4), "norm": partial(nn.BatchNorm1d, 4)}
 
 
 class Featured(nn.Sequential):
-    def forward(self, x: Tensor) -> Output:
+    def forward(self, x: torch.Tensor) -> Output:
         return Output(z := self.encoder(x), self.head(z))
 
 
@@ -58,8 +50,8 @@ def prepared(name: str, model: nn.Module, client: dict[str, Any], server: dict[s
     settings = {"client": common | client, "server": {"weighted": True} | server, "model": model}
     algorithm = getattr(import_module(f"fluke.algorithms.{name.lower()}"), name)
     run = algorithm(3, MagicMock(assign=lambda *_: ((sets, [None] * 3), None)), settings)
-    for client in run.clients if name == "FedProto" else []:
-        client.model = deepcopy(model)
+    for party in run.clients if name == "FedProto" else []:
+        party.model = deepcopy(model)
     return run
 
 
@@ -73,34 +65,31 @@ def their_round(run: Any, t: int, chosen: tuple[str, ...]) -> None:
     run.server.aggregate(clients, run.server.receive_client_models(clients, state_dict=False))
 
 
-def both(memory: Any, run: Any) -> Iterator[tuple[Params, Params]]:
-    """What the two sides hold, part by part: ours, theirs."""
-    if run.server.model:
-        yield memory.server().params, run.server.model.state_dict()
-    else:
-        yield memory.server().trees["prototypes"], {"means": torch.stack(run.server.prototypes)}
-    if "variate" in memory.server().trees:
-        yield memory.server().trees["variate"], run.server.control
-    for name, client in zip(SIZES, run.clients, strict=True):
-        for kind, tree in memory.site(name).trees.items() if client.model else []:
-            yield tree, client.control if kind == "variate" else client.model.state_dict()
+def held(party: Any, what: str) -> Params:
+    """What their server or client has of the kind that we call `what`."""
+    if what == "prototypes":
+        return {"means": torch.stack(party.prototypes)}
+    return party.control if what == "variate" else party.model.state_dict()
 
 
-def gap(plan: Plan, name: str, layer="", momentum=0.0, ours={}, client={}, server={}, change=None) -> float:
-    """Largest difference after the rounds."""
+def gap(plan: Plan, name: str, layer: str, momentum: float, given: dict[str, Any]) -> float:
+    """Largest difference in anything that both sides hold after the rounds."""
     net, memory = Net(lambda _: Featured(parts(layer)), (1, 2, 2), 3, layer), Ram()
-    method = OURS[name](local=Local(batch=BATCH, lr=LR, momentum=momentum), **ours)
-    sites = federation("tiny", [Site(s, points(s), points(s), CLASSES) for s in SIZES])
-    records = list(loop(method, sites, net, plan, memory))[1:]
+    method = registry.find("fedproto-local" if name == "FedProto" else name.lower())
+    ours = method(local=Local(batch=BATCH, lr=LR, momentum=momentum), **given.get("ours", {}))
+    sites = federation("tiny", [Site(s, points(s), points(s), ("a", "b", "c")) for s in SIZES])
+    records = list(loop(ours, sites, net, plan, memory))[1:]
     model = nn.Sequential(parts(layer))
     model.load_state_dict(net.init(RNG.at("init")))
-    optimizer = {"optimizer": {"name": "SGD", "lr": LR, "momentum": momentum}}
-    run = prepared(name, model, THEIRS.get(name, {}) | optimizer | client, server)
+    client = {"optimizer": {"name": "SGD", "lr": LR, "momentum": momentum}} | given.get("client", {})
+    run = prepared(name, model, client, given.get("server", {}))
     for record in records:
-        if change: change(run, record.round)
+        given.get("change", MagicMock())(run, record.round)
         their_round(run, record.round, record.sampled)
-    pairs = [(v, b[k]) for a, b in both(memory, run) for k, v in a.items() if v.is_floating_point()]
-    return max((v - w).abs().max().item() for v, w in pairs)
+    model_too = {"model": memory.server().params} if run.server.model else {}
+    trees = [memory.server().trees | model_too, *(memory.site(s).trees for s in SIZES)]
+    pairs = [(t[k], held(who, k)) for who, t in zip([run.server, *run.clients], trees, strict=True) for k in t]
+    return max((v - b[k]).abs().max().item() for a, b in pairs for k, v in a.items() if v.is_floating_point())
 
 
 def add_start(run: Any, t: int) -> None:
@@ -117,14 +106,14 @@ def add_start(run: Any, t: int) -> None:
 
 
 def greet(run: Any, t: int) -> None:
-    """Everyone has the first model before the first round."""
+    """FedBN's clients all have the first model before the first round."""
     run.server.broadcast_model(run.clients)
     for client in run.clients:
         client.receive_model()
 
 
 def late(run: Any, t: int) -> None:
-    """FedProto's prototypes are the trained model's, and everyone uses them from the second round on."""
+    """FedProto's prototypes are the trained model's, and all clients use them from the second round on."""
 
     def update(client: Any, _: Any) -> None:
         (x, y), psi = client.train_set.tensors, client.model.encoder
@@ -134,17 +123,35 @@ def late(run: Any, t: int) -> None:
         client._last_round, client._update_protos = t, partial(update, client)
 
 
-CASES = [
-("FedAVG","",{}), ("FedAVG","norm",dict(layer="norm")),("FedAVG","mom",dict(momentum=.9)), ("FedAVG","mom fresh",dict(momentum=.9,client={"persistency":False})),
-("FedProx","",{}), ("SCAFFOLD","",{}), ("SCAFFOLD","even",dict(server={"weighted":False})),
-("SCAFFOLD","gs",dict(ours={"server_lr":.5},server={"weighted":False,"global_step":.5})),
-("SCAFFOLD","lr",dict(ours={"server_lr":.5},server={"weighted":False,"lr":.5})),
-("FedNova","",{}), ("FedNova","add",dict(change=add_start)), ("FedNova","add, mom",dict(change=add_start,momentum=.9,client={"persistency":False})),
-("MOON","",dict(layer="linear")), ("MOON","bn",dict(layer="norm")), ("MOON","bn eval",dict(layer="norm",change=lambda run,t: run.server.model.eval())),
-("FedBN","",dict(layer="norm")),("FedBN","greet",dict(layer="norm",change=greet)),
-("FedProto","",dict(layer="linear",server={"n_protos":3})),("FedProto","late",dict(layer="linear",server={"n_protos":3},change=late)),
+MU, FORGET, NONE = {"mu": 0.5}, {"client": {"persistency": False}}, {}
+MOON, EVAL = {"client": {"mu": 1.0, "tau": 0.5}}, {"change": lambda run, t: run.server.model.eval()}
+STEP = {"ours": {"server_lr": 0.5}, "server": {"weighted": False, "global_step": 0.5}}
+EVEN, EVEN_STEP = {"server": {"weighted": False}}, {"server": {"weighted": False, "lr": 0.5}}
+PROTO = {"client": {"lam": 1.0, "n_protos": 3, "model": nn.Identity()}, "server": {"n_protos": 3}}
+NOVA, GREET, LATE = {"change": add_start}, {"change": greet}, {"change": late}
+CASES: list[tuple[str, str, float, dict[str, Any], str, dict[str, Any]]] = [
+    ("FedAVG", "none", 0, NONE, "", NONE),
+    ("FedAVG, batch norm", "norm", 0, NONE, "", NONE),
+    ("FedAVG, momentum 0.9", "none", 0.9, NONE, "their momentum outlives the round", FORGET),
+    ("FedProx", "none", 0, {"ours": MU, "client": MU}, "", NONE),
+    ("SCAFFOLD", "none", 0, NONE, "they weight sites by size", EVEN),
+    ("SCAFFOLD, server step 0.5", "none", 0, STEP, "theirs scales the model, not its change", EVEN_STEP),
+    ("FedNova", "none", 0, NONE, "their weights of models do not sum to 1", NOVA),
+    ("FedNova, momentum 0.9", "none", 0.9, FORGET, "the same", NOVA),
+    ("MOON", "linear", 0, MOON, "", NONE),
+    ("MOON, batch norm", "norm", 0, MOON, "their frozen models run in train mode", EVAL),
+    ("FedBN", "norm", 0, NONE, "their newcomers start from averaged norm layers", GREET),
+    ("FedProto", "linear", 0, {"ours": {"weigh": "uniform"}, **PROTO}, "when prototypes are made and used", LATE),
 ]
+
 if __name__ == "__main__":
-    sys.modules["torchvision"] = sys.modules["torchvision.models"] = MagicMock()
-    for name, lab, kw in CASES:
-        print(name, lab, *[gap(p, name, **kw) for p in PLANS])
+    torch.set_default_dtype(torch.float64)
+    sys.modules["torchvision"] = sys.modules["torchvision.models"] = (
+        MagicMock()
+    )  # fluke imports it, nothing here uses it
+    rows = [("case", "1 round", "3 rounds", "reason", "1 round, removed", "3 rounds, removed"), ("---",) * 6]
+    for label, layer, momentum, given, why, fix in CASES:
+        gaps = [gap(plan, label.split(",")[0], layer, momentum, x) for x in (given, given | fix) for plan in PLANS]
+        shown = ["< 1e-14" if g < 1e-14 else f"{g:.0e}" for g in gaps]
+        rows.append((label, *shown[:2], why or "", *(shown[2:] if fix else ("", ""))))
+    sys.stdout.writelines("| " + " | ".join(row) + " |\n" for row in rows)

@@ -79,12 +79,15 @@ def _guises() -> Iterator[tuple[str, Any]]:
 CASES: dict[str, Any] = dict(_guises())
 
 
-def uneven(train: int = 4, missing: Mapping[str, int] | None = None) -> Federation:
-    """Three sites, one with half the images and one with one image fewer."""
-    data = tiny.federation(train=train, test=2, missing=missing)
-    parts = {"ape": slice(None), "bee": slice(None, None, 2), "cat": slice(1, None)}
+SIZES = {"ape": 12, "bee": 7, "cat": 11}
+_PARTS = {"ape": list(range(12)), "bee": [0, 1, 2, 4, 5, 8, 9], "cat": list(range(1, 12))}
+
+
+def uneven(names: Sequence[str] = tiny.NAMES) -> Federation:
+    """Sites of unequal `SIZES`, with unequal classes at two of them."""
+    data = tiny.federation(names=names, train=4, test=2)
     sites = [
-        replace(s, train=replace(s.train, x=s.train.x[parts[s.name]], y=s.train.y[parts[s.name]]))
+        replace(s, train=replace(s.train, x=s.train.x[_PARTS[s.name]], y=s.train.y[_PARTS[s.name]]))
         for s in data.sites
     ]
     return replace(data, sites=tuple(sites))
@@ -178,8 +181,8 @@ class Once:
 class Watched:
     """A method whose every call is made twice under another global generator, its inputs compared with before."""
 
-    def __init__(self, method: Any) -> None:
-        self.method = method
+    def __init__(self, method: Any, times: int = 2) -> None:
+        self.method, self.times = method, times
         self.changed: list[str] = []
         self.unequal: list[str] = []
         self.misread: list[str] = []
@@ -225,7 +228,7 @@ class Watched:
     def _twice(self, part: str, inputs: tuple[Any, ...], call: Callable[[], Any]) -> Any:
         before, results = bits(inputs), []
         with torch.random.fork_rng(devices=[]):
-            for seed in (1, 2):
+            for seed in range(self.times):
                 torch.default_generator.manual_seed(seed)
                 state = torch.get_rng_state()
                 results.append(call())
@@ -233,7 +236,7 @@ class Watched:
                     self.changed.append(part)
                 if not torch.equal(state, torch.get_rng_state()):
                     self.changed.append(f"the global generator, in {part}")
-        if bits(results[0]) != bits(results[1]):
+        if bits(results[0]) != bits(results[-1]):
             self.unequal.append(part)
         return results[0]
 
@@ -253,8 +256,8 @@ class Seen:
     net: Net
 
 
-def watch(method: Any, data: Federation, plan: Plan = PLAN) -> Seen:
-    watched, diary = Watched(method), Diary()
+def watch(method: Any, data: Federation, plan: Plan = PLAN, times: int = 2) -> Seen:
+    watched, diary = Watched(method, times), Diary()
     net = tiny.net(classes=len(data.classes))
     data = prepared(method, data, net, plan.seed)
     run = tiny.Run(watched, data, plan, diary, using=net)

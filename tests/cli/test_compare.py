@@ -1,0 +1,104 @@
+"""fedlgd compare: methods by seeds on equal terms."""
+
+import json
+
+import pytest
+
+from fedlgd.methods.fedprox import FedProx
+from tests.cli.conftest import TINY
+
+SMALL = [f"--set={k}={v}" for k, v in TINY.items() if not k.startswith(("refine", "anchors"))]
+FEDLGD = ["--set=fedlgd.refine.steps=1", "--set=fedlgd.anchors.steps=1", "--set=fedlgd.anchors.per_class=2"]
+
+
+def compared(fedlgd, methods: str, *more: str, seeds: int = 2):
+    return fedlgd(
+        "compare", "--methods", methods, "--seeds", str(seeds), "--rounds", "2", "-o", "out", *SMALL, *more
+    )
+
+
+def test_every_method_runs_under_every_seed_and_the_table_has_a_row_each(fedlgd, tmp_path):
+    done = compared(fedlgd, "fedavg,scaffold,fedlgd", "--train-on", "virtual", *FEDLGD)
+    assert done.code == 0, done.err
+    for name in ("FedAvg on virtual data", "Scaffold on virtual data", "FedLGD"):
+        assert any(line.startswith(name) for line in done.out.splitlines())
+    assert "after the last round" in done.out
+    assert "budget: the same epochs" in done.out
+    assert (tmp_path / "out/report.html").exists()
+    for folder in ("fedavg", "scaffold", "fedlgd"):
+        assert sorted(p.name for p in (tmp_path / "out" / folder).iterdir()) == ["seed0", "seed1"]
+
+
+def test_methods_share_virtual_sets_start_and_sampling(fedlgd, tmp_path):
+    assert compared(fedlgd, "fedavg,fedprox", "--train-on", "virtual", "--ratio", "0.5", seeds=1).code == 0
+    pictures, lines = [], []
+    for name in ("fedavg", "fedprox"):
+        folder = tmp_path / "out" / name / "seed0"
+        pictures.append({p.name: p.read_bytes() for p in (folder / "virtual/start").iterdir()})
+        lines.append([json.loads(line)["sampled"] for line in (folder / "records.jsonl").read_text().splitlines()])
+    assert pictures[0] == pictures[1]
+    assert len(pictures[0]) == 5
+    assert lines[0] == lines[1]
+
+
+def test_matched_steps_are_the_same_for_every_method(fedlgd, tmp_path):
+    done = compared(fedlgd, "fedavg,fedlgd", "--train-on", "virtual", "--match-steps", "--json", *FEDLGD, seeds=1)
+    result = json.loads(done.out)
+    # K = 10 classes, 2 virtual images and 10 anchors each (the default), batches of 32
+    assert result["budget"].startswith("budget: 4 SGD steps a round")
+    for name in ("fedavg", "fedlgd"):
+        assert "steps = 4" in (tmp_path / "out" / name / "seed0/config.toml").read_text()
+
+
+def test_a_failing_method_is_named_and_the_others_go_on(fedlgd, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("the cable is cut")
+
+    monkeypatch.setattr(FedProx, "site", broken)
+    done = compared(fedlgd, "fedprox,fedavg", "--json", seeds=1)
+    assert done.code == 1
+    result = json.loads(done.out)
+    assert [row["method"] for row in result["methods"]] == ["FedAvg on real data"]
+    assert list(result["failed"].values()) == ["RuntimeError: the cable is cut"]
+    assert "FedProx on real data, seed 0 failed: RuntimeError: the cable is cut" in done.err
+
+
+def test_compared_again_nothing_runs_again(fedlgd, monkeypatch):
+    assert compared(fedlgd, "fedavg", seeds=1).code == 0
+
+    def never(*_):
+        raise AssertionError("ran again")
+
+    monkeypatch.setattr("fedlgd.methods.fedavg.FedAvg.site", never)
+    assert compared(fedlgd, "fedavg", seeds=1).code == 0
+
+
+def test_settings_for_one_method_do_not_reach_the_others(fedlgd, tmp_path):
+    done = compared(fedlgd, "fedprox,fednova", "--set=fedprox.mu=0.5", seeds=1)
+    assert done.code == 0, done.err
+    assert "mu = 0.5" in (tmp_path / "out/fedprox/seed0/config.toml").read_text()
+    assert "mu = 0.0" in (tmp_path / "out/fednova/seed0/config.toml").read_text()
+
+
+def test_personalised_methods_are_said_to_be_and_are_never_best(fedlgd):
+    done = compared(fedlgd, "local,pooled,fedavg", seeds=1)
+    rows = {line.split("  ")[0]: line for line in done.out.split("\n\n")[1].splitlines()}
+    best = [name for name, line in rows.items() if "*" in line]
+    assert best == ["FedAvg on real data"]
+    assert "LocalOnly, personalised, on real data" in rows
+
+
+@pytest.mark.parametrize(
+    ("methods", "said"),
+    [
+        ("fedagv", "did you mean 'fedavg'"),
+        ("fedavg+salt", "'salt' can be stacked"),
+        ("fedbn+anchors", "unknown setting 'anchors.per_class'"),
+        ("moon:nu=1", "unknown setting 'nu'"),
+    ],
+)
+def test_a_slip_in_a_method_is_said_before_anything_runs(methods, said, fedlgd, tmp_path):
+    done = compared(fedlgd, methods)
+    assert done.code == 2
+    assert said in done.err
+    assert not (tmp_path / "out").exists()
