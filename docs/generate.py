@@ -33,7 +33,8 @@ def pages() -> dict[Path, str]:
     """Every derived page, by its path."""
     made = {HERE / "settings.md": settings_page()}
     made |= {HERE / "results" / f"{folder.name}.md": results_page(folder) for folder in suites()}
-    made |= {page: filled(page.read_text()) for page in sorted((HERE / "methods").glob("*.md"))}
+    parts = [HERE.parent / "README.md", *sorted((HERE / "methods").glob("*.md"))]
+    made |= {page: filled(page.read_text()) for page in parts}
     return made
 
 
@@ -128,7 +129,7 @@ def markdown(table: Table) -> str:
 def filled(text: str) -> str:
     """A page with the text between its `generated` marks made anew."""
     pattern = re.compile(r"<!-- generated: (\w+) (\S+) -->\n.*?<!-- end -->", re.S)
-    parts = {"settings": _own_settings, "results": _own_results}
+    parts = {"settings": _own_settings, "results": _own_results, "demo": _demo}
     return pattern.sub(lambda m: f"<!-- generated: {m[1]} {m[2]} -->\n{parts[m[1]](m[2])}\n<!-- end -->", text)
 
 
@@ -162,6 +163,14 @@ def _own_results(name: str) -> str:
                 "",
             ]
     return "\n".join(lines).rstrip() or "No stored run yet."
+
+
+def _demo(name: str) -> str:
+    """The table of `fedlgd demo`, from stored runs."""
+    groups = groups_of(RECORDS / name)
+    seeds = ", ".join(str(run.seed) for run in groups[0].runs)
+    rule = f"Accuracy (%) after the last round, seed {seeds}. The headline of a method is its mean over sites."
+    return f"{markdown(accuracy_table(groups))}\n\n{rule}"
 
 
 def unmarked(groups: list[Group]) -> Table:

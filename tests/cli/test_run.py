@@ -96,18 +96,7 @@ def test_in_a_terminal_progress_stays_off_stdout(fedlgd, tmp_path, monkeypatch):
 def test_a_config_file_flags_and_set_meet_in_the_run(fedlgd, tmp_path):
     file = tmp_path / "my.toml"
     file.write_text('rounds = 9\nseed = 4\nmethod = "fedlgd"\n[net]\nwidth = 3\n[data]\nlimit = 30\n')
-    words = [
-        "run",
-        "--config",
-        str(file),
-        "--preset",
-        "quick",
-        "--rounds",
-        "1",
-        "--quiet",
-        "-o",
-        str(tmp_path / "out"),
-    ]
+    words = ["run", "--config", str(file), "--preset=quick", "--rounds=1", "--quiet", "-o", str(tmp_path / "out")]
     words += [f"--set={k}={v}" for k, v in TINY.items() if k not in ("data.limit", "net.width")]
     assert fedlgd(*words).code == 0
     config = resolve(read_toml(tmp_path / "out" / "config.toml"))
@@ -194,17 +183,17 @@ def test_a_warning_is_one_line_too(fedlgd, tmp_path):
 
 
 def test_ctrl_c_saves_says_how_to_go_on_and_going_on_works(fedlgd, digits_home, tmp_path):
-    words = tiny_run(tmp_path / "stopped", rounds=12)
+    words = tiny_run(tmp_path / "stopped", rounds=8)
     process = subprocess.Popen(
         [sys.executable, "-m", "fedlgd", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         heard = ""
-        while "round 1/12" not in heard:
+        while "round 1/8" not in heard:
             line = process.stderr.readline()
             assert line, heard
             heard += line
-        config = resolve({}, TINY | {"rounds": 12})
+        config = resolve({}, TINY | {"rounds": 8})
         with pytest.raises(RunError, match="another process is working in"):
             execute(config, load("builtin-digits", 40, 20), tmp_path / "stopped")
         process.send_signal(signal.SIGINT)
@@ -217,12 +206,12 @@ def test_ctrl_c_saves_says_how_to_go_on_and_going_on_works(fedlgd, digits_home, 
     assert str(tmp_path / "stopped") in err
     go_on = shlex.split(re.search(r"To go on: (.*)$", err, re.M).group(1))
     assert go_on == ["fedlgd", *words]
-    assert 1 <= head(tmp_path / "stopped")["round"] < 12
+    assert 1 <= head(tmp_path / "stopped")["round"] < 8
     rest = fedlgd(*go_on[1:])
     assert rest.code == 0
-    assert "round 1/12" not in rest.err
-    assert "round 12/12" in rest.err
-    assert fedlgd(*tiny_run(tmp_path / "straight", "--quiet", rounds=12)).code == 0
+    assert "round 1/8" not in rest.err
+    assert "round 8/8" in rest.err
+    assert fedlgd(*tiny_run(tmp_path / "straight", "--quiet", rounds=8)).code == 0
     assert everything(tmp_path / "stopped") == everything(tmp_path / "straight")
     assert leftovers(tmp_path / "stopped") == []
 
@@ -259,7 +248,7 @@ def small_demo(monkeypatch):
     settings = {name: values | small for name, values in running.DEMO_METHODS.items()}
     settings["fedlgd"] |= {"refine": {"steps": 1}, "anchors": {"steps": 1, "per_class": 2}}
     monkeypatch.setattr(running, "DEMO_METHODS", settings)
-    monkeypatch.setattr(running, "DEMO_NET", {"name": "convnet", "width": 4, "depth": 2})
+    monkeypatch.setattr(running, "DEMO", {"net": {"name": "convnet", "width": 4, "depth": 2}})
 
 
 def test_the_demo_ends_with_a_table_a_page_and_what_to_try_next(fedlgd, small_demo, tmp_path):

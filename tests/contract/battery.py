@@ -37,7 +37,10 @@ REFINE = {"refine.steps": 2, "refine.selected.every": 2, "refine.selected.count"
 FEW = {"per_class": 2, "virtual_batch": 4}
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "fedlgd-official": ("fedlgd", {"anchors.start": "statistics", "anchors.in_loss": "always", "pull.repeat": True}),
+    "fedlgd-official": (
+        "fedlgd",
+        {"anchors.start": "statistics", "anchors.in_loss": "always", "pull.repeat": True},
+    ),
     "fednova-prox": ("fednova", {"mu": 0.1}),
     "fednova-momentum": ("fednova", {"local.momentum": 0.5}),
     "fedproto-avg-uniform": ("fedproto-avg", {"weigh": "uniform", "train_on": "real"}),

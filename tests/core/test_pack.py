@@ -87,6 +87,13 @@ def test_slashes_in_names_of_trees_and_leaves_do_not_collide():
     assert _alike(message, unpack(SiteState, *pack(message)))
 
 
+@pytest.mark.parametrize(("a", "b"), [("a/b", "a~1b"), ("a~b", "a~0b"), ("~1", "/"), ("~01", "~1")])
+def test_no_two_names_share_a_path(a, b):
+    message = SiteState(trees={"x": {a: torch.ones(1), b: torch.zeros(1)}})
+    assert len(pack(message)[0]) == 2
+    assert _alike(message, unpack(SiteState, *pack(message)))
+
+
 def test_leaves_are_named_by_their_path():
     anchors = VirtualSet(images=torch.rand(2, 3, 4, 4), labels=torch.arange(2), origin="server", round=3)
     tensors, plain = pack(Broadcast(round=4, params={"head.weight": torch.rand(2)}, anchors=anchors))

@@ -95,6 +95,13 @@ def test_crop_reaches_an_eighth_of_the_side_both_ways(side, reach):
     assert {right for _, right in shifts} == set(range(-reach, reach + 1))
 
 
+def test_crop_reaches_an_eighth_of_each_side_of_an_oblong_image():
+    x = torch.arange(1.0, 8 * 32 + 1).view(1, 1, 8, 32)
+    for u, shift in ((0.0, (-1, -4)), (ALMOST_ONE, (1, 4))):
+        value = int(OPERATIONS["crop"]((8, 32), [u, u, 0.0])(x)[0, 0, 4, 16]) - 1
+        assert (value // 32 - 4, value % 32 - 16) == shift
+
+
 def test_cutout_centres_cover_the_image_and_the_square_is_clamped():
     x, covered = torch.ones(1, 1, 8, 8), torch.zeros(8, 8)
     for i in range(9):

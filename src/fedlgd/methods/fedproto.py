@@ -43,13 +43,14 @@ def mean_prototypes(old: Tensor | None, sent: Iterable[Params], weigh: Weigh) ->
     """
     total: Tensor | None = None
     weight: Tensor | None = None
+    dtype = torch.float32
     for upload in sent:
         w = upload["counts"] if weigh == "counts" else (upload["counts"] > 0).to(upload["counts"])
-        here = (w[:, None] * upload["means"]).double()
+        here, dtype = (w[:, None] * upload["means"]).double(), upload["means"].dtype
         total, weight = (here, w.double()) if total is None or weight is None else (total + here, weight + w)
     assert total is not None
     assert weight is not None
-    mean = (total / weight[:, None]).float()
+    mean = (total / weight[:, None]).to(dtype)
     return mean if old is None else torch.where(mean.isnan(), old, mean)
 
 
