@@ -25,7 +25,14 @@ def desk(tmp_path_factory, digits):
     return tmp_path_factory.mktemp("desk")
 
 
+TINY_COMPARE = " --seeds 1" + "".join(
+    f" -s fedlgd.{setting}" for setting in ("refine.steps=1", "anchors.steps=1", "anchors.per_class=2")
+)
+
+
 def shrunk(command: str) -> list[str]:
+    if command.startswith("fedlgd compare"):
+        command += " " + TINY + TINY_COMPARE
     if command.startswith("fedlgd run"):
         command += " " + TINY + (TINY_FEDLGD if "--method fedlgd" in command else "")
     return shlex.split(command)[1:]

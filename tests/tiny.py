@@ -18,8 +18,6 @@ from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.nets.registry import build_net
 
-torch.set_num_threads(1)  # nets this small run several times slower on two, and bits depend on the number
-
 SIDE = 8
 CLASSES = 3
 WIDTH = 4

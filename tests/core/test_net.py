@@ -184,7 +184,6 @@ def test_parts_of_norm_layers_and_all_buffers_are_a_sites_own():
     }
 
 
-@pytest.mark.xfail(strict=True, reason="size counts frozen parameters too, against its own sentence")
 def test_size_counts_trainable_parameters_only():
     assert build_net("tests.nets.own:HalfFrozen", (3, 4, 4), 3).size == 3 * 4 * 4 * 3
 

@@ -59,12 +59,12 @@ def test_the_effective_number_of_steps_of_the_specification():
 
 @pytest.mark.parametrize("momentum", ["0.0", "0.9"])
 def test_directions_of_the_specification(momentum):
-    """One site that did one unit of work more moves the model by its own direction more."""
+    """Beside a site that did one step and went nowhere: half of d_c, times the mean of the work."""
     wanted = V["by_momentum"][momentum]
     x = floats(V["x"])
     for model, a, d in zip(V["clients"], wanted["a_i"], wanted["d_i"], strict=True):
-        got = _serve(x, [floats(model), x], [1.0, 1.0], [a, a])
-        close((x - got) * 2 / a, d)
+        got = _serve(x, [floats(model), x], [1.0, 1.0], [a, 1.0])
+        close((x - got) / ((a + 1) / 2 * 0.5), d)
 
 
 # Work against simulation: a constant gradient enters the model a_c times

@@ -18,7 +18,7 @@ def supervised_contrastive(features: Tensor, labels: Tensor, temperature: float)
 
     P(j): the others with j's label. A member with no positive contributes 0 and counts in the mean.
     """
-    z = F.normalize(features, dim=1)
+    z = F.normalize(features, dim=1, eps=1e-6)
     itself = torch.eye(len(z), dtype=torch.bool)
     similarity = (z @ z.T / temperature).masked_fill(itself, -torch.inf)
     log_p = (similarity - similarity.logsumexp(dim=1, keepdim=True)).masked_fill(itself, 0)
@@ -44,7 +44,7 @@ def mmd_rbf(a: Tensor, b: Tensor, kernels: int = 5) -> Tensor:
     s is the mean squared distance between two different members of the joint set; no gradient goes through it.
     """
     joint = torch.cat([a, b])
-    square = (joint[:, None] - joint[None]).square().sum(2)
+    square = torch.cdist(joint, joint, compute_mode="donot_use_mm_for_euclid_dist").square()
     n = len(joint)
     width = (square.detach().sum() / (n * n - n)).clamp(min=torch.finfo(square.dtype).tiny * 4)
     kernel = torch.stack([torch.exp(-square / (width * 2**i / 4)) for i in range(kernels)]).sum(0)

@@ -122,4 +122,4 @@ class Net:
     @cached_property
     def size(self) -> int:
         """Number of trainable parameters."""
-        return sum(p.numel() for p in self._module.parameters())
+        return sum(p.numel() for p in self._module.parameters() if p.requires_grad)

@@ -17,7 +17,7 @@ class Stream:
         return Stream(self.seed, self.path + path)
 
     def number(self) -> int:
-        """63 bits that belong to this address alone."""
+        """63 bits hashed from the address; torch's CPU generator starts from the low 32 of them."""
         digest = hashlib.blake2b(repr((self.seed, *self.path)).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") >> 1
 

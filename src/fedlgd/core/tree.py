@@ -25,6 +25,14 @@ def scale(a: Params, factor: float) -> Params:
     return _map(lambda v: v * factor, a)
 
 
+def cast(a: Params, like: Params) -> Params:
+    return {k: v.to(like[k].dtype) for k, v in a.items()}
+
+
+def double(a: Params) -> Params:
+    return _map(torch.Tensor.double, a)
+
+
 def zeros(a: Params) -> Params:
     return {k: torch.zeros_like(v) for k, v in a.items()}
 

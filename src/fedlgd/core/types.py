@@ -4,6 +4,7 @@ Everything that leaves a site is an `Update` (or the single `Hello` at enrolment
 Everything that enters a site is a `Broadcast`. To review what a federation discloses, read these three.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -166,5 +167,7 @@ class RoundRecord:
 
     @property
     def accuracy(self) -> float:
-        """Unweighted mean over sites: the headline number."""
+        """Unweighted mean over sites: the headline number; NaN in a round that was not scored."""
+        if not self.scores:
+            return math.nan
         return sum(s.accuracy for s in self.scores.values()) / len(self.scores)

@@ -128,15 +128,16 @@ def from_arrays(
     Images are arrays (n, height, width) or (n, height, width, 3): bytes 0..255, or floats 0..1. Grey images
     become RGB. Labels are whole numbers from 0; `classes` names them ("0", "1", ... when left out).
     """
-    labels = [np.asarray(part[i]).ravel() for part in sites.values() for i in (1, 3)]
-    count = max((int(y.max()) + 1 for y in labels if y.size), default=0)
-    names = tuple(classes) if classes is not None else tuple(str(k) for k in range(count))
-    made = []
     for site, part in sites.items():
         if len(part) != 4:
             raise DataError(f"site {site!r} has {len(part)} arrays; give train_x, train_y, test_x, test_y")
+    labels = {site: (_labels(part[1], site), _labels(part[3], site)) for site, part in sites.items()}
+    count = max((int(y.max()) + 1 for pair in labels.values() for y in pair if len(y)), default=0)
+    names = tuple(classes) if classes is not None else tuple(str(k) for k in range(count))
+    made = []
+    for site, part in sites.items():
         train, test = (
-            LabelledSet(_images(part[i], scale, site), _labels(part[i + 1], site), scale) for i in (0, 2)
+            LabelledSet(_images(x, scale, site), y, scale) for x, y in zip(part[::2], labels[site], strict=True)
         )
         made.append(Site(site, train, test, names))
     return federation(name, made, "arrays given by the user", min_per_class)

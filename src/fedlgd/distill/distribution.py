@@ -139,8 +139,9 @@ def image_gradient(
     """dL/dV of Eq. 1, all classes in one pass."""
     leaf = images.detach().requires_grad_()
     classes = labels.unique()
-    x = torch.cat([transform(leaf[labels == k]) for k, transform in zip(classes, transforms, strict=True)])
-    loss = mean_gap(target, class_means(net(params, x).features, labels, classes))
+    members = [(labels == k).nonzero().flatten() for k in classes]
+    x = torch.cat([transform(leaf[index]) for index, transform in zip(members, transforms, strict=True)])
+    loss = mean_gap(target, class_means(net(params, x).features, labels[torch.cat(members)], classes))
     (gradient,) = torch.autograd.grad(loss, leaf)
     return gradient
 

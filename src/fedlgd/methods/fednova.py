@@ -11,7 +11,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local
-from fedlgd.core.tree import Mean, only, scale, sub
+from fedlgd.core.tree import Mean, cast, double, only, scale, sub
 from fedlgd.core.types import Broadcast, Params, ServerState, Site, SiteState, Update
 from fedlgd.methods import common
 from fedlgd.methods.fedprox import proximal
@@ -73,13 +73,17 @@ class FedNova(common.Averaging):
 
 
 def normalised_average(before: Params, updates: Iterable[Update], trainable: frozenset[str]) -> Params:
-    """theta_t - tau_eff * mean d, tau_eff = mean a, means weighted by p; buffers are averaged as they are."""
+    """theta_t - tau_eff * mean d, tau_eff = mean a, means weighted by p; buffers are averaged as they are.
+
+    In float64, so that equal work gives FedAvg's model and not one that rounds differently.
+    """
     directions, models, work = Mean(), Mean(), Mean()
+    start = double(only(before, trainable))
     for update in updates:
         a = update.trees["nova"]["work"]
-        step = scale(sub(only(before, trainable), only(update.params, trainable)), 1 / float(a))
+        step = scale(sub(start, double(only(update.params, trainable))), 1 / float(a))
         directions.add(step, update.weight)
         models.add(update.params, update.weight)
         work.add({"a": a}, update.weight)
     moved = scale(directions.value(), float(work.value()["a"]))
-    return {**models.value(), **sub(only(before, trainable), moved)}
+    return {**models.value(), **cast(sub(start, moved), before)}

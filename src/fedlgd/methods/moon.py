@@ -25,13 +25,18 @@ def model_contrastive(z: Tensor, z_global: Tensor, z_previous: Tensor, temperatu
 
 
 class Projected(nn.Module):
-    """The original's head: features -> MLP -> 256, on which both the term and the classifier work."""
+    """The original's head: features -> MLP -> 256, on which both the term and the classifier work.
+
+    It takes the place of the classifier that the body calls `head`.
+    """
 
     def __init__(self, body: nn.Module, shape: tuple[int, int, int], outputs: int, width: int = 256) -> None:
         super().__init__()
-        self.body = body
         with torch.no_grad():
-            d = body(torch.zeros(1, *shape))[0].shape[1]
+            d = body.eval()(torch.zeros(1, *shape))[0].shape[1]
+        self.body = body.train()
+        if hasattr(body, "head"):
+            body.head = nn.Identity()
         self.projection = nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.Linear(d, width))
         self.classifier = nn.Linear(width, outputs)
 

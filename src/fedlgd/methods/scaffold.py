@@ -71,7 +71,8 @@ class Scaffold(common.Averaging):
             c = add(before.trees["variate"], scale(changes.value(), share))
             params = models.value()
             if self.server_lr != 1:
-                params = add(before.params, scale(sub(params, before.params), self.server_lr))
+                old, new = only(before.params, net.trainable), only(params, net.trainable)
+                params = {**params, **add(old, scale(sub(new, old), self.server_lr))}
             return replace(before, params=params, trees={**before.trees, "variate": c})
 
         return common.aggregate(self, state, updates, net, combine)
