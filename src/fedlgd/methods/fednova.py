@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from fedlgd.core.errors import SettingError
 from fedlgd.core.net import Net
@@ -14,8 +13,7 @@ from fedlgd.core.train import Local
 from fedlgd.core.tree import Mean, cast, double, only, scale, sub
 from fedlgd.core.types import Broadcast, Params, ServerState, Site, SiteState, Update
 from fedlgd.methods import common
-from fedlgd.methods.fedprox import proximal
-from fedlgd.methods.objective import Batch
+from fedlgd.methods.fedprox import proximal_terms
 from fedlgd.methods.registry import register
 
 
@@ -58,10 +56,8 @@ class FedNova(common.Averaging):
     broadcast = common.broadcast
 
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
-        def near(w: Params, batch: Batch) -> Tensor:
-            return proximal(w, msg.params, self.mu, net.trainable)
-
-        trained, state = common.train(self, msg, state, site, net, rng, [near] if self.mu else [])
+        terms = proximal_terms(msg.params, self.mu, net)
+        trained, state = common.train(self, msg, state, site, net, rng, terms)
         work = torch.tensor(local_work(trained.steps, self.local, self.mu), dtype=torch.float64)
         return replace(common.update(site, state, trained), trees={"nova": {"work": work}}), state
 

@@ -12,13 +12,22 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.tree import only, sqnorm, sub
 from fedlgd.core.types import Broadcast, Params, Site, SiteState, Update
 from fedlgd.methods import common
-from fedlgd.methods.objective import Batch
+from fedlgd.methods.objective import Batch, Term
 from fedlgd.methods.registry import register
 
 
 def proximal(w: Params, start: Params, mu: float, trainable: frozenset[str]) -> Tensor:
     """mu/2 ||w - theta_t||^2 over the trainable parameters."""
     return mu / 2 * sqnorm(sub(only(w, trainable), only(start, trainable)))
+
+
+def proximal_terms(start: Params, mu: float, net: Net) -> list[Term]:
+    """The proximal term for a step, or nothing at mu = 0."""
+
+    def near(w: Params, batch: Batch) -> Tensor:
+        return proximal(w, start, mu, net.trainable)
+
+    return [near] if mu else []
 
 
 @register
@@ -43,10 +52,7 @@ class FedProx(common.Averaging):
     broadcast = common.broadcast
 
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
-        def near(w: Params, batch: Batch) -> Tensor:
-            return proximal(w, msg.params, self.mu, net.trainable)
-
-        terms = [near] if self.mu else []
+        terms = proximal_terms(msg.params, self.mu, net)
         trained, state = common.train(self, msg, state, site, net, rng, terms)
         return common.update(site, state, trained), state
 
