@@ -13,7 +13,6 @@ import torch
 from fedlgd.data import builtin, render
 from fedlgd.data.federation import Federation
 
-
 torch.set_num_threads(1)  # nets this small run several times slower on two, and bits depend on the number
 
 

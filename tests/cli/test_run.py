@@ -183,19 +183,19 @@ def test_a_warning_is_one_line_too(fedlgd, tmp_path):
 
 
 def test_ctrl_c_saves_says_how_to_go_on_and_going_on_works(fedlgd, digits_home, tmp_path):
-    words = tiny_run(tmp_path / "stopped", rounds=8)
+    words = tiny_run(tmp_path / "stopped", rounds=12)
+    config, data = resolve({}, TINY | {"rounds": 12}), load("builtin-digits", 40, 20)
     process = subprocess.Popen(
         [sys.executable, "-m", "fedlgd", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         heard = ""
-        while "round 1/8" not in heard:
+        while "round 1/12" not in heard:
             line = process.stderr.readline()
             assert line, heard
             heard += line
-        config = resolve({}, TINY | {"rounds": 8})
         with pytest.raises(RunError, match="another process is working in"):
-            execute(config, load("builtin-digits", 40, 20), tmp_path / "stopped")
+            execute(config, data, tmp_path / "stopped")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     finally:
@@ -206,12 +206,12 @@ def test_ctrl_c_saves_says_how_to_go_on_and_going_on_works(fedlgd, digits_home, 
     assert str(tmp_path / "stopped") in err
     go_on = shlex.split(re.search(r"To go on: (.*)$", err, re.M).group(1))
     assert go_on == ["fedlgd", *words]
-    assert 1 <= head(tmp_path / "stopped")["round"] < 8
+    assert 1 <= head(tmp_path / "stopped")["round"] < 12
     rest = fedlgd(*go_on[1:])
     assert rest.code == 0
-    assert "round 1/8" not in rest.err
-    assert "round 8/8" in rest.err
-    assert fedlgd(*tiny_run(tmp_path / "straight", "--quiet", rounds=8)).code == 0
+    assert "round 1/12" not in rest.err
+    assert "round 12/12" in rest.err
+    assert fedlgd(*tiny_run(tmp_path / "straight", "--quiet", rounds=12)).code == 0
     assert everything(tmp_path / "stopped") == everything(tmp_path / "straight")
     assert leftovers(tmp_path / "stopped") == []
 

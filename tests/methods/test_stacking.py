@@ -193,6 +193,14 @@ def test_noise_images_are_in_every_epoch_and_never_move(name, fits):
     assert label(_tiny(name, NOISE)) != label(_tiny(name)) != label(_tiny(name, ANCHORS))
 
 
+@pytest.mark.parametrize("name", [name for name in AVERAGING if name != "fednova"])
+def test_a_methods_own_term_still_acts_beside_noise_images(name):
+    plan = Plan(rounds=2, evaluate_every=2)
+    a, b = (_run(method, plan) for method in (_tiny(name, NOISE, STRONG[name]), _tiny("fedavg", NOISE)))
+    assert tiny.equal(a.states[0].params, b.states[0].params)
+    assert not tiny.equal(a.states[2].params, b.states[2].params)
+
+
 def test_noise_images_are_plain_members_of_the_batches():
     """FedAvg on the union of both sets, bit for bit."""
     net, method = tiny.net(), _tiny("fedavg", NOISE)

@@ -235,14 +235,12 @@ def test_changed_data_is_refused(part, what, half, data):
 POOLED = config(method("pooled"), net=FAST_NET)
 
 
-@pytest.mark.xfail(strict=True, reason="the digest of pooled data leaves out the test images of all sites but one")
 def test_changed_test_images_are_refused_where_sites_are_pooled(data, tmp_path):
     run_until(0, POOLED, data, tmp_path / "out")
     *rest, last = data.sites
     refused(tmp_path / "out", POOLED, Federation(data.name, (*rest, changed(last, "test", "pixel"))))
 
 
-@pytest.mark.xfail(strict=True, reason="sites are pooled in the order given, so that order changes the run")
 def test_the_order_of_sites_does_not_matter_where_sites_are_pooled(data, tmp_path):
     run_until(0, POOLED, data, tmp_path / "out")
     execute(POOLED, Federation(data.name, data.sites[::-1]), tmp_path / "out")

@@ -25,7 +25,7 @@ from fedlgd.runs.runner import Result, default_folder, execute
 
 DEMO_METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg", "train_on": "virtual"},
-    "fedlgd": {"method": "fedlgd"},
+    "fedlgd": {"method": "fedlgd", "anchors": {"steps": 20}},
 }
 DEMO = {"net": {"name": "convnet", "width": 32}, "evaluate_every": 3}
 DEMO_NOTE = (

@@ -64,7 +64,7 @@ class Net:
     def _fresh(self, seed: int = 0) -> nn.Module:
         """A new module; the global random state is left as it was."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             return self._build(self._outputs)
 
     def __call__(self, params: Params, x: Tensor) -> Output:
@@ -114,7 +114,7 @@ class Net:
     @cached_property
     def own(self) -> frozenset[str]:
         """What FedBN leaves at a site: parameters of norm layers, and all buffers."""
-        norms = (nn.GroupNorm, nn.LayerNorm, nn.modules.batchnorm._NormBase)
+        norms = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
         modules = [(n, m) for n, m in self._module.named_modules() if isinstance(m, norms)]
         inside = {f"{name}.{leaf}" for name, m in modules for leaf, _ in m.named_parameters()}
         return frozenset(inside | {name for name, _ in self._module.named_buffers()})

@@ -52,7 +52,7 @@ def sgd(net: Net, start: Params, n: int, objective: Objective, how: Local, rng: 
     velocity: list[Tensor] = []
     losses: list[Tensor] = []
     with net.training(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(rng.at("noise").number())
+        torch.default_generator.manual_seed(rng.at("noise").number())
         for index in batches(n, how, rng.generator("shuffle")):
             loss = objective(w, index)
             grads = torch.autograd.grad(loss, leaves, materialize_grads=True)

@@ -46,7 +46,8 @@ class Federation:
     @cached_property
     def digest(self) -> str:
         """A hash of every site's name, images, labels and scaling; the order of sites does not matter."""
-        parts = [f"{name}:{site_digest(site)}" for name, site in self.by_name.items()]
+        judges = {f"judge {site.name}": site for site in self.judges}
+        parts = [f"{name}:{site_digest(site)}" for name, site in sorted((self.by_name | judges).items())]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
 
@@ -194,10 +195,10 @@ def _subset(data: LabelledSet, size: int, classes: int, rng: Stream) -> Labelled
 
 def pooled(whole: Federation) -> Federation:
     """All training images at one site; the model is still scored at every original site."""
-    parts = [site.train for site in whole.sites]
+    parts = [site.train for site in whole.by_name.values()]
     if len({(part.scale, part.x.dtype) for part in parts}) > 1:
         parts = [part.take(slice(None)) for part in parts]
     train = LabelledSet(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]), parts[0].scale)
-    test = whole.sites[0].test
+    test = whole.tested[0].test
     together = Site("all sites together", train, test, whole.classes, "training images of all sites")
     return Federation(whole.name, (together,), whole.note, whole.sites)

@@ -38,7 +38,7 @@ def _synthesise(z: Tensor, shape: tuple[int, int, int], generator: Generator) ->
     style = F.leaky_relu(z @ _weight(generator, LATENT, LATENT), 0.2)
     x = torch.randn(1, CHANNELS, 4, 4, generator=generator).expand(len(z), -1, -1, -1)
     image = torch.zeros(len(z), shape[0], 4, 4)
-    for level in range(math.ceil(math.log2(max(shape[1:]) / 4)) + 1):
+    for level in range(max(1, math.ceil(math.log2(max(shape[1:]) / 4)) + 1)):
         if level:
             x, image = _double(x), _double(image)
         x = F.leaky_relu(_modulated(x, style, _kernel(generator, CHANNELS), generator), 0.2)

@@ -15,7 +15,7 @@ from fedlgd.methods.registry import register
 @register
 @dataclass(frozen=True, kw_only=True)
 class FedBN(common.Training):
-    """FedAvg over every parameter but those of norm layers, and no buffers: a site keeps these for itself.
+    r"""theta_c = (shared, own_c):  shared_{t+1} = sum_c p_c shared_c; norm layers and buffers, own_c, stay at c.
 
     Each site is scored with the shared model and its own norm layers: personalised accuracy.
     """

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import check
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local
@@ -46,10 +46,9 @@ class FedNova(common.Averaging):
     mu: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.mu < 0 or (self.mu and self.local.momentum):
-            raise SettingError(
-                f"mu is {self.mu} and local.momentum {self.local.momentum}; use mu >= 0, and one of the two at most"
-            )
+        check(self.mu >= 0, "mu", self.mu, "use 0 (no proximal term) or a positive weight")
+        both = self.mu > 0 and self.local.momentum > 0
+        check(not both, "mu", self.mu, f"with local.momentum={self.local.momentum} set; use one of the two")
 
     enrol = common.enrol
     start = common.start

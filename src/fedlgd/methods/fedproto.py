@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import check
 from fedlgd.core.losses import class_means
 from fedlgd.core.meter import phase
 from fedlgd.core.net import Net
@@ -95,7 +95,7 @@ class FedProtoLocal(common.Training):
     weigh: Weigh = "counts"
 
     def __post_init__(self) -> None:
-        _check(self.weight)
+        check(self.weight >= 0, "weight", self.weight, "use 0 (no prototypes) or a positive weight such as 1")
 
     enrol = common.join
 
@@ -122,7 +122,7 @@ class FedProtoLocal(common.Training):
 @register
 @dataclass(frozen=True, kw_only=True)
 class FedProtoAvg(common.Averaging):
-    r"""FedProto's loss with FedAvg's average: one global model, comparable with the other methods.
+    r"""CE + lambda * MSE(psi(x), C_y), then theta_{t+1} = sum_c p_c theta_c: one global model.
 
     weight: lambda; 0 is FedAvg. weigh: prototypes averaged by "counts" of images, or "uniform".
     """
@@ -134,7 +134,7 @@ class FedProtoAvg(common.Averaging):
     weigh: Weigh = "counts"
 
     def __post_init__(self) -> None:
-        _check(self.weight)
+        check(self.weight >= 0, "weight", self.weight, "use 0 (no prototypes) or a positive weight such as 1")
 
     enrol = common.enrol
     start = common.start
@@ -154,8 +154,3 @@ class FedProtoAvg(common.Averaging):
             return replace(after, trees=_renewed(before, uploads, self.weigh))
 
         return common.aggregate(self, state, updates, net, combine)
-
-
-def _check(weight: float) -> None:
-    if weight < 0:
-        raise SettingError(f"weight is {weight}; use 0 (no prototypes) or a positive weight such as 1.0")

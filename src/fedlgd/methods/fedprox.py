@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import check
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.tree import only, sqnorm, sub
@@ -44,8 +44,7 @@ class FedProx(common.Averaging):
     mu: float = 0.01
 
     def __post_init__(self) -> None:
-        if self.mu < 0:
-            raise SettingError(f"mu is {self.mu}; use 0 (FedAvg) or a positive weight such as 0.01")
+        check(self.mu >= 0, "mu", self.mu, "use 0 (FedAvg) or a positive weight such as 0.01")
 
     enrol = common.enrol
     start = common.start

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import check
 from fedlgd.core.net import Net, Output
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Broadcast, Params, Site, SiteState, Update
@@ -62,8 +62,8 @@ class Moon(common.Averaging):
     head: bool = False
 
     def __post_init__(self) -> None:
-        if self.mu < 0 or self.temperature <= 0:
-            raise SettingError(f"mu is {self.mu} and temperature {self.temperature}; use mu >= 0, temperature > 0")
+        check(self.mu >= 0, "mu", self.mu, "use 0 (FedAvg) or a positive weight such as 1")
+        check(self.temperature > 0, "temperature", self.temperature, "use a positive one such as 0.5")
 
     def adapt(self, net: Net) -> Net:
         if not self.head:

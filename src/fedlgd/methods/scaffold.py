@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import SettingError, check
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.tree import Mean, add, dot, only, scale, sub, zeros
@@ -34,8 +34,7 @@ class Scaffold(common.Averaging):
     def __post_init__(self) -> None:
         if self.local.momentum or self.local.weight_decay:
             raise SettingError("scaffold needs plain SGD: set local.momentum=0 and local.weight_decay=0")
-        if self.server_lr <= 0:
-            raise SettingError(f"server_lr is {self.server_lr}; use a positive step such as 1.0")
+        check(self.server_lr > 0, "server_lr", self.server_lr, "use a positive step such as 1.0")
 
     enrol = common.enrol
 

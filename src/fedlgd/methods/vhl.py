@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import check
 from fedlgd.core.losses import supervised_contrastive
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
@@ -37,7 +37,8 @@ class VHL(common.Training):
     r"""CE(batch) + alpha CE(V, y + K) + a SupCon(batch + V, V detached) + b SupCon(V), V the shared virtual images.
 
     labels: "extra" (V has labels K..2K-1 and the head 2K outputs) or "patch" (V keeps 0..K-1).
-    source: "style", an untrained style generator, or "noise", upsampled class noise; made once, from one seed.
+    per_class: virtual images a class. source: "style", an untrained style generator, or "noise", upsampled class
+    noise; made once, from the run's seed, for all sites.
     alpha, align (a), spread (b): weights; all 0 with "patch" is FedAvg. virtual_batch: images of V in each step.
     """
 
@@ -55,13 +56,10 @@ class VHL(common.Training):
 
     def __post_init__(self) -> None:
         for name in ("per_class", "virtual_batch"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name} is {getattr(self, name)}; use 1 or more")
+            check(getattr(self, name) >= 1, name, getattr(self, name), "use 1 or more")
         for name in ("alpha", "align", "spread"):
-            if getattr(self, name) < 0:
-                raise SettingError(f"{name} is {getattr(self, name)}; use 0 (off) or a positive weight")
-        if self.temperature <= 0:
-            raise SettingError(f"temperature is {self.temperature}; use a positive one such as 0.07")
+            check(getattr(self, name) >= 0, name, getattr(self, name), "use 0 (off) or a positive weight")
+        check(self.temperature > 0, "temperature", self.temperature, "use a positive one such as 0.07")
 
     def adapt(self, net: Net) -> Net:
         return net.widened(2 * net.classes) if self.labels == "extra" else net

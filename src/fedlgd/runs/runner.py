@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fedlgd import __version__
+from fedlgd.core.errors import FedlgdError
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Params, RoundRecord, VirtualSet
@@ -55,6 +56,8 @@ class Result:
     @cached_property
     def model(self) -> nn.Module:
         """The trained network as an ordinary module in eval mode: images -> (features, logits)."""
+        if self.personal:
+            raise FedlgdError("this method has no global model; result.personal has each site's own weights")
         return self.net.module(self.params)
 
 
