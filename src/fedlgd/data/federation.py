@@ -45,9 +45,8 @@ class Federation:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of every site's name, images, labels and scaling; the order of sites does not matter."""
-        judges = {f"judge {site.name}": site for site in self.judges}
-        parts = [f"{name}:{site_digest(site)}" for name, site in sorted((self.by_name | judges).items())]
+        """A hash of every site's name, images, labels and scaling; their order does not matter, nor pooling."""
+        parts = [f"{site.name}:{site_digest(site)}" for site in self.tested]
         return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
 
 

@@ -126,7 +126,7 @@ def _pooled(config: Config, federation: Federation, net: Net) -> Federation:
     if method.train_on == "virtual":
         sets = {s.name: distil(s, net, method.distil, root.at("enrol", s.name, "distil")) for s in federation.sites}
         sites = tuple(replace(site, train=sets[site.name].data) for site in federation.sites)
-        federation = replace(federation, sites=sites)
+        return replace(pooled(replace(federation, sites=sites)), judges=federation.sites)
     return pooled(federation)
 
 
