@@ -28,8 +28,8 @@ HERE = Path(__file__).parent
 RECORDS = HERE / "results" / "records"
 RULE = (
     "Accuracy (%) after the last round; mean over seeds ± standard deviation; `mean` is unweighted over sites,",
-    "`spread` the best site minus the worst. The best of each column is bold; personalised methods, scored with each",
-    "site's own model, and pooled data do not compete with the others.",
+    "`spread` the best site minus the worst. The best of each column is bold; personalised methods, scored with",
+    "each site's own model, and pooled data do not compete with the others.",
 )
 KEPT = ("config.toml", "manifest.json", "records.jsonl")
 

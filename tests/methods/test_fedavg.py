@@ -1,7 +1,9 @@
 """FedAvg: what sites train on and what the server does."""
 
+import pytest
 import torch
 
+from fedlgd.core.errors import SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import batches
 from fedlgd.core.types import Broadcast, ServerState, SiteState, Update
@@ -32,6 +34,12 @@ def test_real_images_are_trained_on_as_scaled_network_input():
     assert state.virtual is None
     assert hello.counts.tolist() == [6, 6, 6]
     assert update.weight == 18
+
+
+def test_images_that_are_neither_real_nor_virtual_are_refused():
+    site, net = tiny.federation().by_name["ape"], tiny.net()
+    with pytest.raises(SettingError, match=r"train_on is vrtual; use 'real' or 'virtual'"):
+        FedAvg(train_on="vrtual").enrol(site, net, Stream(0))
 
 
 def test_virtual_training_never_touches_real_images():

@@ -5,11 +5,12 @@ A method that averages models may hold anchors: `anchors.per_class` above 0 swit
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from fedlgd.core.errors import check
 from fedlgd.core.meter import phase
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
@@ -54,6 +55,7 @@ class Averaging(Training):
 
 def join(method: Training, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
     """A site joins with its real images, or distils its first virtual set."""
+    check(method.train_on in get_args(TrainOn), "train_on", method.train_on, "use 'real' or 'virtual'")
     state = SiteState()
     if method.train_on == "virtual":
         state = SiteState(virtual=distil(site, net, method.distil, rng.at("distil")))

@@ -39,7 +39,8 @@ class VHL(common.Training):
     labels: "extra" (V has labels K..2K-1 and the head 2K outputs) or "patch" (V keeps 0..K-1).
     per_class: virtual images a class. source: "style", an untrained style generator, or "noise", upsampled class
     noise; made once, from the run's seed, for all sites.
-    alpha, align (a), spread (b): weights; all 0 with "patch" is FedAvg. virtual_batch: images of V in each step.
+    alpha, align (a), spread (b): weights; all 0 with "patch" is FedAvg. temperature: of both SupCon terms.
+    virtual_batch: images of V in each step.
     """
 
     name: ClassVar[str] = "vhl"
