@@ -48,7 +48,7 @@ def _options(
 @app.command(epilog="Example: fedlgd demo")
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the demo's runs.")] = Path("runs/demo"),
-    rounds: Annotated[int, typer.Option(help="Rounds of each method.")] = 25,
+    rounds: Annotated[int, typer.Option(help="Rounds of each method.")] = 20,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     threads: Threads = 1,
     json: Json = False,
