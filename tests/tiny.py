@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlgd.core import losses
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params, RoundRecord, ServerState, Site
@@ -41,6 +42,11 @@ FEDLGD = {
     "anchors.selected.every": 2,
     "anchors.selected.count": 2,
 }
+
+
+def cross_entropy(net: Net, params: Params, batch: LabelledSet) -> Tensor:
+    """Of a batch under a model."""
+    return losses.cross_entropy(net(params, batch.x).logits, batch.y)
 
 
 def federation(

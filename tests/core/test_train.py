@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from fedlgd.core.errors import SettingError
-from fedlgd.core.losses import cross_entropy
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, Objective, batches, sgd
@@ -20,7 +19,7 @@ from tests.vectors import vector
 
 def _objective(net: Net, data: LabelledSet) -> Objective:
     def objective(w: Params, index: Tensor) -> Tensor:
-        return cross_entropy(net, w, data.take(index))
+        return tiny.cross_entropy(net, w, data.take(index))
 
     return objective
 
@@ -66,7 +65,7 @@ def test_steps_and_mean_loss_are_reported():
     data, seen = tiny.labelled(net, per_class=3), []
 
     def objective(w: Params, index: Tensor) -> Tensor:
-        loss = cross_entropy(net, w, data.take(index))
+        loss = tiny.cross_entropy(net, w, data.take(index))
         seen.append(loss.item())
         return loss
 
@@ -100,7 +99,7 @@ def test_one_plain_step_moves_against_the_gradient():
     net = tiny.net()
     data, start = tiny.labelled(net), tiny.params(net)
     leaves = {k: v.clone().requires_grad_() for k, v in start.items()}
-    gradient = torch.autograd.grad(cross_entropy(net, leaves, data), list(leaves.values()))
+    gradient = torch.autograd.grad(tiny.cross_entropy(net, leaves, data), list(leaves.values()))
     got = sgd(net, start, len(data), _objective(net, data), Local(batch=100, lr=0.5), Stream(0)).params
     for (name, value), g in zip(start.items(), gradient, strict=True):
         torch.testing.assert_close(got[name], value - 0.5 * g)

@@ -13,7 +13,6 @@ from fontTools.ttLib import TTFont
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.evaluate import score
-from fedlgd.core.losses import cross_entropy
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, sgd
 from fedlgd.core.types import LabelledSet
@@ -22,6 +21,7 @@ from fedlgd.data.builtin import BANDS, MNIST, RECIPES, bands, builtin_digits, sh
 from fedlgd.data.federation import Federation
 from fedlgd.data.home import data_home, kept, package_file
 from fedlgd.nets.registry import build_net
+from tests import tiny
 
 SITES = ("mnist", "scans", "photos", "fonts", "street")
 SIZES = {"scans": (1400, 397)}
@@ -65,7 +65,7 @@ def accuracy(digits: Federation, one_thread: None) -> Callable[[str], dict[str, 
             net,
             net.init(Stream(0)),
             len(train),
-            lambda w, index: cross_entropy(net, w, train.take(index)),
+            lambda w, index: tiny.cross_entropy(net, w, train.take(index)),
             how,
             Stream(0),
         )

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedlgd.core.losses import cross_entropy
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, batches, sgd
@@ -137,7 +136,7 @@ def test_a_regularised_epoch(repeat):
 def test_local_sgd_is_torchs(momentum, decay):
     net, params, data = _setting(3)
     how, rng = Local(epochs=3, batch=4, lr=0.1, momentum=momentum, weight_decay=decay), Stream(4)
-    got = sgd(net, params, 9, lambda w, index: cross_entropy(net, w, data.take(index)), how, rng).params
+    got = sgd(net, params, 9, lambda w, index: tiny.cross_entropy(net, w, data.take(index)), how, rng).params
     leaves = {k: v.clone().requires_grad_() for k, v in params.items()}
     optimiser = torch.optim.SGD(leaves.values(), lr=0.1, momentum=momentum, weight_decay=decay)
     for index in batches(9, how, rng.generator("shuffle")):

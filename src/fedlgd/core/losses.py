@@ -4,13 +4,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedlgd.core.net import Net
-from fedlgd.core.types import LabelledSet, Params
 
-
-def cross_entropy(net: Net, params: Params, batch: LabelledSet) -> Tensor:
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """mean_i -log softmax(f(x_i))[y_i]"""
-    return F.cross_entropy(net(params, batch.x).logits, batch.y)
+    return F.cross_entropy(logits, labels)
 
 
 def supervised_contrastive(features: Tensor, labels: Tensor, temperature: float) -> Tensor:

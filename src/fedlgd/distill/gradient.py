@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedlgd.core import meter
+from fedlgd.core.losses import cross_entropy
 from fedlgd.core.net import Net
 from fedlgd.core.tree import scale, sub
 from fedlgd.core.types import Params, VirtualSet
@@ -46,7 +46,7 @@ def image_gradient(
     """dDist(grad_theta CE_mean(images), target)/d images, and Dist itself."""
     leaf = images.detach().requires_grad_()
     weights = {n: p.detach().requires_grad_(n in names) for n, p in params.items()}
-    loss = F.cross_entropy(net(weights, leaf).logits, labels)
+    loss = cross_entropy(net(weights, leaf).logits, labels)
     gradients = torch.autograd.grad(loss, [weights[n] for n in names], create_graph=True, materialize_grads=True)
     dist = distance(list(gradients), target)
     (gradient,) = torch.autograd.grad(dist, leaf)

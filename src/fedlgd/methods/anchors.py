@@ -10,10 +10,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedlgd.core.errors import SettingError, check
-from fedlgd.core.losses import class_means, mean_gap, mmd_rbf, supervised_contrastive
+from fedlgd.core.losses import class_means, cross_entropy, mean_gap, mmd_rbf, supervised_contrastive
 from fedlgd.core.meter import phase
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
@@ -152,7 +151,7 @@ def anchored(
         out = net(w, x)
         rows = torch.cat([torch.arange(m), m + drawn])
         batch = Batch(x[rows], y[rows], out.features[rows])
-        ce = F.cross_entropy(out.logits[rows], batch.y)
+        ce = cross_entropy(out.logits[rows], batch.y)
         return ce + added(terms, w, batch) + pull.weight * _pull(pull, out.features, y, rows, m)
 
     return loss

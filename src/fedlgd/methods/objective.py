@@ -6,8 +6,8 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from fedlgd.core.losses import cross_entropy
 from fedlgd.core.net import Net
 from fedlgd.core.train import Objective
 from fedlgd.core.types import LabelledSet, Params
@@ -60,6 +60,6 @@ def plain(net: Net, data: Source, terms: Sequence[Term] = ()) -> Objective:
     def loss(w: Params, index: Tensor) -> Tensor:
         part = data.take(index)
         out = net(w, part.x)
-        return F.cross_entropy(out.logits, part.y) + added(terms, w, Batch(part.x, part.y, out.features))
+        return cross_entropy(out.logits, part.y) + added(terms, w, Batch(part.x, part.y, out.features))
 
     return loss

@@ -6,10 +6,9 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fedlgd.core.errors import check
-from fedlgd.core.losses import supervised_contrastive
+from fedlgd.core.losses import cross_entropy, supervised_contrastive
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import (
@@ -107,7 +106,7 @@ class VHL(common.Training):
         offset = net.classes if self.labels == "extra" else 0
         together = torch.cat([batch.features, out.features.detach()]), torch.cat([batch.y, virtual.y])
         return (
-            self.alpha * F.cross_entropy(out.logits, virtual.y + offset)
+            self.alpha * cross_entropy(out.logits, virtual.y + offset)
             + self.align * supervised_contrastive(*together, self.temperature)
             + self.spread * supervised_contrastive(out.features, virtual.y, self.temperature)
         )
