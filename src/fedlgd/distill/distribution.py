@@ -108,12 +108,13 @@ def match(
 ) -> Tensor:
     """Images after `how.steps` of SGD on Eq. 1; every step and class draws its own augmentation."""
     classes = labels.unique()
+    members = [real.of_class(int(k)) for k in classes]
     images, velocity = images.clone(), torch.zeros_like(images)
     with phase("distil"):
         for step in track("distil", how.steps):
             params = params_at(step)
             transforms = _draw_transforms(classes, how, net.shape[1:], rng.at("augment", step))
-            batches = _draw_real(real, classes, how.real_per_class, rng.at("real", step))
+            batches = _draw_real(members, how.real_per_class, rng.at("real", step))
             target = real_means(net, params, real, batches, transforms)
             gradient = image_gradient(net, params, images, labels, target, transforms)
             velocity = how.momentum * velocity + gradient
@@ -161,11 +162,10 @@ def _draw_transforms(classes: Tensor, how: Distil, sides: Sides, rng: Stream) ->
     return [draw(how.augment, sides, generator) for _ in classes]
 
 
-def _draw_real(real: LabelledSet, classes: Tensor, count: int, rng: Stream) -> list[Tensor]:
-    """Without replacement; a class with no more than `count` images is taken whole."""
+def _draw_real(members: list[Tensor], count: int, rng: Stream) -> list[Tensor]:
+    """From each class without replacement; one with no more than `count` images is taken whole."""
     generator = rng.generator()
-    pools = [real.of_class(int(k)) for k in classes]
     return [
         pool if len(pool) <= count else pool[torch.randperm(len(pool), generator=generator)[:count]]
-        for pool in pools
+        for pool in members
     ]
