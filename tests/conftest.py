@@ -23,7 +23,7 @@ def digits() -> Iterator[Federation]:
     key = hashlib.blake2b(sources.encode(), digest_size=6).hexdigest()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDLGD_DATA", str(Path(tempfile.gettempdir(), f"fedlgd-tests-{os.getuid()}-{key}")))
-        yield builtin.builtin_digits()
+        yield builtin.BuiltinDigits().open()
 
 
 @pytest.fixture

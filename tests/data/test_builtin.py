@@ -17,7 +17,7 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, sgd
 from fedlgd.core.types import LabelledSet
 from fedlgd.data import builtin, render
-from fedlgd.data.builtin import BANDS, MNIST, RECIPES, bands, builtin_digits, share
+from fedlgd.data.builtin import BANDS, MNIST, RECIPES, BuiltinDigits, bands, share
 from fedlgd.data.federation import Federation
 from fedlgd.data.home import data_home, kept, package_file
 from fedlgd.nets.registry import build_net
@@ -155,14 +155,14 @@ def test_a_renderer_draws_as_many_as_asked_and_the_same_for_the_same_generator(d
 
 def test_made_again_elsewhere_it_has_the_same_bits(digits, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDLGD_DATA", str(tmp_path))
-    assert builtin_digits().digest == digits.digest
+    assert BuiltinDigits().open().digest == digits.digest
     assert len(list(tmp_path.rglob("*.npz"))) == len(SITES)
 
 
 def test_what_was_made_is_read_the_next_time(only_scans, monkeypatch):
-    made = builtin_digits().digest
+    made = BuiltinDigits().open().digest
     monkeypatch.setattr(builtin, "_table", lambda *_: pytest.fail("made again"))
-    assert builtin_digits().digest == made
+    assert BuiltinDigits().open().digest == made
 
 
 @pytest.mark.parametrize(
@@ -175,20 +175,20 @@ def test_what_was_made_is_read_the_next_time(only_scans, monkeypatch):
     ids=["truncated", "one bit", "empty"],
 )
 def test_a_damaged_file_is_made_again(only_scans, damage, caplog):
-    made = builtin_digits().digest
+    made = BuiltinDigits().open().digest
     good = only_scans.read_bytes()
     only_scans.write_bytes(damage(good))
-    assert builtin_digits().digest == made
+    assert BuiltinDigits().open().digest == made
     assert only_scans.read_bytes() == good
     assert "damaged" in caplog.text
 
 
 def test_a_home_that_cannot_be_written_is_no_obstacle(only_scans, tmp_path, monkeypatch, caplog):
-    made = builtin_digits().digest
+    made = BuiltinDigits().open().digest
     (tmp_path / "file").touch()
     monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "file" / "home"))
     with caplog.at_level(logging.WARNING):
-        assert builtin_digits().digest == made
+        assert BuiltinDigits().open().digest == made
     assert "set FEDLGD_DATA to a directory that can be written" in caplog.text
 
 

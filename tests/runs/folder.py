@@ -10,9 +10,10 @@ from safetensors.numpy import load
 
 from fedlgd.core.types import Params, RoundRecord
 from fedlgd.data.federation import Federation
+from fedlgd.data.registry import DataChoice
 from fedlgd.engines.loop import Plan
 from fedlgd.methods.registry import find
-from fedlgd.runs.config import Config, DataChoice
+from fedlgd.runs.config import Config
 from fedlgd.runs.runner import Listener, Result, execute
 from tests import tiny
 

@@ -145,8 +145,8 @@ def test_the_method_of_set_wins_over_the_flag_and_the_file(monkeypatch, tmp_path
 @pytest.mark.parametrize("key", ["net", "data"])
 def test_a_name_alone_does_not_drop_the_other_settings_of_its_section(monkeypatch, tmp_path, key):
     file = tmp_path / "config.toml"
-    file.write_text('[data]\nname = "a"\nlimit = 30\n[net]\nname = "resnet18"\n')
-    new = {"net": "convnet", "data": "b"}[key]
+    file.write_text('[data]\nname = "builtin-digits"\nlimit = 30\n[net]\nname = "resnet18"\n')
+    new = {"net": "convnet", "data": "digits"}[key]
     by_flag = resolved_by_command_line(monkeypatch, {key: new}, file=file)
     by_set = resolved_by_command_line(monkeypatch, {}, file=file, settings=[f"{key}={new}"])
     assert by_flag == by_set
@@ -252,7 +252,7 @@ def test_configure_refuses_unknown_settings_too():
         ("ratio", "half", "float"),
         ("seed", 0.5, "int"),
         ("data.limit", "all", "int"),
-        ("data.name", 3, "str"),
+        ("data.name", 3, "name"),
         ("local.lr", "fast", "float"),
         ("distil.per_class", 2.5, "int"),
         ("distil.augment", "flip", "array"),
@@ -385,7 +385,7 @@ SETTINGS = st.fixed_dictionaries(
         "ratio": st.floats(0, 1, exclude_min=True),
         "seed": st.integers(-(2**63), 2**63 - 1),
         "evaluate_every": st.integers(1, 100),
-        "data.name": WORDS,
+        "data.name": st.sampled_from(["builtin-digits", "digits"]),
         "data.limit": st.integers(0, 10**6),
         "net.width": st.integers(1, 512),
         "net.norm": st.sampled_from(["instance", "batch", "none"]),

@@ -10,7 +10,6 @@ import typer
 from fedlgd.cli.display import Display
 from fedlgd.cli.running import command_line, prepare, say
 from fedlgd.data.federation import Federation
-from fedlgd.data.registry import load
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_report
 from fedlgd.report.read import read_runs
@@ -39,7 +38,7 @@ def compare(
     assignments |= dict(parse_assignment(text) for text in settings)
     entries = [parse_entry(spec) for spec in methods.split(",")]
     first = plan(entries[:1], 1, out, assignments, preset)[0].config
-    federation = load(first.data.name, first.data.limit, first.data.test_limit)
+    federation = first.data.open()
     steps = _matched(assignments, preset, len(federation.classes)) if match_steps else 0
     jobs = plan(entries, seeds, out, assignments, preset, steps)
     if not (quiet or json):

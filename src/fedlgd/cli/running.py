@@ -16,7 +16,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedlgd.cli.display import Display
-from fedlgd.data.registry import load
 from fedlgd.report.page import write_report
 from fedlgd.runs.config import Config, parse_assignment, read_toml, resolve
 from fedlgd.runs.files import saving
@@ -79,7 +78,7 @@ def demo(out: Path, rounds: int, seed: int, threads: int, json: bool, quiet: boo
 def _execute(config: Config, folder: Path, threads: int, quiet: bool) -> Result:
     """Run with a display; an interrupt says how to go on."""
     prepare(threads)
-    federation = load(config.data.name, config.data.limit, config.data.test_limit)
+    federation = config.data.open()
     try:
         with Display(config.plan.rounds, quiet) as display:
             result = execute(config, federation, folder, display.round, command_line())

@@ -6,17 +6,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.random import PCG64, Generator
 from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, Site
+from fedlgd.core.types import Site
 from fedlgd.data import render
 from fedlgd.data.federation import Federation, federation
-from fedlgd.data.home import Arrays, kept, package_file
+from fedlgd.data.home import kept, package_file
+from fedlgd.data.prepared import Arrays, site_of
 from fedlgd.data.render import SIDE, Labels, Pixels
 
 Part = Literal["train", "test"]
@@ -52,9 +51,13 @@ class Recipe:
     note: str
 
 
-def builtin_digits() -> Federation:
-    """The five sites: read from the data home, or made and kept there on first use (some seconds)."""
-    return federation(NAME, [_site(name, recipe) for name, recipe in RECIPES.items()], NOTE)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltinDigits:
+    """Nothing to set."""
+
+    def open(self) -> Federation:
+        """The five sites: read from the data home, or made and kept there on first use (some seconds)."""
+        return federation(NAME, [_site(name, recipe) for name, recipe in RECIPES.items()], NOTE)
 
 
 def _site(name: str, recipe: Recipe) -> Site:
@@ -62,16 +65,7 @@ def _site(name: str, recipe: Recipe) -> Site:
         (train_x, train_y), (test_x, test_y) = recipe.make("train"), recipe.make("test")
         return {"train_x": train_x, "train_y": train_y, "test_x": test_x, "test_y": test_y}
 
-    arrays = kept(f"{NAME}-{RECIPE}/{name}", make)
-    train = LabelledSet(_rgb(arrays["train_x"]), torch.from_numpy(arrays["train_y"]))
-    test = LabelledSet(_rgb(arrays["test_x"]), torch.from_numpy(arrays["test_y"]))
-    return Site(name, train, test, CLASSES, recipe.note)
-
-
-def _rgb(pixels: Pixels) -> Tensor:
-    """Grey images (n, h, w) become three equal channels without a copy."""
-    x = torch.from_numpy(pixels)
-    return x if x.ndim == 4 else x[:, None].expand(-1, 3, -1, -1)
+    return site_of(name, kept(f"{NAME}-{RECIPE}/{name}", make), CLASSES, note=recipe.note)
 
 
 def mnist(part: Part) -> Images:

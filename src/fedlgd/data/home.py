@@ -1,24 +1,15 @@
 """Where images come from on this machine: files inside installed packages, and files made once and kept."""
 
-import hashlib
 import importlib.util
-import io
 import logging
 import os
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from fedlgd.core.errors import DataError
-
-Arrays = dict[str, NDArray[Any]]
+from fedlgd.data.prepared import PARTS, Arrays, read_arrays, read_domain, sealed, write_arrays
 
 HOME_VARIABLE = "FEDLGD_DATA"
-DIGEST_SIZE = 32
 
 log = logging.getLogger(__name__)
 
@@ -50,12 +41,13 @@ def kept(name: str, make: Callable[[], Arrays]) -> Arrays:
     A home that cannot be written costs the time to make the arrays again, never the run.
     """
     path = data_home() / f"{name}.npz"
-    found = _read(path)
-    if found is not None:
-        return found
+    if path.is_file():
+        if sealed(path):
+            return read_arrays(path)
+        log.warning("%s is damaged; making it again", path)
     made = make()
     try:
-        _write(path, made)
+        write_arrays(path, made)
     except OSError as error:
         log.warning(
             "cannot keep %s (%s), so it is made again each time; set %s to a directory that can be written",
@@ -63,40 +55,14 @@ def kept(name: str, make: Callable[[], Arrays]) -> Arrays:
             error.strerror or error,
             HOME_VARIABLE,
         )
-    return made
+        return made
+    del made  # what is kept is mapped: it takes no memory until it is read
+    return read_arrays(path)
 
 
-def _read(path: Path) -> Arrays | None:
-    """The arrays in a file whose hash holds. Nothing is parsed before that is known."""
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    body, digest = content[:-DIGEST_SIZE], content[-DIGEST_SIZE:]
-    if _digest(body) != digest:
-        log.warning("%s is damaged; making it again", path)
-        return None
-    with np.load(io.BytesIO(body), allow_pickle=False) as arrays:
-        return dict(arrays)
-
-
-def _write(path: Path, arrays: Mapping[str, Any]) -> None:
-    """An .npz with its hash behind it (which numpy ignores): complete under its name, or not there at all."""
-    buffer = io.BytesIO()
-    np.savez(buffer, **arrays)
-    body = buffer.getvalue()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with beside.open("xb") as file:
-            file.write(body)
-            file.write(_digest(body))
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def _digest(body: bytes) -> bytes:
-    return hashlib.blake2b(body, digest_size=DIGEST_SIZE).digest()
+def domain(name: str, hint: str, parts: tuple[str, ...] = PARTS) -> Arrays:
+    """The prepared domain `name` of the data home; `hint` says how to get it."""
+    path = data_home() / f"{name}.npz"
+    if not path.is_file():
+        raise DataError(f"the data home {data_home()} has no {name}.npz; {hint}")
+    return read_domain(path, parts)

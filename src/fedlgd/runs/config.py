@@ -15,21 +15,14 @@ import msgspec
 import tomli_w
 
 from fedlgd.core.errors import SettingError
+from fedlgd.data import registry as suites
+from fedlgd.data.registry import DataChoice
 from fedlgd.engines.loop import Plan
 from fedlgd.methods import registry
 from fedlgd.methods.protocol import Method
 from fedlgd.nets.registry import settings_of
 
 NAMED = ("data", "net")  # sections that may be given as a name alone
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataChoice:
-    """Which federation. limit, test_limit: at most so many training and test images per site; 0: all."""
-
-    name: str = "builtin-digits"
-    limit: int = 0
-    test_limit: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +52,7 @@ class Config:
         return {
             "method": method_name(self.method),
             **msgspec.to_builtins(self.plan),
-            "data": msgspec.to_builtins(self.data),
+            "data": _data_plain(self.data),
             "net": dict(self.net),
             **_spelled_out(self.method),
         }
@@ -67,6 +60,11 @@ class Config:
     def toml(self) -> str:
         """The resolved configuration, every default spelled out."""
         return tomli_w.dumps(self.plain())
+
+
+def _data_plain(data: DataChoice) -> dict[str, Any]:
+    """The settings of the suite stand beside those that every federation has."""
+    return {"name": data.name, "limit": data.limit, "test_limit": data.test_limit, **_spelled_out(data.suite)}
 
 
 def method_name(method: Method) -> str:
@@ -107,14 +105,23 @@ def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None =
     for section in NAMED:
         merged[section] = _named(section, merged.get(section, {}))
     net = {"name": "convnet", **merged["net"]}
-    _refuse_unknown(merged, _known(cls, _word("net.name", net["name"])))
+    data = {"name": DataChoice().name, **merged["data"]}
+    suite = suites.find(_word("data.name", data["name"])).settings
+    _refuse_unknown(merged, _known(cls, _word("net.name", net["name"]), suite))
     parts = _split(cls, merged)
     return Config(
         method=_convert(parts["method"], cls),
         plan=_convert(parts["plan"], Plan),
-        data=_convert(merged["data"], DataChoice, "data."),
+        data=_data_choice(data, suite),
         net=net,
     )
+
+
+def _data_choice(raw: Mapping[str, Any], suite: Any) -> DataChoice:
+    own = {f.name for f in fields(suite)}
+    settings = _convert({k: v for k, v in raw.items() if k in own}, suite, "data.")
+    chosen: DataChoice = _convert({k: v for k, v in raw.items() if k not in own}, DataChoice, "data.")
+    return replace(chosen, suite=settings)
 
 
 def configure(cls: type[Method], preset: str = "", **settings: Any) -> Method:
@@ -183,9 +190,10 @@ def _split(cls: type, merged: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _known(cls: type, net: str) -> list[str]:
-    """The paths of all settings there are for this method and net."""
-    ours = [*_field_paths(Plan), *_field_paths(DataChoice, "data."), "method", "net.name"]
+def _known(cls: type, net: str, suite: type) -> list[str]:
+    """The paths of all settings there are for this method, net and federation."""
+    data = [*(f"data.{key}" for key in ("name", "limit", "test_limit")), *_field_paths(suite, "data.")]
+    ours = [*_field_paths(Plan), *data, "method", "net.name"]
     return [*ours, *_field_paths(cls), *(f"net.{key}" for key in settings_of(net))]
 
 

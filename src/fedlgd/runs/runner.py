@@ -1,6 +1,6 @@
 """One run from configuration to result, in memory or in a directory that resumes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -17,7 +17,7 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.types import Params, RoundRecord, VirtualSet
 from fedlgd.data.federation import Federation, pooled
 from fedlgd.data.home import data_home
-from fedlgd.data.registry import load
+from fedlgd.data.registry import DataChoice, load
 from fedlgd.distill.distribution import distil
 from fedlgd.distill.shelf import shelving
 from fedlgd.engines.loop import Plan, loop
@@ -26,8 +26,10 @@ from fedlgd.methods.common import Training
 from fedlgd.methods.protocol import Method, adapted, is_personal, model_at
 from fedlgd.methods.registry import find
 from fedlgd.nets.registry import build_net
-from fedlgd.runs.config import Config, DataChoice, configure
+from fedlgd.runs.analysis import Subject, analysed
+from fedlgd.runs.config import Config, configure
 from fedlgd.runs.manifest import label, open_directory
+from fedlgd.runs.pictures import write_samples
 from fedlgd.runs.shelf import FolderShelf
 from fedlgd.runs.store import locked, safe_name
 
@@ -112,11 +114,33 @@ def execute(
         if out is not None:
             memory = directory = open_directory(out, config, federation, net, command, title)
             records = directory.records()
-        for record in loop(config.method, federation, net, config.plan, memory):
+        rounds = loop(config.method, federation, net, config.plan, memory)
+        if out is not None:
+            rounds = _illustrated(config, federation, net, memory, rounds, records, out)
+        for record in rounds:
             records.append(record)
             if on_round:
                 on_round(record)
         return _result(records, config.method, net, federation, memory)
+
+
+def _illustrated(
+    config: Config,
+    federation: Federation,
+    net: Net,
+    memory: Memory,
+    rounds: Iterator[RoundRecord],
+    committed: list[RoundRecord],
+    out: Path,
+) -> Iterator[RoundRecord]:
+    """The same rounds; what only a report reads is left in `out` on the way."""
+    for site in federation.tested:
+        write_samples(out / "real", safe_name(site.name), site.train, config.plan.real_samples)
+    if not config.plan.analysis or is_personal(config.method):
+        return rounds
+    rng = Stream(config.plan.seed).at("analysis")
+    subject = Subject(federation, adapted(config.method, net), memory, rng)
+    return analysed(rounds, list(committed), subject, out / "analysis.json")
 
 
 def _pooled(config: Config, federation: Federation, net: Net) -> Federation:
