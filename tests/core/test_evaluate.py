@@ -2,13 +2,14 @@
 
 import math
 
+import msgspec
 import pytest
 import torch
 
-from fedlgd.core.evaluate import score
+from fedlgd.core.evaluate import area, score
 from fedlgd.core.meter import metered
 from fedlgd.core.net import Net
-from fedlgd.core.types import LabelledSet
+from fedlgd.core.types import LabelledSet, RoundRecord, Score
 from fedlgd.nets.registry import build_net
 from tests import tiny
 from tests.nets import own
@@ -96,3 +97,54 @@ def test_one_forward_pass_per_image_is_charged_to_evaluation():
     with metered() as meter:
         score(net, params, data, 3, batch=4)
     assert dict(meter.flops) == {"evaluate": 15 * tiny.forward_flops()}
+
+
+PAIR = (1, 1, 2)
+PAIR_PARAMS = {"head.weight": torch.eye(2), "head.bias": torch.zeros(2)}
+
+
+def _pair(*rows: tuple[float, float, int]) -> Score:
+    """Rows of two logits and a label."""
+    x = torch.tensor([row[:2] for row in rows]).view(-1, *PAIR)
+    data = LabelledSet(x, torch.tensor([row[2] for row in rows]))
+    return score(build_net("tests.nets.own:Linear", PAIR, 2), PAIR_PARAMS, data, 2, batch=2)
+
+
+def test_the_area_under_the_curve_by_hand():
+    """Margins -1 and 1 of the first class, 0, 1 and 3 of the second: 1 + 0, 1 + half, 1 + 1 of 6 pairs."""
+    got = _pair((1.0, 0.0, 0), (0.0, 1.0, 0), (0.0, 0.0, 1), (1.0, 2.0, 1), (0.0, 3.0, 1))
+    assert got.auc == pytest.approx(4.5 / 6)
+
+
+def test_a_shift_of_both_logits_changes_nothing():
+    rows = [(0.5, 0.25, 0), (0.25, 0.5, 1), (0.75, 0.25, 1)]
+    moved = [(a + 8.0, b + 8.0, y) for a, b, y in rows]
+    assert _pair(*moved).auc == _pair(*rows).auc == 0.5
+
+
+def test_there_is_no_area_without_both_classes_or_with_more_than_two():
+    assert _pair((0.0, 1.0, 1), (1.0, 0.0, 1)).auc is None
+    assert score(_linear(), IDENTITY, _data(), 3).auc is None
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_model_that_diverged_has_no_area(bad):
+    assert area(torch.tensor([0.0, bad]), torch.tensor([False, True])) is None
+
+
+def test_many_ties_cost_no_precision():
+    scores = torch.arange(200_000) // 50_000
+    positive = torch.arange(200_000) % 2 == 1
+    assert area(scores.double(), positive) == 0.5
+
+
+def test_balanced_accuracy_is_the_mean_over_the_classes_that_are_there():
+    got = Score(accuracy=0.9, loss=0.1, correct=(90, 0, 0), total=(90, 10, 0))
+    assert got.balanced == 0.5
+
+
+def test_records_written_before_there_was_an_area_are_read():
+    old = b'{"round":3,"scores":{"a":{"accuracy":0.5,"loss":1.0,"correct":[1],"total":[2]}}}'
+    assert msgspec.json.decode(old, type=RoundRecord).scores["a"].auc is None
+    new = RoundRecord(round=0, scores={"a": Score(0.5, 1.0, (1, 0), (1, 1), 0.75)})
+    assert msgspec.json.decode(msgspec.json.encode(new), type=RoundRecord) == new

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlgd.core.meter import metered, phase
-from fedlgd.core.net import Net
+from fedlgd.core.net import ACTIVATION, Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Params
 from fedlgd.nets.registry import build_net
@@ -196,3 +196,60 @@ def test_buffers_are_part_of_the_params_but_not_trainable():
         "norm.running_var",
         "norm.num_batches_tracked",
     }
+
+
+# Passes in chunks
+
+
+def _doubles(net: Net, seed: int = 0) -> dict[str, Tensor]:
+    return {k: v.double().requires_grad_() for k, v in net.init(Stream(seed)).items()}
+
+
+def test_a_pass_in_chunks_is_the_same_pass(monkeypatch):
+    net = tiny.net()
+    x = torch.randn(7, *net.shape, dtype=torch.float64, generator=Stream(0).generator("x")).requires_grad_()
+    params = _doubles(net)
+
+    def values(chunk: int) -> list[Tensor]:
+        monkeypatch.setitem(net.__dict__, "chunk", chunk)
+        out = net(params, x)
+        loss = out.logits.square().sum() + out.features.sin().sum()
+        return [*out, *torch.autograd.grad(loss, [x, *params.values()])]
+
+    for chunk in (1, 2, 3, 6):
+        for got, wanted in zip(values(chunk), values(100), strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_chunks_are_equal_and_small_enough(monkeypatch):
+    net = tiny.net()
+    sizes: list[int] = []
+    net._module.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+    monkeypatch.setitem(net.__dict__, "chunk", 4)
+    net.frozen(tiny.params(net), torch.zeros(10, *net.shape))
+    assert sorted(sizes) == [3, 3, 4]
+
+
+def test_the_largest_activation_decides_how_many_images_pass_at_once():
+    width, side = 128, 28
+    net = build_net("convnet", (3, side, side), 10, {"width": width})
+    assert net.chunk == ACTIVATION // (4 * width * side * side) == 20
+    assert build_net("convnet", (3, 512, 512), 10, {"width": 64}).chunk == 1
+
+
+@pytest.mark.parametrize("name", ["tests.nets.own:Normed", "convnet"])
+def test_a_net_whose_images_depend_on_each_other_sees_whole_batches(name, monkeypatch):
+    net = build_net(name, (3, 8, 8), 3, {"norm": "batch"} if name == "convnet" else {})
+    sizes: list[int] = []
+    net._module.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+    monkeypatch.setitem(net.__dict__, "chunk", 1)
+    net.frozen(net.init(Stream(0)), torch.zeros(5, 3, 8, 8))
+    assert sizes == [5]
+
+
+def test_features_are_counted_and_a_narrow_net_has_fewer():
+    net = tiny.net(width=8)
+    assert net.features == net(tiny.params(net), torch.zeros(1, *net.shape)).features.shape[1]
+    assert net.narrow is not None
+    assert net.narrow(2).features == net.features // 4
+    assert build_net("resnet18", (3, 32, 32), 10).narrow is None

@@ -1,9 +1,14 @@
 """Distribution matching: the gradient of Eq. 1, the draws of a step, first distillation and refinement."""
 
+import math
+from collections import Counter
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from fedlgd.core.errors import DataError, SettingError
@@ -13,14 +18,16 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet
 from fedlgd.distill import distribution
-from fedlgd.distill.distribution import Distil, distil, image_gradient, match, real_means, refine
+from fedlgd.distill.distribution import Distil, distil, image_gradient, match, pairs, real_means, refine
 from fedlgd.distill.shelf import Kept, shelving
+from fedlgd.methods.fedavg import FedAvg
 from fedlgd.nets.registry import build_net
+from fedlgd.runs.config import configure
 from tests import tiny
 from tests.vectors import close, floats, vector
 
 V = vector("mmd_class_mean")
-PLAIN = Distil(per_class=2, steps=3, augment=(), lr=0.1)
+PLAIN = Distil(per_class=2, steps=3, plan="exact", augment=(), lr=0.1)
 
 
 def identity(x: Tensor) -> Tensor:
@@ -382,9 +389,115 @@ def test_senseless_settings_are_refused_by_name(values, name):
         Distil(**values)
 
 
-def test_defaults_are_the_specifications():
-    how = Distil()
+def test_the_preset_of_the_paper_is_the_specifications():
+    how = configure(FedAvg, "paper").distil
+    assert (how.plan, how.width) == ("exact", 0)
     assert (how.per_class, how.steps, how.real_per_class) == (10, 10_000, 256)
     assert (how.lr, how.momentum, how.start, how.statistics) == (1.0, 0.5, "statistics", "class")
     assert set(how.augment) == {"color", "crop", "cutout", "scale", "rotate"}
     assert how.net == "same"
+
+
+# The bank
+
+
+BANK = replace(PLAIN, plan="bank", pairs=2, reuse=3, steps=12, augment=("color",))
+
+
+def _drawn(how: Distil, steps: int) -> list[int]:
+    """Which pair each step takes, by its number in the order of drawing."""
+    site, net = _site(), tiny.net()
+    found = pairs(torch.arange(3), site.train, net, lambda i: {**net.init(Stream(i))}, how, Stream(0))
+    numbers: dict[int, int] = {}
+    taken = list(islice(found, steps))  # all alive at once, so that no address is used twice
+    return [numbers.setdefault(id(pair.params), len(numbers)) for pair in taken]
+
+
+def test_a_bank_goes_round_its_pairs_and_then_draws_others():
+    assert _drawn(BANK, 12) == [0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3]
+
+
+def test_no_more_pairs_are_drawn_than_the_steps_need(monkeypatch):
+    watch = Watch(monkeypatch)
+    how = replace(BANK, pairs=10, steps=7)
+    assert _drawn(how, 7) == [0, 1, 2, 0, 1, 2, 0]
+    assert len(watch.batches) == 3
+
+
+@given(steps=st.integers(0, 40), held=st.integers(1, 6), reuse=st.integers(1, 6))
+@settings(max_examples=20, deadline=None)
+def test_there_is_a_pair_for_every_step_and_none_serves_too_often(steps, held, reuse):
+    numbers = _drawn(replace(BANK, pairs=held, reuse=reuse, steps=steps), steps)
+    assert len(numbers) == steps
+    assert max(Counter(numbers).values(), default=0) <= reuse
+    assert len(set(numbers)) == math.ceil(steps / reuse)
+
+
+def test_a_bank_of_one_pair_used_once_is_the_exact_plan():
+    site, net = _site(), tiny.net()
+    exact = replace(PLAIN, augment=("color", "crop"), steps=5)
+    bank = replace(exact, plan="bank", pairs=1, reuse=1)
+    assert torch.equal(distil(site, net, exact, Stream(0)).images, distil(site, net, bank, Stream(0)).images)
+
+
+def test_a_pair_holds_the_real_means_under_its_own_net_and_augmentation():
+    site, net = _site(), tiny.net()
+    for pair in pairs(torch.arange(3), site.train, net, lambda i: net.init(Stream(i)), BANK, Stream(0)):
+        images = [pair.transforms[k](site.train.take(site.train.of_class(k)).x) for k in range(3)]
+        wanted = torch.stack([net.frozen(pair.params, x).features.mean(0) for x in images])
+        torch.testing.assert_close(pair.target, wanted)
+
+
+def test_without_augmentation_refinement_matches_whole_classes_once(monkeypatch):
+    watch = Watch(monkeypatch)
+    site, net = _site(9), tiny.net()
+    how = replace(BANK, augment=(), real_per_class=2)
+    virtual = distil(site, net, replace(how, steps=0), Stream(0))
+    refine(virtual, site.train, net, tiny.params(net), how, 7, Stream(1))
+    assert [[len(index) for index in batch] for batch in watch.batches] == [[9, 9, 9]]
+
+
+def test_a_bank_lowers_the_gap_as_the_exact_plan_does():
+    site, net = _site(30), tiny.net(width=8)
+    params = tiny.params(net)
+    classes = torch.arange(3)
+    target = real_means(net, params, site.train, [site.train.of_class(k) for k in range(3)], [identity] * 3)
+
+    def gap(images: Tensor, labels: Tensor) -> float:
+        return mean_gap(target, class_means(net.frozen(params, images).features, labels, classes)).item()
+
+    start = distil(site, net, replace(BANK, steps=0), Stream(0))
+    ends = [
+        refine(start, site.train, net, params, replace(BANK, plan=plan, steps=30, lr=0.3), 0, Stream(1))
+        for plan in ("bank", "exact")
+    ]
+    before, bank, exact = (gap(v.images, v.labels) for v in (start, *ends))
+    assert max(bank, exact) < 0.5 * before
+
+
+# Narrow networks
+
+
+def test_random_networks_are_as_narrow_as_asked_and_the_task_keeps_its_own(monkeypatch):
+    watch = Watch(monkeypatch)
+    distil(_site(), tiny.net(width=16), replace(PLAIN, width=4), Stream(0))
+    assert {p["blocks.0.weight"].shape[0] for p in watch.params} == {4}
+    watch.params.clear()
+    distil(_site(), tiny.net(width=16), replace(PLAIN, width=32), Stream(0))
+    distil(_site(), tiny.net(width=16), replace(PLAIN, width=0), Stream(0))
+    assert {p["blocks.0.weight"].shape[0] for p in watch.params} == {16}
+
+
+def test_fewer_features_take_longer_strides(monkeypatch):
+    """Eq. 1 sums over features: a quarter of them gives a quarter of the gradient, and more noise."""
+    lrs = []
+    monkeypatch.setattr(distribution, "match", lambda images, *rest: (lrs.append(rest[4].lr), images)[1])
+    for width in (16, 4, 1):
+        distil(_site(), tiny.net(width=16), replace(PLAIN, width=width, lr=0.5), Stream(0))
+    assert lrs == [0.5, 1.0, 2.0]
+
+
+def test_a_family_without_a_width_stays_as_it_is():
+    site, net = _site(), build_net("tests.nets.own:Linear", (3, 8, 8), 3)
+    a, b = (distil(site, net, replace(PLAIN, width=width), Stream(0)).images for width in (0, 1))
+    assert torch.equal(a, b)

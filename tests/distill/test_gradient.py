@@ -2,21 +2,36 @@
 
 from itertools import pairwise
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedlgd.core.meter import metered, phase
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Params, VirtualSet
-from fedlgd.distill.gradient import distance, image_gradient, match_gradient, matched_names, pseudo_gradient
+from fedlgd.distill.gradient import (
+    _curvature,
+    _inverse_curvature,
+    distance,
+    image_gradient,
+    match_gradient,
+    matched_names,
+    pseudo_gradient,
+)
+from fedlgd.methods.anchors import Anchors
 from fedlgd.nets.registry import build_net
 from tests import tiny
 from tests.vectors import close, floats, vector
 
 DIST = vector("dist")
+
+
+def exact(steps: int, lr: float, momentum: float) -> Anchors:
+    return Anchors(plan="exact", steps=steps, lr=lr, momentum=momentum)
 
 
 def _weights(part: str) -> list[Tensor]:
@@ -125,7 +140,7 @@ def test_own_gradient_is_matched_from_the_start():
 def test_one_step_of_matching_on_softmax_regression():
     net, params, anchors = _softmax_regression()
     target = {"head.weight": floats(GM["target_gW"]), "head.bias": floats([9.0, 9.0, 9.0])}
-    moved, distances = match_gradient(anchors, net, params, target, 1, 1.0, 0.5, 3)
+    moved, distances = match_gradient(anchors, net, params, target, exact(1, 1.0, 0.5), 3)
     close(moved.images.view(5, 4), GM["X_after_one_sgd_step_lr1"])
     close(distances[0], GM["dist"])
     assert len(distances) == 1
@@ -146,7 +161,7 @@ def _problem(seed: int = 0) -> tuple[Net, Params, VirtualSet, Params]:
 
 def test_matching_brings_the_gradients_together():
     net, params, anchors, target = _problem()
-    _, distances = match_gradient(anchors, net, params, target, 40, 0.3, 0.5, 0)
+    _, distances = match_gradient(anchors, net, params, target, exact(40, 0.3, 0.5), 0)
     assert len(distances) == 40
     assert distances[-1] < 0.7 * distances[0]
     assert sum(b < a for a, b in pairwise(distances)) > 30
@@ -159,7 +174,7 @@ def test_matching_changes_nothing_it_was_given():
         {k: v.clone() for k, v in params.items()},
         {k: v.clone() for k, v in target.items()},
     )
-    moved, _ = match_gradient(anchors, net, params, target, 3, 1.0, 0.5, 0)
+    moved, _ = match_gradient(anchors, net, params, target, exact(3, 1.0, 0.5), 0)
     assert torch.equal(anchors.images, before[0])
     assert tiny.equal(params, before[1])
     assert tiny.equal(target, before[2])
@@ -173,7 +188,7 @@ def test_momentum_starts_at_rest():
     net, params, anchors, target = _problem()
 
     def moved(steps: int, momentum: float, start: VirtualSet = anchors) -> VirtualSet:
-        return match_gradient(start, net, params, target, steps, 0.3, momentum, 0)[0]
+        return match_gradient(start, net, params, target, exact(steps, 0.3, momentum), 0)[0]
 
     for momentum, alike in ((0.0, True), (0.5, False)):
         twice = moved(1, momentum, moved(1, momentum))
@@ -182,15 +197,15 @@ def test_momentum_starts_at_rest():
 
 def test_scale_of_the_target_hardly_matters():
     net, params, anchors, target = _problem()
-    a, _ = match_gradient(anchors, net, params, target, 2, 0.3, 0.5, 0)
-    b, _ = match_gradient(anchors, net, params, {k: 100 * v for k, v in target.items()}, 2, 0.3, 0.5, 0)
+    a, _ = match_gradient(anchors, net, params, target, exact(2, 0.3, 0.5), 0)
+    b, _ = match_gradient(anchors, net, params, {k: 100 * v for k, v in target.items()}, exact(2, 0.3, 0.5), 0)
     torch.testing.assert_close(a.images, b.images, rtol=0, atol=1e-3)
 
 
 def test_a_step_costs_eight_forward_passes_per_anchor():
     net, params, anchors, target = _problem()
     with metered() as meter, phase("server"):
-        match_gradient(anchors, net, params, target, 5, 0.3, 0.5, 0)
+        match_gradient(anchors, net, params, target, exact(5, 0.3, 0.5), 0)
     assert meter.flops["server"] == 5 * len(anchors) * 8 * tiny.forward_flops()
 
 
@@ -200,7 +215,7 @@ def test_norm_statistics_are_used_and_not_learned():
     before = {k: v.clone() for k, v in params.items()}
     data = tiny.labelled(net)
     anchors = VirtualSet(images=data.x, labels=data.y, origin="server", round=-1)
-    moved, distances = match_gradient(anchors, net, params, params, 2, 0.3, 0.5, 0)
+    moved, distances = match_gradient(anchors, net, params, params, exact(2, 0.3, 0.5), 0)
     assert tiny.equal(params, before)
     assert torch.isfinite(moved.images).all()
     assert distances[0] != distances[1]
@@ -210,4 +225,74 @@ def test_a_matrix_no_score_depends_on_does_not_stop_matching():
     net = build_net("tests.nets.own:Idle", (3, 4, 4), 3)
     data, params = tiny.labelled(net), tiny.params(net)
     anchors = VirtualSet(images=data.x, labels=data.y, origin="server", round=-1)
-    match_gradient(anchors, net, params, params, 1, 0.3, 0.5, 0)
+    match_gradient(anchors, net, params, params, exact(1, 0.3, 0.5), 0)
+
+
+def to_target(tolerance: float, steps: int = 200) -> Anchors:
+    return Anchors(plan="target", tolerance=tolerance, steps=steps)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_target_plan_needs_a_quarter_of_the_steps_for_the_same_distance(seed):
+    """On images as large as digits; on a handful of pixels SGD finds its way as well."""
+    net, y = build_net("convnet", (3, 28, 28), 10, {"width": 8}), torch.arange(20) % 10
+    params, generator = net.init(Stream(seed)), Stream(seed).generator("x")
+    images, other = torch.randn(2, 20, 3, 28, 28, generator=generator)
+    weights = {name: value.clone().requires_grad_() for name, value in params.items()}
+    loss = F.cross_entropy(net(weights, other).logits, y)
+    target = dict(zip(weights, torch.autograd.grad(loss, list(weights.values())), strict=True))
+    anchors = VirtualSet(images=images, labels=y, origin="server", round=-1)
+    _, slow = match_gradient(anchors, net, params, target, exact(100, 1.0, 0.5), 0)
+    _, fast = match_gradient(anchors, net, params, target, to_target(0.0, 25), 0)
+    assert min(fast) < slow[-1] < 0.1 * slow[0]
+
+
+def test_it_ends_at_the_tolerance_and_hands_over_what_it_saw_there():
+    net, params, anchors, target = _problem()
+    names = matched_names(params, net)
+    wanted = [target[n] for n in names]
+    rows = sum(len(w) for w in wanted)
+    moved, distances = match_gradient(anchors, net, params, target, to_target(0.3), 0)
+    assert distances[-1] <= 0.3 * rows < min(distances[:-1])
+    assert image_gradient(net, params, moved.images, anchors.labels, wanted, names)[1] == distances[-1]
+
+
+def test_it_never_hands_over_worse_images_than_it_saw():
+    net, params, anchors, target = _problem()
+    names = matched_names(params, net)
+    wanted = [target[n] for n in names]
+    for steps in (1, 2, 5, 30):
+        moved, distances = match_gradient(anchors, net, params, target, to_target(0.0, steps), 0)
+        assert len(distances) <= steps + 1
+        assert image_gradient(net, params, moved.images, anchors.labels, wanted, names)[1] == min(distances)
+
+
+def test_it_ends_where_the_distance_no_longer_falls():
+    net, params, anchors, target = _problem()
+    nowhere = {name: torch.zeros_like(value) for name, value in target.items()}
+    _, distances = match_gradient(anchors, net, params, nowhere, to_target(0.0), 0)
+    assert len(distances) == 11
+    assert len(set(distances)) == 1
+
+
+def test_no_step_is_longer_than_a_tenth_of_the_images():
+    net, params, anchors, target = _problem()
+    for lr in (1e-3, 1e6):
+        how = Anchors(plan="target", tolerance=0.0, steps=1, lr=lr)
+        moved, _ = match_gradient(anchors, net, params, target, how, 0)
+        assert (moved.images - anchors.images).norm() <= 0.1001 * anchors.images.norm()
+
+
+def test_curvature_of_a_quadratic_is_learnt():
+    """With as many steps seen as there are dimensions, H y = s for the last step (the secant equation)."""
+    torch.manual_seed(0)
+    a = torch.diag(torch.tensor([1.0, 4.0, 9.0], dtype=torch.float64))
+    steps = torch.randn(3, 3, dtype=torch.float64)
+    seen = [found for s in steps for found in _curvature(s, a @ s)]
+    torch.testing.assert_close(_inverse_curvature(a @ steps[-1], seen, 1.0), steps[-1])
+
+
+def test_a_step_along_which_nothing_curves_up_teaches_nothing():
+    s = torch.ones(3)
+    assert _curvature(s, -s) == []
+    assert _curvature(s, 0 * s) == []

@@ -27,6 +27,7 @@ from fedlgd.methods.anchors import (
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.methods.objective import Joined
 from fedlgd.nets.registry import build_net
+from fedlgd.runs.config import configure
 from tests import tiny
 from tests.oracle import slow
 from tests.vectors import close, floats, vector
@@ -246,7 +247,9 @@ def test_noting_passes_updates_on_one_at_a_time():
     assert held == {"old": 1, "ape": 7, "bee": 7}
 
 
-HOW = Anchors(per_class=2, steps=3, lr=0.5, momentum=0.5, selected=Selected(first=0, every=5, count=2))
+HOW = Anchors(
+    plan="exact", per_class=2, steps=3, lr=0.5, momentum=0.5, selected=Selected(first=0, every=5, count=2)
+)
 
 
 def test_anchors_move_under_the_old_model_towards_where_the_average_went():
@@ -309,7 +312,8 @@ def test_rounds_in_which_anchors_are_needed():
         assert got == wanted
 
 
-def test_defaults_are_the_papers():
-    assert (Anchors().per_class, Anchors().start, Anchors().steps, Anchors().lr) == (10, "noise", 500, 1.0)
-    assert (Anchors().momentum, Anchors().in_loss) == (0.5, "unselected")
+def test_the_preset_of_the_paper_is_the_papers():
+    how = configure(FedLGD, "paper").anchors
+    assert (how.plan, how.per_class, how.start, how.steps, how.lr) == ("exact", 10, "noise", 500, 1.0)
+    assert (how.momentum, how.in_loss) == (0.5, "unselected")
     assert Pull() == Pull(weight=10.0, temperature=0.07, loss="contrastive", repeat=False)

@@ -62,6 +62,7 @@ def test_the_server_sends_the_model_alone_to_everybody():
 
 ANCHORED = {
     "anchors.per_class": 2,
+    "anchors.plan": "exact",
     "anchors.steps": 2,
     "anchors.selected.every": 2,
     "anchors.selected.count": 2,

@@ -27,6 +27,8 @@ def test_the_paper_preset_is_the_papers_table():
     assert (method.local.momentum, method.local.weight_decay) == (0.0, 0.0)
     assert (method.distil.per_class, method.anchors.per_class) == (10, 10)
     assert (method.distil.steps, method.refine.steps, method.anchors.steps) == (10_000, 100, 500)
+    assert (method.distil.plan, method.anchors.plan, method.distil.width) == ("exact", "exact", 0)
+    assert (method.distil.real_per_class, method.refine.real_per_class) == (256, 256)
     assert (method.distil.lr, method.distil.momentum) == (1.0, 0.5)
     assert (method.anchors.lr, method.anchors.momentum) == (1.0, 0.5)
     assert (method.anchors.start, method.anchors.in_loss) == ("noise", "unselected")
@@ -129,7 +131,7 @@ def test_refinement_has_its_own_number_of_steps_and_the_rest_from_the_first_dist
     ((real, params, how, t),) = seen
     assert real is at.site.train
     assert params is at.params
-    assert how == replace(method.distil, steps=3)
+    assert how == replace(method.distil, steps=3, pairs=10, reuse=10, real_per_class=4)
     assert t == 2
 
 

@@ -17,6 +17,7 @@ from tests.vectors import vector
 
 ANCHORS = {
     "anchors.per_class": 2,
+    "anchors.plan": "exact",
     "anchors.steps": 2,
     "anchors.selected.every": 2,
     "anchors.selected.count": 2,

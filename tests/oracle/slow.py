@@ -54,6 +54,23 @@ def mmd_rbf(a: Rows, b: Rows, kernels: int = 5) -> float:
     return mean_kernel(a, a) + mean_kernel(b, b) - 2 * mean_kernel(a, b)
 
 
+def mmd_unbiased(a: Rows, b: Rows, width: float = 0.0, kernels: int = 5) -> float:
+    """Pairs of a point with itself are left out of the means."""
+    joint = [*a, *b]
+    apart = [_square(u, v) for i, u in enumerate(joint) for j, v in enumerate(joint) if i != j]
+    width = width or sum(apart) / len(apart)
+
+    def kernel(u: Sequence[float], v: Sequence[float]) -> float:
+        return sum(math.exp(-_square(u, v) / (width * 2**i / 4)) for i in range(kernels))
+
+    def within(rows: Rows) -> float:
+        values = [kernel(u, v) for i, u in enumerate(rows) for j, v in enumerate(rows) if i != j]
+        return sum(values) / len(values)
+
+    across = [kernel(u, v) for u in a for v in b]
+    return within(a) + within(b) - 2 * sum(across) / len(across)
+
+
 def class_mean_gap(real: np.ndarray, real_labels: np.ndarray, made: np.ndarray, made_labels: np.ndarray) -> float:
     """Eq. 1 on features."""
     total = 0.0
@@ -202,3 +219,11 @@ def _dot(a: Sequence[float], b: Sequence[float]) -> float:
 
 def _square(a: Sequence[float], b: Sequence[float]) -> float:
     return sum((u - v) ** 2 for u, v in zip(a, b, strict=True))
+
+
+def area(scores: Sequence[float], positive: Sequence[bool]) -> float:
+    """Area under the ROC curve: the share of pairs (positive, other) in the right order, a tie counting half."""
+    ours = [s for s, p in zip(scores, positive, strict=True) if p]
+    others = [s for s, p in zip(scores, positive, strict=True) if not p]
+    won = sum(1.0 if a > b else 0.5 if a == b else 0.0 for a in ours for b in others)
+    return won / (len(ours) * len(others))

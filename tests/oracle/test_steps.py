@@ -15,7 +15,7 @@ from fedlgd.distill import augment
 from fedlgd.distill.distribution import Distil, image_gradient, match, real_means
 from fedlgd.distill.gradient import image_gradient as gm_gradient
 from fedlgd.distill.gradient import match_gradient, matched_names
-from fedlgd.methods.anchors import Pull, anchored
+from fedlgd.methods.anchors import Anchors, Pull, anchored
 from tests import tiny
 from tests.oracle import slow
 
@@ -83,7 +83,9 @@ def test_gm_steps():
     net, params, made = _setting(2)
     target = _target(params)
     anchors = VirtualSet(images=made.x, labels=made.y, origin="server", round=-1)
-    got, values = match_gradient(anchors, net, params, target, 3, 0.5, 0.5, 0)
+    got, values = match_gradient(
+        anchors, net, params, target, Anchors(plan="exact", steps=3, lr=0.5, momentum=0.5), 0
+    )
     wanted, wanted_values = slow.gm_steps(net, params, made.x, made.y, target, 3, 0.5, 0.5)
     assert values == pytest.approx(wanted_values, rel=1e-9)
     _near(got.images, wanted)

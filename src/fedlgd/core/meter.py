@@ -83,8 +83,13 @@ def listening(listener: Listener) -> Iterator[None]:
 
 def track(label: str, total: int) -> Iterator[int]:
     """`range(total)` that tells whoever listens how far it is."""
-    listener = _listener.get()
     for i in range(total):
         yield i
-        if listener:
-            listener(label, i + 1, total)
+        tick(label, i + 1, total)
+
+
+def tick(label: str, done: int, total: int) -> None:
+    """Tell whoever listens how far it is."""
+    listener = _listener.get()
+    if listener:
+        listener(label, done, total)

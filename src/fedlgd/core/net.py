@@ -1,6 +1,7 @@
 """An architecture without weights: parameters are values that flow, the module is scratch."""
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import NamedTuple
@@ -14,6 +15,8 @@ from fedlgd.core import meter
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Params
 
+ACTIVATION = 8 << 20  # bytes of one layer's output: in the cache, and far below what the allocator maps anew
+
 
 class Output(NamedTuple):
     """psi(x), flat, and the class scores h(psi(x))."""
@@ -26,7 +29,7 @@ class Net:
     """(params, images) -> features and logits. Every pass is charged to the meter.
 
     A pass costs F = 2 * multiply-adds per image forward; 3 F with gradients for the weights,
-    2 F with gradients for the images alone.
+    2 F with gradients for the images alone. `narrow(width)`, where there is one, is the same family so wide.
     """
 
     def __init__(
@@ -40,6 +43,7 @@ class Net:
     ) -> None:
         self.shape, self.classes, self.label = shape, classes, label
         self.base = base or self
+        self.narrow: Callable[[int], Net] | None = None
         self._build, self._outputs = build, outputs or classes
         self._module = self._fresh().eval()
         self.trainable = frozenset(n for n, p in self._module.named_parameters() if p.requires_grad)
@@ -69,7 +73,17 @@ class Net:
 
     def __call__(self, params: Params, x: Tensor) -> Output:
         meter.spend(self._passes(params, x) * len(x) * self.flops)
-        return Output(*functional_call(self._module, params, (x,)))
+        parts = [functional_call(self._module, params, (part,)) for part in self._chunks(x)]
+        return Output(*parts[0]) if len(parts) == 1 else Output(*map(torch.cat, zip(*parts, strict=True)))
+
+    def _chunks(self, x: Tensor) -> Sequence[Tensor]:
+        """Equal parts whose activations stay small: memory is reused, not mapped anew for every layer.
+
+        Only where an image's output does not depend on the others in the batch.
+        """
+        if len(x) <= 1 or not getattr(self._module, "per_image", False):
+            return [x]
+        return x.tensor_split(math.ceil(len(x) / self.chunk))
 
     def frozen(self, params: Params, x: Tensor) -> Output:
         """A pass in eval mode that no gradient goes through."""
@@ -110,6 +124,29 @@ class Net:
         with FlopCounterMode(display=False) as counter, torch.no_grad(), self._mode(training=False):
             self._module(torch.zeros(1, *self.shape))
         return int(counter.get_total_flops())
+
+    @cached_property
+    def features(self) -> int:
+        """How many numbers psi(x) has."""
+        with torch.no_grad(), self._mode(training=False):
+            return int(self._module(torch.zeros(1, *self.shape))[0].shape[1])
+
+    @cached_property
+    def chunk(self) -> int:
+        """How many images pass at once: as many as keep every activation below `ACTIVATION` bytes."""
+        largest = 1
+
+        def note(module: nn.Module, given: object, output: object) -> None:
+            nonlocal largest
+            if isinstance(output, Tensor):
+                largest = max(largest, output.numel() * output.element_size())
+
+        hooks = [module.register_forward_hook(note) for module in self._module.modules()]
+        with torch.no_grad(), self._mode(training=False):
+            self._module(torch.zeros(1, *self.shape))
+        for hook in hooks:
+            hook.remove()
+        return max(1, ACTIVATION // largest)
 
     @cached_property
     def own(self) -> frozenset[str]:

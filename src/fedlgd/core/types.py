@@ -140,12 +140,22 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How a model does on one labelled set, with the counts behind the accuracy."""
+    """How a model does on one labelled set, with the counts behind the accuracy.
+
+    `auc` is the area under the ROC curve of the second of two classes; None with more classes or only one there.
+    """
 
     accuracy: float
     loss: float
     correct: tuple[int, ...]
     total: tuple[int, ...]
+    auc: float | None = None
+
+    @property
+    def balanced(self) -> float:
+        """Mean over the classes that have images of the share that is right: not lifted by a large class."""
+        shares = [right / all_ for right, all_ in zip(self.correct, self.total, strict=True) if all_]
+        return sum(shares) / len(shares)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,10 @@ Eq. 1:  L = sum_k || mean_{x in D_k} psi(A x) - mean_{v in V_k} psi(A v) ||^2
 `distil` makes a site's first virtual set under random networks; `refine` moves it under the global features.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,22 +34,28 @@ from fedlgd.distill.start import (
 )
 from fedlgd.nets.registry import build_net
 
-CHUNK = 64  # images per forward pass of the real branch: its activations then stay in cache
+Plan = Literal["bank", "exact"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distil:
     """How a site distils its images into a virtual set.
 
-    per_class: virtual images per class. steps: SGD steps on the pixels. real_per_class: real images per
-    class and step. start: "statistics", "noise" or "real". statistics: "class", or "site" as the released
-    code. start_scale: shrinks the std of a "statistics" start. augment: operations of the siamese
-    augmentation, [] for none. net: family of the random networks, "same" as the task's or a net's name.
+    per_class: virtual images per class. steps: SGD steps on the pixels at `lr` and `momentum`. real_per_class:
+    real images per class and draw. plan: "exact" draws a network and an augmentation for every step, as
+    published; "bank" holds `pairs` of them, whose real means it computes once, and takes `reuse` steps with each
+    before it draws others. net: family of the random networks, "same" as the task's or a net's name; width:
+    theirs, 0 as the family has it. augment: operations of the siamese augmentation, [] for none. start:
+    "statistics", "noise" or "real". statistics: "class", or "site" as the released code. start_scale: shrinks
+    the std of a "statistics" start.
     """
 
     per_class: int = 10
-    steps: int = 10_000
-    real_per_class: int = 256
+    steps: int = 1000
+    plan: Plan = "bank"
+    pairs: int = 10
+    reuse: int = 2
+    real_per_class: int = 32
     lr: float = 1.0
     momentum: float = 0.5
     start: Start = "statistics"
@@ -55,11 +63,13 @@ class Distil:
     start_scale: float = 0.3
     augment: tuple[str, ...] = ("color", "crop", "cutout", "scale", "rotate")
     net: str = "same"
+    width: int = 32
 
     def __post_init__(self) -> None:
-        for name in ("per_class", "real_per_class"):
+        for name in ("per_class", "real_per_class", "pairs", "reuse"):
             check(getattr(self, name) >= 1, f"distil.{name}", getattr(self, name), "use 1 or more")
         check(self.steps >= 0, "distil.steps", self.steps, "use 0 (keep the start) or more")
+        check(self.width >= 0, "distil.width", self.width, "use 0 (as the task's network) or more")
         check(self.lr > 0, "distil.lr", self.lr, "use a positive one such as 1.0")
         check(0 <= self.momentum < 1, "distil.momentum", self.momentum, "use 0 (off) up to below 1")
         check(
@@ -75,8 +85,9 @@ class Distil:
 
 def distil(site: Site, net: Net, how: Distil, rng: Stream) -> VirtualSet:
     """A site's first virtual set. Asked twice for the same, a shelf gives what it has."""
-    net = net.base if how.net == "same" else build_net(how.net, net.shape, net.classes)
-    key = {"train": site_digest(site), "net": net.label, "how": asdict(how), "rng": [rng.seed, *rng.path]}
+    family = net.base if how.net == "same" else build_net(how.net, net.shape, net.classes)
+    key = {"train": site_digest(site), "net": family.label, "how": asdict(how), "rng": [rng.seed, *rng.path]}
+    net, how = _narrowed(family, how)
     classes = present_classes(site.train, net.classes, how.per_class, site.name)
 
     def compute() -> Tensor:
@@ -89,10 +100,30 @@ def distil(site: Site, net: Net, how: Distil, rng: Stream) -> VirtualSet:
     )
 
 
+def _narrowed(net: Net, how: Distil) -> tuple[Net, Distil]:
+    """Random networks of `how.width`, and the lr for them.
+
+    Eq. 1 under random networks estimates a distance between distributions, feature by feature, and a feature of
+    a narrow network costs less: the work of a layer grows with the square of its width. Eq. 1 sums over features:
+    with r times fewer the gradient is r times smaller but for its noise, so the lr grows by the root of r.
+    """
+    if not how.width or net.narrow is None:
+        return net, how
+    narrow = net.narrow(how.width)
+    if narrow.features >= net.features:
+        return net, how
+    return narrow, replace(how, lr=how.lr * math.sqrt(net.features / narrow.features))
+
+
 def refine(
     virtual: VirtualSet, real: LabelledSet, net: Net, params: Params, how: Distil, round: int, rng: Stream
 ) -> VirtualSet:
-    """Iterative DM: `how.steps` more steps under the received features, which stay fixed."""
+    """Iterative DM: `how.steps` more steps under the received features, which stay fixed.
+
+    A bank without augmentation needs one pair: the means of whole classes, which are what the draws estimate.
+    """
+    if how.plan == "bank" and not how.augment:
+        how = replace(how, pairs=1, reuse=max(1, how.steps), real_per_class=len(real))
     images = match(virtual.images, virtual.labels, real, net, lambda _: params, how, rng)
     return replace(virtual, images=images, round=round)
 
@@ -106,20 +137,46 @@ def match(
     how: Distil,
     rng: Stream,
 ) -> Tensor:
-    """Images after `how.steps` of SGD on Eq. 1; every step and class draws its own augmentation."""
-    classes = labels.unique()
-    members = [real.of_class(int(k)) for k in classes]
+    """Images after `how.steps` of SGD on Eq. 1; `params_at` gives the extractor of the i-th pair."""
     images, velocity = images.clone(), torch.zeros_like(images)
     with phase("distil"):
-        for step in track("distil", how.steps):
-            params = params_at(step)
-            transforms = _draw_transforms(classes, how, net.shape[1:], rng.at("augment", step))
-            batches = _draw_real(members, how.real_per_class, rng.at("real", step))
-            target = real_means(net, params, real, batches, transforms)
-            gradient = image_gradient(net, params, images, labels, target, transforms)
+        drawn = pairs(labels.unique(), real, net, params_at, how, rng)
+        for _, pair in zip(track("distil", how.steps), drawn, strict=False):
+            gradient = image_gradient(net, pair.params, images, labels, pair.target, pair.transforms)
             velocity = how.momentum * velocity + gradient
             images -= how.lr * velocity
     return images
+
+
+class Pair(NamedTuple):
+    """What one step matches: an extractor, an augmentation for each class, and the real class means under both."""
+
+    params: Params
+    transforms: list[Transform]
+    target: Tensor
+
+
+def pairs(
+    classes: Tensor, real: LabelledSet, net: Net, params_at: Callable[[int], Params], how: Distil, rng: Stream
+) -> Iterator[Pair]:
+    """A pair for every step. `exact` draws each anew; `bank` holds a few, goes round them, and then draws others.
+
+    The real means, nearly all the work of a fresh step, are computed once per pair.
+    """
+    members = [real.of_class(int(k)) for k in classes]
+
+    def draw_pair(i: int) -> Pair:
+        params = params_at(i)
+        transforms = _draw_transforms(classes, how, net.shape[1:], rng.at("augment", i))
+        batches = _draw_real(members, how.real_per_class, rng.at("real", i))
+        return Pair(params, transforms, real_means(net, params, real, batches, transforms))
+
+    held, turns = (1, 1) if how.plan == "exact" else (how.pairs, how.reuse)
+    distinct = math.ceil(how.steps / turns)
+    for first in range(0, distinct, held):
+        bank = [draw_pair(i) for i in range(first, min(first + held, distinct))]
+        for _ in range(turns):
+            yield from bank
 
 
 def real_means(
@@ -128,9 +185,7 @@ def real_means(
     """mean of psi(A_k x) over the chosen real images of each class; no gradient goes through it."""
     rows = []
     for index, transform in zip(batches, transforms, strict=True):
-        parts = transform(real.take(index).x).split(CHUNK)
-        sums = [net.frozen(params, part).features.sum(0) for part in parts]
-        rows.append(torch.stack(sums).sum(0) / len(index))
+        rows.append(net.frozen(params, transform(real.take(index).x)).features.mean(0))
     return torch.stack(rows)
 
 

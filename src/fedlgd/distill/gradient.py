@@ -4,7 +4,11 @@ The server knows the model before and after a round, nothing else:  G = (theta_t
 It moves the anchors so that  g = grad_theta CE(anchors; theta_t)  matches G in every row of every weight.
 """
 
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +20,11 @@ from fedlgd.core.tree import scale, sub
 from fedlgd.core.types import Params, VirtualSet
 
 EPSILON = 1e-6
+MEMORY = 10  # steps whose curvature L-BFGS remembers
+CURVED = 1e-10  # s.y / y.y below this is no curvature
+REACH = 0.1  # a step's length is at most this share of the images'
+PATIENCE = 10  # steps in which the best Dist must fall ...
+FALLING = 0.99  # ... to this share of what it was
 GM_PASSES = 8  # forward passes one GM step is worth: a gradient (3) and a backward through it (5)
 
 
@@ -54,24 +63,109 @@ def image_gradient(
     return gradient, dist.item()
 
 
+class Matching(Protocol):
+    """How far and by which way anchors move. `exact`: `steps` of SGD. `target`: L-BFGS until rows agree."""
+
+    @property
+    def plan(self) -> Literal["target", "exact"]: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def tolerance(self) -> float: ...
+
+
 def match_gradient(
-    anchors: VirtualSet,
-    net: Net,
-    params: Params,
-    target: Params,
-    steps: int,
-    lr: float,
-    momentum: float,
-    round: int,
+    anchors: VirtualSet, net: Net, params: Params, target: Params, how: Matching, round: int
 ) -> tuple[VirtualSet, list[float]]:
-    """`steps` of SGD on the anchors' pixels under the old model; also Dist at every step."""
+    """The anchors moved under the old model; also Dist at every step."""
     names = matched_names(params, net)
     wanted = [target[n] for n in names]
-    images, velocity = anchors.images.clone(), torch.zeros_like(anchors.images)
-    distances = []
-    for _ in meter.track("match", steps):
-        gradient, dist = image_gradient(net, params, images, anchors.labels, wanted, names)
-        velocity = momentum * velocity + gradient
-        images -= lr * velocity
-        distances.append(dist)
+
+    def look(images: Tensor) -> tuple[Tensor, float]:
+        return image_gradient(net, params, images, anchors.labels, wanted, names)
+
+    if how.plan == "exact":
+        images, distances = _by_sgd(look, anchors.images, how)
+    else:
+        images, distances = _to_target(look, anchors.images, how, rows=sum(len(w) for w in wanted))
     return replace(anchors, images=images, round=round), distances
+
+
+Look = Callable[[Tensor], tuple[Tensor, float]]
+"""images -> gradient of Dist there, and Dist"""
+
+
+def _by_sgd(look: Look, start: Tensor, how: Matching) -> tuple[Tensor, list[float]]:
+    """v <- m v + g;  x <- x - lr v"""
+    images, velocity = start.clone(), torch.zeros_like(start)
+    distances = []
+    for _ in meter.track("match", how.steps):
+        gradient, dist = look(images)
+        velocity = how.momentum * velocity + gradient
+        images -= how.lr * velocity
+        distances.append(dist)
+    return images, distances
+
+
+def _to_target(look: Look, start: Tensor, how: Matching, rows: int) -> tuple[Tensor, list[float]]:
+    """x <- x - H g by L-BFGS; ends at the tolerance, or where Dist no longer falls. The best images seen.
+
+    The objective has no noise, so what two gradients say of its curvature can be trusted.
+    """
+    seen: deque[Curvature] = deque(maxlen=MEMORY)
+    images = best = start
+    before = start, torch.zeros_like(start)
+    distances: list[float] = []
+    for _ in meter.track("match", how.steps + 1):
+        gradient, dist = look(images)
+        if distances:
+            seen.extend(_curvature(images - before[0], gradient - before[1]))
+        distances.append(dist)
+        if dist <= min(distances):
+            best = images
+        if dist <= how.tolerance * rows or _stalled(distances):
+            break
+        before = images, gradient
+        images = images - _short(_inverse_curvature(gradient, seen, how.lr), REACH * images.norm())
+    return best, distances
+
+
+def _stalled(distances: list[float]) -> bool:
+    """Did the last steps bring (almost) nothing? Early on nobody knows."""
+    return min(distances) > FALLING * min(distances[:-PATIENCE], default=math.inf)
+
+
+class Curvature(NamedTuple):
+    """A step s, the change y of the gradient along it, and s.y"""
+
+    s: Tensor
+    y: Tensor
+    sy: Tensor
+
+
+def _curvature(s: Tensor, y: Tensor) -> list[Curvature]:
+    """What a step taught, if the objective curves up along it."""
+    sy = (s * y).sum()
+    return [Curvature(s, y, sy)] if sy > CURVED * y.square().sum() else []
+
+
+def _short(step: Tensor, longest: Tensor) -> Tensor:
+    """The step, at most so long."""
+    share: Tensor = (longest / step.norm()).clamp(max=1)
+    return step * share
+
+
+def _inverse_curvature(g: Tensor, seen: Sequence[Curvature], lr: float) -> Tensor:
+    """H g by the two-loop recursion; before anything is seen, H is lr."""
+    q, shares = g.clone(), []
+    for s, y, sy in reversed(seen):
+        shares.append((s * q).sum() / sy)
+        q -= shares[-1] * y
+    q *= lr if not seen else seen[-1].sy / seen[-1].y.square().sum()
+    for (s, y, sy), share in zip(seen, reversed(shares), strict=True):
+        q += s * (share - (y * q).sum() / sy)
+    return q

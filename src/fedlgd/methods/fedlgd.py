@@ -8,21 +8,36 @@ from fedlgd.core.errors import check
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Broadcast, Site, SiteState, Update
-from fedlgd.distill.distribution import refine
+from fedlgd.distill.distribution import Distil, refine
 from fedlgd.methods import common
 from fedlgd.methods.anchors import Anchors, Selected
 from fedlgd.methods.registry import register
 
+PAPER = {**common.PAPER, **common.PAPER_ANCHORS, "refine.real_per_class": 256}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refine:
-    """Iterative DM: in `selected` rounds a site moves its virtual set `steps` steps under the global features."""
+    """Iterative DM: in `selected` rounds a site moves its virtual set `steps` steps under the global features.
+
+    pairs, reuse, real_per_class: its bank and draws, as in `distil`; the other settings are those of `distil`.
+    """
 
     selected: Selected = Selected()
     steps: int = 100
+    pairs: int = 10
+    reuse: int = 10
+    real_per_class: int = 64
 
     def __post_init__(self) -> None:
         check(self.steps >= 0, "refine.steps", self.steps, "use 0 (never refine) or more")
+        for name in ("pairs", "reuse", "real_per_class"):
+            check(getattr(self, name) >= 1, f"refine.{name}", getattr(self, name), "use 1 or more")
+
+    def settings(self, distil: Distil) -> Distil:
+        """How to refine a set that was made by `distil`."""
+        bank = replace(distil, pairs=self.pairs, reuse=self.reuse)
+        return replace(bank, steps=self.steps, real_per_class=self.real_per_class)
 
 
 @register
@@ -35,8 +50,9 @@ class FedLGD(common.Averaging):
 
     name: ClassVar[str] = "fedlgd"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": {},
+        "paper": PAPER,
         "official": {
+            **PAPER,
             "distil.statistics": "site",
             "distil.start_scale": 1.0,
             "distil.augment": ("color", "crop", "cutout", "flip", "scale", "rotate"),
@@ -60,7 +76,7 @@ class FedLGD(common.Averaging):
 
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
         if msg.round in self.refine.selected and self.refine.steps and state.virtual:
-            how = replace(self.distil, steps=self.refine.steps)
+            how = self.refine.settings(self.distil)
             virtual = refine(state.virtual, site.train, net, msg.params, how, msg.round, rng.at("refine"))
             state = replace(state, virtual=virtual)
         trained, state = common.train(self, msg, state, site, net, rng)

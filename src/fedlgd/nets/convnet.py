@@ -39,12 +39,13 @@ class ConvNet(nn.Module):
         blocks: list[nn.Module] = []
         for i in range(depth):
             blocks += [nn.Conv2d(channels if i == 0 else width, width, 3, padding=1), norm_layer(norm, width)]
-            blocks += [nn.ReLU()]
+            blocks += [nn.ReLU(inplace=True)]
             if pooling != "none":
                 blocks += [nn.AvgPool2d(2) if pooling == "avg" else nn.MaxPool2d(2)]
                 height, side = height // 2, side // 2
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(width * height * side, classes)
+        self.per_image = norm != "batch"
 
     def forward(self, x: Tensor) -> Output:
         features = self.blocks(x).flatten(1)

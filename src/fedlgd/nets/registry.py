@@ -46,7 +46,10 @@ def build_net(
     def build(outputs: int) -> nn.Module:
         return kind(shape=shape, classes=outputs, **settings)
 
-    return _checked(build, shape, classes, label)
+    net = _checked(build, shape, classes, label)
+    if "width" in accepted:
+        net.narrow = lambda width: build_net(name, shape, classes, {**settings, "width": width})
+    return net
 
 
 def _edition(kind: type[nn.Module]) -> str:

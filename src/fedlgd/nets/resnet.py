@@ -19,7 +19,7 @@ class Block(nn.Module):
         self.body = nn.Sequential(
             nn.Conv2d(channels, out, 3, stride, padding=1, bias=False),
             norm_layer(norm, out),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.Conv2d(out, out, 3, padding=1, bias=False),
             norm_layer(norm, out),
         )
@@ -29,7 +29,7 @@ class Block(nn.Module):
             self.shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), norm_layer(norm, out))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.body(x) + self.shortcut(x))
+        return F.relu(self.body(x) + self.shortcut(x), inplace=True)
 
 
 class ResNet18(nn.Module):
@@ -52,13 +52,14 @@ class ResNet18(nn.Module):
         for out, stride in STAGES:
             stages += [Block(channels, out, stride, norm), Block(out, out, 1, norm)]
             channels, sides = out, [(side + stride - 1) // stride for side in sides]
-        self.stem = nn.Sequential(stem, norm_layer(norm, 64), nn.ReLU())
+        self.per_image = norm != "batch"
+        self.stem = nn.Sequential(stem, norm_layer(norm, 64), nn.ReLU(inplace=True))
         self.stages = nn.Sequential(*stages)
         self.pool = nn.AdaptiveAvgPool2d(1) if printed else nn.AvgPool2d(4)
         features = 512 * (1 if printed else (sides[0] // 4) * (sides[1] // 4))
         self.head: nn.Module = nn.Linear(features, classes)
         if features > 512:
-            self.head = nn.Sequential(nn.Linear(features, 512), nn.ReLU(), nn.Linear(512, classes))
+            self.head = nn.Sequential(nn.Linear(features, 512), nn.ReLU(inplace=True), nn.Linear(512, classes))
 
     def forward(self, x: Tensor) -> Output:
         features = self.pool(self.stages(self.stem(x))).flatten(1)

@@ -1,0 +1,191 @@
+"""How far apart sites are: RBF-MMD between their images, in pixels or in features, and what zero looks like.
+
+The kernel and its width are those of `core.losses.mmd_rbf`, a loss for batches; here is a measure for whole sites.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from fedlgd.core.errors import DataError, check
+from fedlgd.core.meter import track
+from fedlgd.core.net import Net
+from fedlgd.core.rng import Stream
+from fedlgd.core.types import LabelledSet, Params
+
+KERNELS = 5
+ROWS = 512  # of a Gram matrix at a time
+CHUNK = 128  # images per forward pass
+LEAST = 4  # images: two draws of two, as a mean over pairs needs two
+
+Matrix = tuple[tuple[float, ...], ...]
+Space = Callable[[Tensor, int], Tensor]
+"""(network input, number of the draw) -> one row per image."""
+
+
+def mmd2(a: Tensor, b: Tensor, unbiased: bool = False, width: float = 0.0) -> float:
+    r"""mean k(a,a) + mean k(b,b) - 2 mean k(a,b),  k(u,v) = sum_i exp(-||u-v||^2 / s_i),  s_i = s 2^i / 4,  i < 5.
+
+    s is `width`, or where that is 0 `width_of(a, b)`. Biased, as in the paper's code, k(u,u) counts in the means:
+    two samples of one source are then a little apart. Unbiased leaves it out: they are at 0 on average, so
+    single values may be negative.
+    """
+    centre = torch.cat([a, b]).mean(0)
+    a, b = a - centre, b - centre
+    s = width or width_of(a, b)
+    aa, bb, ab = (_kernel_sum(u, v, s) for u, v in ((a, a), (b, b), (a, b)))
+    m, n = len(a), len(b)
+    if unbiased:
+        return (aa - KERNELS * m) / (m * (m - 1)) + (bb - KERNELS * n) / (n * (n - 1)) - 2 * ab / (m * n)
+    return aa / (m * m) + bb / (n * n) - 2 * ab / (m * n)
+
+
+def width_of(a: Tensor, b: Tensor) -> float:
+    """Mean squared distance between two different members of the joint set:  2 / (n - 1) sum_u ||u - mean||^2."""
+    joint = torch.cat([a, b])
+    square = (joint - joint.mean(0)).square().sum(dtype=torch.float64).item()
+    return max(2 * square / (len(joint) - 1), torch.finfo(joint.dtype).tiny)
+
+
+def _kernel_sum(a: Tensor, b: Tensor, s: float) -> float:
+    """sum_uv k(u, v): one exponential for the widest kernel; each narrower one is the square of the one before."""
+    total = 0.0
+    length = b.square().sum(1)
+    for rows in a.split(ROWS):
+        square = rows.square().sum(1, keepdim=True) + length - 2 * rows @ b.T
+        kernel = square.clamp_(min=0).div_(-s * 2 ** (KERNELS - 1) / 4).exp_()
+        total += kernel.sum(dtype=torch.float64).item()
+        for _ in range(KERNELS - 1):
+            total += kernel.mul_(kernel).sum(dtype=torch.float64).item()
+    return total
+
+
+def between(sets: Mapping[str, Tensor], unbiased: bool = False) -> list[list[float]]:
+    """`mmd2` between every two sets of rows; zero on the diagonal."""
+    names = list(sets)
+    matrix = [[0.0] * len(names) for _ in names]
+    for (i, a), (j, b) in combinations(enumerate(names), 2):
+        matrix[i][j] = matrix[j][i] = mmd2(sets[a], sets[b], unbiased)
+    return matrix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draws:
+    """How a measurement samples: `size` images per site, anew in each of `draws`; which estimator.
+
+    A site with fewer than twice `size` images lowers the size for all: sizes are equal, as MMD depends on them.
+    """
+
+    size: int = 100
+    draws: int = 5
+    unbiased: bool = True
+
+    def __post_init__(self) -> None:
+        check(self.size >= 2, "size", self.size, "use 2 or more images per site and draw")
+        check(self.draws >= 2, "draws", self.draws, "use 2 or more; their spread is part of the result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    """Mean and std over draws of the squared MMD between sites.
+
+    The diagonal is between two draws of one site that share no image: what zero looks like at this size.
+    """
+
+    sites: tuple[str, ...]
+    size: int
+    draws: int
+    unbiased: bool
+    mean: Matrix
+    std: Matrix
+
+    @property
+    def pairs(self) -> Iterator[tuple[str, str, float, float]]:
+        """Every two different sites, with mean and std."""
+        for (i, a), (j, b) in combinations(enumerate(self.sites), 2):
+            yield a, b, self.mean[i][j], self.std[i][j]
+
+    @property
+    def average(self) -> float:
+        """Mean over pairs of different sites."""
+        return statistics.fmean(mean for *_, mean, _ in self.pairs)
+
+    @property
+    def zero(self) -> float:
+        """Mean of the diagonal."""
+        return statistics.fmean(self.mean[i][i] for i in range(len(self.sites)))
+
+
+def measure(sites: Mapping[str, LabelledSet], space: Space, how: Draws, rng: Stream, label: str = "shift") -> Shift:
+    """The sites' shift over all their images; unequal shares of classes are part of it."""
+    return _measure({name: (data, torch.arange(len(data))) for name, data in sites.items()}, space, how, rng, label)
+
+
+def measure_class(
+    sites: Mapping[str, LabelledSet], k: int, space: Space, how: Draws, rng: Stream, label: str = "shift"
+) -> Shift | None:
+    """The shift of class `k` between the sites that have enough of it; None where fewer than two have."""
+    members = {name: (data, data.of_class(k)) for name, data in sites.items()}
+    enough = {name: pool for name, pool in members.items() if len(pool[1]) >= LEAST}
+    return _measure(enough, space, how, rng.at("class", k), label) if len(enough) > 1 else None
+
+
+Pool = tuple[LabelledSet, Tensor]
+
+
+def _measure(pools: Mapping[str, Pool], space: Space, how: Draws, rng: Stream, label: str) -> Shift:
+    for name, (_, index) in pools.items():
+        if len(index) < LEAST:
+            raise DataError(
+                f"site {name!r} has {len(index)} images; measuring shift needs {LEAST} or more per site"
+            )
+    size = min([how.size, *(len(index) // 2 for _, index in pools.values())])
+    drawn = []
+    for draw in track(label, how.draws):
+        rows = {name: _rows(pool, size, space, draw, rng.at(name, draw)) for name, pool in pools.items()}
+        matrix = between({name: first for name, (first, _) in rows.items()}, how.unbiased)
+        for i, (first, second) in enumerate(rows.values()):
+            matrix[i][i] = mmd2(first, second, how.unbiased)
+        drawn.append(matrix)
+    mean, std = over(drawn)
+    return Shift(sites=tuple(pools), size=size, draws=how.draws, unbiased=how.unbiased, mean=mean, std=std)
+
+
+def _rows(pool: Pool, size: int, space: Space, draw: int, rng: Stream) -> tuple[Tensor, Tensor]:
+    """Two draws without a common image, in the space where they are compared."""
+    data, index = pool
+    chosen = index[torch.randperm(len(index), generator=rng.generator())[: 2 * size]]
+    first, second = space(data.take(chosen).x, draw).split(size)
+    return first, second
+
+
+def over(matrices: Sequence[Sequence[Sequence[float]]]) -> tuple[Matrix, Matrix]:
+    """Mean and sample standard deviation, element by element."""
+    stack = torch.tensor(matrices, dtype=torch.float64)
+    mean, std = stack.mean(0).tolist(), stack.std(0).tolist()
+    return tuple(map(tuple, mean)), tuple(map(tuple, std))
+
+
+def pixels(x: Tensor, draw: int) -> Tensor:
+    """The images themselves, as a network is given them."""
+    return x.flatten(1)
+
+
+def features(net: Net, params: Params) -> Space:
+    """psi(x) of one model."""
+    return partial(_features, net, lambda _: params)
+
+
+def random_features(net: Net, rng: Stream) -> Space:
+    """psi(x) of an untrained network, another one in each draw: the spread over draws contains theirs."""
+    return partial(_features, net, lambda draw: net.init(rng.at("net", draw)))
+
+
+def _features(net: Net, params_at: Callable[[int], Params], x: Tensor, draw: int) -> Tensor:
+    params = params_at(draw)
+    return torch.cat([net.frozen(params, part).features for part in x.split(CHUNK)])
