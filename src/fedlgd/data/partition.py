@@ -1,0 +1,126 @@
+"""One data set's images among sites: who gets which, by number. Randomness is an address, so a class, or a
+domain, is dealt out the same way whatever else there is."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.random import PCG64, Generator
+from numpy.typing import NDArray
+
+from fedlgd.core.errors import DataError, check
+from fedlgd.core.rng import Stream
+
+Labels = NDArray[np.integer]
+Numbers = NDArray[np.intp]
+Counts = NDArray[np.int64]
+Shares = NDArray[np.float64]
+
+TRIES = 100  # draws of one class's shares before the least is set aside for everyone
+
+
+def iid(labels: Labels, sites: int, rng: Stream, least: int = 0) -> list[Numbers]:
+    """Shuffled, then dealt out class by class: sites differ by at most one image in all and in every class."""
+    _check_room(labels, sites, least)
+    order = _by_class(labels, rng)
+    return [np.sort(order[site::sites]) for site in range(sites)]
+
+
+def dirichlet(labels: Labels, sites: int, rng: Stream, alpha: float, least: int = 0) -> list[Numbers]:
+    """Each class by shares of its own, p ~ Dir(alpha, ..., alpha): the smaller alpha, the more sites differ.
+
+    A class is drawn again, up to 100 times, until every site has `least` of it; after that everyone gets
+    `least` and the last shares divide what is left.
+    """
+    _check_alpha(alpha)
+    _check_room(labels, sites, least)
+    return _dealt(labels, sites, rng, lambda k, n: _draw(n, sites, alpha, least, rng.at("class", k)))
+
+
+def quantity(labels: Labels, sites: int, rng: Stream, alpha: float, least: int = 0) -> list[Numbers]:
+    """All classes by the same shares, p ~ Dir(alpha, ..., alpha): sites differ in size, not in what they hold."""
+    _check_alpha(alpha)
+    _check_room(labels, sites, least)
+    shares = _generator(rng.at("shares")).dirichlet(np.full(sites, alpha))
+    return _dealt(labels, sites, rng, lambda _, n: allotted(n, shares, least))
+
+
+def shards(labels: Labels, sites: int, rng: Stream, each: int) -> list[Numbers]:
+    """Sorted by class and cut into sites * each equal shards; every site gets `each` of them at random."""
+    check(each >= 1, "shards", each, "use 1 or more a site")
+    _check_sites(sites)
+    if len(labels) < sites * each:
+        raise DataError(
+            f"{len(labels)} images make no {sites * each} shards ({each} for each of {sites} sites); use fewer"
+        )
+    cut = np.array_split(_by_class(labels, rng), sites * each)
+    deal = _generator(rng.at("shards")).permutation(sites * each).reshape(sites, each)
+    return [np.sort(np.concatenate([cut[i] for i in mine])) for mine in deal]
+
+
+def by_domain(domains: NDArray[np.generic]) -> dict[str, Numbers]:
+    """A site per domain, in the order of their names; images stay in theirs."""
+    return {str(name): np.flatnonzero(domains == name) for name in np.unique(domains)}
+
+
+def allotted(count: int, shares: Shares, least: int) -> Counts:
+    """`least` for everyone, the rest by shares: as close to them as whole numbers can be, and `count` in all."""
+    rest = count - least * len(shares)
+    cuts = np.rint(np.cumsum(shares[:-1]) / shares.sum() * rest).astype(np.int64)
+    return np.asarray(least + np.diff(cuts, prepend=0, append=rest), np.int64)
+
+
+def _draw(count: int, sites: int, alpha: float, least: int, rng: Stream) -> Counts:
+    generator = _generator(rng)
+    for _ in range(TRIES):
+        shares = generator.dirichlet(np.full(sites, alpha))
+        counts = allotted(count, shares, 0)
+        if counts.min() >= least:
+            return counts
+    return allotted(count, shares, least)
+
+
+def _dealt(labels: Labels, sites: int, rng: Stream, count: Callable[[int, int], Counts]) -> list[Numbers]:
+    """Each class shuffled and cut into as many pieces as sites, of `count(class, its images)` each."""
+    pieces: list[list[Numbers]] = [[np.empty(0, np.intp)] for _ in range(sites)]
+    for k in np.unique(labels):
+        members = _shuffled(labels, k, rng)
+        cuts = np.cumsum(count(int(k), len(members)))[:-1]
+        for mine, piece in zip(pieces, np.split(members, cuts), strict=True):
+            mine.append(piece)
+    return [np.sort(np.concatenate(mine)) for mine in pieces]
+
+
+def _by_class(labels: Labels, rng: Stream) -> Numbers:
+    return np.concatenate([np.empty(0, np.intp), *(_shuffled(labels, k, rng) for k in np.unique(labels))])
+
+
+def _shuffled(labels: Labels, k: np.integer, rng: Stream) -> Numbers:
+    """The images of a class; their order is the class's own."""
+    return _generator(rng.at("order", int(k))).permutation(np.flatnonzero(labels == k))
+
+
+def _generator(rng: Stream) -> Generator:
+    """PCG64 by name: numpy may change what its default generator is."""
+    return Generator(PCG64(rng.number()))
+
+
+def _check_sites(sites: int) -> None:
+    check(sites >= 1, "sites", sites, "use 1 or more")
+
+
+def _check_alpha(alpha: float) -> None:
+    check(1e-3 <= alpha <= 1e6, "alpha", alpha, "use 0.001 (one site has nearly all) to 1e6 (all have the same)")
+
+
+def _check_room(labels: Labels, sites: int, least: int) -> None:
+    """Refuse a least that the smallest class has not enough images for."""
+    _check_sites(sites)
+    check(least >= 0, "min_per_class", least, "use 0 (none) or more")
+    classes, counts = np.unique(labels, return_counts=True)
+    if least and len(counts) and counts.min() < sites * least:
+        k, most = classes[counts.argmin()], int(counts.min())
+        fewer = f", at most {most // least} sites" if most >= least else ""
+        raise DataError(
+            f"class {k} has {most} images, too few for {sites} sites with {least} each; "
+            f"use min_per_class={most // sites} or less{fewer}, or more images"
+        )
