@@ -112,7 +112,7 @@ def resolved_by_command_line(monkeypatch, flags, preset="", file=None, settings=
     monkeypatch.setattr(running, "_execute", see)
     every = {key: flags.get(key) for key in ("data", "method", "net", "rounds", "ratio", "seed")}
     with pytest.raises(InterruptedError):
-        running.run(every, preset, file, list(settings), None, 1, False, True)
+        running.run(every, preset, file, list(settings), None, running.EngineChoice(), (), False, True)
     return seen[0]
 
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import RoundRecord
 from fedlgd.data.federation import Federation, from_arrays
+from fedlgd.data.registry import DataChoice
 from fedlgd.distill import distribution
 from fedlgd.methods.registry import names
 from fedlgd.runs import files
@@ -157,7 +159,8 @@ def test_a_method_and_a_net_by_name_are_those_of_the_class(data, tmp_path):
 
 def test_the_command_line_and_python_make_the_same_run(data, tmp_path):
     """A folder begun from a written configuration goes on from Python."""
-    how = resolve({"method": "fedavg", "net": FAST_NET, "rounds": 2, "data": "tiny"}, {"local.batch": 4})
+    how = resolve({"method": "fedavg", "net": FAST_NET, "rounds": 2}, {"local.batch": 4})
+    how = replace(how, data=DataChoice(name="tiny"))
     execute(how, data, tmp_path / "out", command="fedlgd run ...")
     result = run(data, fedlgd.FedAvg(local=fedlgd.Local(batch=4)), rounds=2, net=FAST_NET, out=tmp_path / "out")
     assert as_plain(result) == as_plain(execute(how, data))
@@ -204,7 +207,7 @@ def test_the_default_folder_names_data_method_and_seed_and_differs_by_configurat
 
 @pytest.mark.parametrize("name", ["../../etc", "/etc", "a/b", "", ".", "..", "x" * 300, "Ünïcode", "a\0b\n"])
 def test_the_default_folder_stays_below_runs_whatever_the_data_is_called(name):
-    folder = default_folder(resolve({"data": {"name": name}}))
+    folder = default_folder(replace(resolve({}), data=DataChoice(name=name)))
     assert len(folder.parts) == 4
     assert folder.parts[0] == "runs"
     assert not {".", "..", ""} & set(folder.parts)

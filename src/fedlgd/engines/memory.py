@@ -35,7 +35,9 @@ class Memory(Protocol):
         """A site's state as staged in this round, or else after the last commit."""
         ...
 
-    def enrolment(self, name: str) -> Enrolment | None: ...
+    def enrolment(self, name: str) -> Enrolment | None:
+        """What a site joined with; asked for only before the first commit."""
+        ...
 
     def enrol(self, name: str, enrolment: Enrolment) -> None: ...
 
@@ -77,4 +79,4 @@ class Ram:
     def commit(self, state: ServerState, record: RoundRecord) -> None:
         self._server = state
         self._sites |= self._staged
-        self._staged = {}
+        self._staged, self._enrolments = {}, {}

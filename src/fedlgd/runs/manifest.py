@@ -13,6 +13,7 @@ from fedlgd import __version__
 from fedlgd.core.errors import RunError
 from fedlgd.core.net import Net
 from fedlgd.data.federation import Federation
+from fedlgd.engines.choice import Engine
 from fedlgd.methods.anchors import Pull
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.methods.protocol import Method, is_personal
@@ -38,7 +39,13 @@ def _stacked(method: Method) -> str:
 
 
 def open_directory(
-    path: Path, config: Config, federation: Federation, net: Net, command: str = "", title: str = ""
+    path: Path,
+    config: Config,
+    federation: Federation,
+    net: Net,
+    command: str = "",
+    title: str = "",
+    engine: Engine = Engine(),
 ) -> RunDirectory:
     """A run directory for exactly this configuration: new, or to go on in."""
     manifest, text = path / "manifest.json", config.toml()
@@ -47,7 +54,8 @@ def open_directory(
     else:
         _check_free(path, text)
         files.write_atomic(path / "config.toml", text.encode())
-        files.write_json(manifest, _manifest(config, federation, net, command, title))
+        began = {**_manifest(config, federation, net, command, title), "engine": engine.facts(federation)}
+        files.write_json(manifest, began)
         files.clear_parts(path)
     return RunDirectory(path, federation)
 
@@ -56,7 +64,7 @@ def _check_free(path: Path, text: str) -> None:
     """Refuse to write over anything but a run that did nothing yet."""
     ours = {".lock"}
     if (path / "manifest.json").exists() and files.read_json(path / "manifest.json"):
-        ours |= {"manifest.json", "config.toml", "virtual"}
+        ours |= {"manifest.json", "config.toml", "virtual", "real"}
     elif (path / "config.toml").exists() and (path / "config.toml").read_bytes() == text.encode():
         ours |= {"config.toml"}
     if any(p.name not in ours and p.suffix != ".part" for p in path.iterdir()):

@@ -1,12 +1,14 @@
-"""Contact sheets of virtual images: a row per class, a column per image, bytes to look at."""
+"""Contact sheets of virtual and real images: a row per class, a column per image, bytes to look at."""
 
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import torch
 from PIL import Image
+from torch import Tensor
 
-from fedlgd.core.types import Scale, VirtualSet
+from fedlgd.core.types import LabelledSet, Scale, VirtualSet
 from fedlgd.runs.files import write_atomic
 
 
@@ -21,11 +23,28 @@ def mean_scale(scales: Sequence[Scale]) -> Scale:
 
 def write_picture(root: Path, folder: str, virtual: VirtualSet, scale: Scale) -> None:
     """`root/<version>/<folder>.png`; values outside the valid range are clipped, in the picture only."""
-    pixels = scale.to_pixels(virtual.images)
+    version = "start" if virtual.round < 0 else f"{virtual.round:04d}"
     rows = len(virtual.labels.unique())
+    _write_sheet(root / version / f"{folder}.png", scale.to_pixels(virtual.images), rows)
+
+
+def write_samples(root: Path, folder: str, data: LabelledSet, per_class: int) -> None:
+    """`root/<folder>.png`, once: the first real images of every class the site has, blank where it has fewer."""
+    file = root / f"{folder}.png"
+    if per_class and not file.exists():
+        rows = [_first(data, k, per_class) for k in data.y.unique().tolist()]
+        _write_sheet(file, torch.cat(rows), len(rows))
+
+
+def _first(data: LabelledSet, k: int, count: int) -> Tensor:
+    x = data.x[data.of_class(k)[:count]]
+    pixels = data.scale.to_pixels(x) if x.is_floating_point() else x
+    return torch.cat([pixels, pixels.new_full((count - len(x), *x.shape[1:]), 255)])
+
+
+def _write_sheet(file: Path, pixels: Tensor, rows: int) -> None:
     n, c, h, w = pixels.shape
     sheet = pixels.view(rows, n // rows, c, h, w).permute(0, 3, 1, 4, 2).reshape(rows * h, n // rows * w, c)
     buffer = io.BytesIO()
     Image.fromarray(sheet.numpy().squeeze()).save(buffer, "PNG", optimize=False)
-    version = "start" if virtual.round < 0 else f"{virtual.round:04d}"
-    write_atomic(root / version / f"{folder}.png", buffer.getvalue())
+    write_atomic(file, buffer.getvalue())

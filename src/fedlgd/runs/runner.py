@@ -1,11 +1,11 @@
 """One run from configuration to result, in memory or in a directory that resumes."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -20,13 +20,14 @@ from fedlgd.data.home import data_home
 from fedlgd.data.registry import DataChoice, load
 from fedlgd.distill.distribution import distil
 from fedlgd.distill.shelf import shelving
-from fedlgd.engines.loop import Plan, loop
+from fedlgd.engines.choice import Engine, Name
+from fedlgd.engines.loop import Plan
 from fedlgd.engines.memory import Memory, Ram
 from fedlgd.methods.common import Training
 from fedlgd.methods.protocol import Method, adapted, is_personal, model_at
 from fedlgd.methods.registry import find
 from fedlgd.nets.registry import build_net
-from fedlgd.runs.analysis import Subject, analysed
+from fedlgd.runs.analysis import SITES, Subject, analysed
 from fedlgd.runs.config import Config, configure
 from fedlgd.runs.manifest import label, open_directory
 from fedlgd.runs.pictures import write_samples
@@ -34,6 +35,28 @@ from fedlgd.runs.shelf import FolderShelf
 from fedlgd.runs.store import locked, safe_name
 
 Listener = Callable[[RoundRecord], None]
+
+
+T = TypeVar("T")
+
+
+class Held(Mapping[str, T]):
+    """What sites hold, by name. It is read when it is asked for: there may be thousands of sites."""
+
+    def __init__(self, names: Sequence[str], read: Callable[[str], Any]) -> None:
+        self._names, self._read = dict.fromkeys(names), read
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._names:
+            raise KeyError(name)
+        held: T = self._read(name)
+        return held
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,12 +97,16 @@ def run(
     net: str | Mapping[str, Any] = "convnet",
     out: str | Path | None = None,
     on_round: Listener | None = None,
+    engine: Name = "loop",
+    workers: int = 0,
 ) -> Result:
     """Run a method over a federation.
 
     `net` is a name, or {"name": "convnet", "width": 32}. With `out`, the run lives in that directory: called
-    again with the same arguments it goes on where it stopped. `on_round` hears every record.
+    again with the same arguments it goes on where it stopped. `on_round` hears every record. With the engine
+    "pool", sites work in `workers` processes of one thread (0: one for every core), to the same bits.
     """
+    how = Engine(name=engine, workers=workers)
     federation = load(data) if isinstance(data, str) else data
     config = Config(
         method=configure(find(method)) if isinstance(method, str) else method,
@@ -87,7 +114,7 @@ def run(
         data=DataChoice(name=federation.name),
         net={"name": net} if isinstance(net, str) else {"name": "convnet", **net},
     )
-    return execute(config, federation, Path(out) if out else None, on_round, "fedlgd.run(...)")
+    return execute(config, federation, Path(out) if out else None, on_round, "fedlgd.run(...)", engine=how)
 
 
 def execute(
@@ -97,6 +124,7 @@ def execute(
     on_round: Listener | None = None,
     command: str = "",
     title: str = "",
+    engine: Engine = Engine(),
 ) -> Result:
     """Run `config` over `federation`; what is committed in `out` is not run again.
 
@@ -104,17 +132,19 @@ def execute(
     """
     net = build_net(config.net["name"], federation.shape, len(federation.classes), config.net_settings)
     with ExitStack() as stack:
+        stack.enter_context(engine.threads())
         memory: Memory = Ram()
         records: list[RoundRecord] = []
         if out is not None:
-            stack.enter_context(_shelf())
+            stack.enter_context(_shelved())
             stack.enter_context(locked(out))
         if getattr(config.method, "pooled", False):
             federation = _pooled(config, federation, net)
         if out is not None:
-            memory = directory = open_directory(out, config, federation, net, command, title)
+            memory = directory = open_directory(out, config, federation, net, command, title, engine)
             records = directory.records()
-        rounds = loop(config.method, federation, net, config.plan, memory)
+        working = engine.run(config.method, federation, net, config.plan, memory)
+        rounds: Iterator[RoundRecord] = stack.enter_context(closing(working))
         if out is not None:
             rounds = _illustrated(config, federation, net, memory, rounds, records, out)
         for record in rounds:
@@ -134,7 +164,7 @@ def _illustrated(
     out: Path,
 ) -> Iterator[RoundRecord]:
     """The same rounds; what only a report reads is left in `out` on the way."""
-    for site in federation.tested:
+    for site in federation.tested[:SITES]:
         write_samples(out / "real", safe_name(site.name), site.train, config.plan.real_samples)
     if not config.plan.analysis or is_personal(config.method):
         return rounds
@@ -160,22 +190,30 @@ def default_folder(config: Config) -> Path:
     return Path("runs", safe_name(config.data.name), method, f"seed{config.plan.seed}-{config.digest}")
 
 
-def _shelf() -> AbstractContextManager[None]:
+def shared_shelf() -> FolderShelf | None:
     """Distilled sets are shared by all runs of this machine that would make the same ones."""
     made_by = f"fedlgd{__version__}-torch{torch.__version__}-threads{torch.get_num_threads()}"
     try:
         folder = data_home() / "distilled" / made_by
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:
-        return nullcontext()
-    return shelving(FolderShelf(folder))
+        return None
+    return FolderShelf(folder)
+
+
+def _shelved() -> AbstractContextManager[None]:
+    shelf = shared_shelf()
+    return shelving(shelf) if shelf else nullcontext()
 
 
 def _result(records: list[RoundRecord], method: Method, net: Net, federation: Federation, memory: Memory) -> Result:
     state = memory.server()
     assert state is not None
-    sites = {name: memory.site(name).virtual for name in federation.by_name}
-    virtual = {name: v for name, v in sites.items() if v is not None}
-    names = federation.by_name if is_personal(method) else ()
-    personal = {name: model_at(method, state, partial(memory.site, name)) for name in names}
+    names = list(federation.by_name)
+    virtual: Held[VirtualSet] = Held(
+        [name for name in names if memory.site(name).virtual], lambda name: memory.site(name).virtual
+    )
+    personal: Held[Params] = Held(
+        names if is_personal(method) else [], lambda name: model_at(method, state, partial(memory.site, name))
+    )
     return Result(records, adapted(method, net), state.params, state.anchors, virtual, personal)

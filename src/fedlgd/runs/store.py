@@ -1,6 +1,6 @@
 """A run directory as the memory of a federation.
 
-    config.toml  manifest.json  records.jsonl  virtual/<version>/<site>.png
+    config.toml  manifest.json  records.jsonl  virtual/<version>/<site>.png  real/<site>.png  analysis.json
     state/head.json             what is committed: the next round, the files, the length of the records
     state/server-<t>.safetensors   state/sites/<site>-<t>.safetensors   state/enrolled/<site>.safetensors
 
@@ -10,6 +10,8 @@ crash leaves beside it is ignored and cleared away at the next commit.
 
 import fcntl
 import hashlib
+import json
+import math
 import os
 import re
 from collections.abc import Iterator
@@ -99,8 +101,7 @@ class RunDirectory:
 
     def records(self) -> list[RoundRecord]:
         """The committed records."""
-        lines = self._check_records().splitlines()
-        return [msgspec.json.decode(line, type=RoundRecord) for line in lines]
+        return [read_record(line) for line in self._check_records().splitlines()]
 
     @property
     def done(self) -> int:
@@ -152,7 +153,8 @@ class RunDirectory:
         for file in (*self._state.glob("server-*"), *self._state.glob("sites/*")):
             if file not in current:
                 file.unlink(missing_ok=True)
-        for folder in (self._state, self._state / "enrolled", *self.path.glob("virtual/*")):
+        pictures = (self.path / "real", *self.path.glob("virtual/*"))
+        for folder in (self.path, self._state, self._state / "enrolled", *pictures):
             files.clear_parts(folder)
 
     def _draw(self, name: str, virtual: VirtualSet | None) -> None:
@@ -199,3 +201,11 @@ def _take(handle: int, path: Path) -> None:
         raise RunError(
             f"another process is working in {str(path)!r}; wait for it, or choose another folder with --out"
         ) from error
+
+
+def read_record(line: bytes) -> RoundRecord:
+    """JSON has no NaN and no infinity: such a loss was written as null, and is read as NaN."""
+    raw = json.loads(line)
+    for score in raw["scores"].values():
+        score["loss"] = math.nan if score["loss"] is None else score["loss"]
+    return msgspec.convert(raw, RoundRecord)

@@ -13,6 +13,7 @@ from typing import Any
 from fedlgd.core.errors import SettingError
 from fedlgd.core.types import RoundRecord
 from fedlgd.data.federation import Federation
+from fedlgd.engines.choice import Engine
 from fedlgd.methods import registry
 from fedlgd.runs.config import Config, parse_assignment, resolve
 from fedlgd.runs.manifest import label
@@ -60,10 +61,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A job that ended, and why if it failed."""
+    """A job that ended: why, if it failed; else its mean accuracy after the last round."""
 
     job: Job
     error: str = ""
+    accuracy: float = math.nan
 
 
 def parse_entry(spec: str) -> Entry:
@@ -128,11 +130,15 @@ def budget(steps: int) -> str:
 
 
 def run_job(
-    job: Job, federation: Federation, command: str, on_round: Callable[[RoundRecord], None] | None = None
+    job: Job,
+    federation: Federation,
+    command: str,
+    on_round: Callable[[RoundRecord], None] | None = None,
+    engine: Engine = Engine(),
 ) -> Outcome:
     """Run, or go on with, one job; a failure is an outcome too, so that the others go on."""
     try:
-        execute(job.config, federation, job.folder, on_round, command, job.label)
+        result = execute(job.config, federation, job.folder, on_round, command, job.label, engine)
     except Exception as error:
         return Outcome(job, f"{type(error).__name__}: {error}")
-    return Outcome(job)
+    return Outcome(job, accuracy=result.records[-1].accuracy)

@@ -1,0 +1,163 @@
+"""How alike the sites are, before and after distillation, seen through the global model: `analysis.json`.
+
+All of it is measured after a commit, outside the timed phases, on a few hundred images. Methods that give every
+site a model of its own have no common features to measure by, and no such file.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedlgd.core.errors import RunError
+from fedlgd.core.losses import class_means
+from fedlgd.core.net import Net
+from fedlgd.core.rng import Stream
+from fedlgd.core.types import LabelledSet, Params, RoundRecord, VirtualSet
+from fedlgd.data.federation import Federation
+from fedlgd.distill.shift import between
+from fedlgd.engines.memory import Memory
+from fedlgd.runs.files import read_json, write_json
+
+SITES = 24  # looked at, the first by name: more would take long and fill the memory
+IMAGES = 400  # real images looked at, over all sites
+POINTS = 400  # points of the map
+PERPLEXITY = 30
+PER_CLASS = 10  # virtual images of a class whose mean is taken
+BATCH = 256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subject:
+    """The run that is looked at."""
+
+    federation: Federation
+    net: Net
+    memory: Memory
+    rng: Stream
+
+
+def analysed(
+    rounds: Iterator[RoundRecord], committed: Sequence[RoundRecord], subject: Subject, file: Path
+) -> Iterator[RoundRecord]:
+    """The same records, looked at between two rounds; `committed` are those of an earlier session.
+
+    A crash after a commit and before the look at it is made up for: the committed state is still the same.
+    """
+    seen = _read(file)
+    for record in committed[-1:]:
+        _note(seen, record, subject, file)
+    for record in rounds:
+        seen["complete"] = False
+        _note(seen, record, subject, file)
+        yield record
+    if not seen["complete"]:
+        write_json(file, {**seen, **at_the_end(subject), "complete": True})
+
+
+def _note(seen: dict[str, Any], record: RoundRecord, subject: Subject, file: Path) -> None:
+    """Keep the distances after a round that moved a virtual set or the anchors."""
+    known = any(each["round"] == record.round for each in seen["distances"])
+    if record.flags and not known and (found := distances(subject)):
+        seen["distances"].append({"round": record.round, "sites": found})
+        write_json(file, seen)
+
+
+def distances(subject: Subject) -> dict[str, float]:
+    r"""Of each site's virtual set to the anchors:  mean_k || mean z_v,k - mean z_g,k ||^2,  z = psi / ||psi||.
+
+    psi: the features of the global model of this moment; k: the classes that both have, by the first images of
+    each. Between 0 and 4.
+    """
+    state = subject.memory.server()
+    if state is None or state.anchors is None:
+        return {}
+    anchors = _class_means(subject.net, state.params, state.anchors)
+    sets = _virtual(subject)
+    found = {name: _gap(_class_means(subject.net, state.params, own), anchors) for name, own in sets.items()}
+    return {name: gap for name, gap in found.items() if np.isfinite(gap)}
+
+
+def at_the_end(subject: Subject) -> dict[str, Any]:
+    """Between-site MMD of real and of virtual images, and a map of their features."""
+    sites = subject.federation.tested[:SITES]
+    virtual = {name: own for name, own in _virtual(subject).items() if name in {site.name for site in sites}}
+    size = min(IMAGES // len(sites), *(len(site.train) for site in sites), *map(len, virtual.values()))
+    state = subject.memory.server()
+    assert state is not None
+
+    def look(data: LabelledSet, *path: str) -> Tensor:
+        chosen = torch.randperm(len(data), generator=subject.rng.generator(*path))[:size]
+        return _features(subject.net, state.params, data.take(chosen).x)
+
+    real = {site.name: look(site.train, "real", site.name) for site in sites}
+    learned = {name: look(own.data, "virtual", name) for name, own in virtual.items()}
+    anchors = {"": look(state.anchors.data, "anchors")} if state.anchors else {}
+    if not all(bool(f.isfinite().all()) for f in (*real.values(), *learned.values(), *anchors.values())):
+        return {}
+    return {
+        "sites": [site.name for site in sites],
+        "images": size,
+        "mmd": _matrices(real, learned),
+        "map": _map({"real": real, "virtual": learned, "anchors": anchors}, subject.rng.number()),
+    }
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """What was found so far; a damaged file is begun anew, as no result depends on it."""
+    try:
+        return read_json(file)
+    except RunError:
+        return {"complete": False, "distances": []}
+
+
+def _virtual(subject: Subject) -> dict[str, VirtualSet]:
+    sets = {name: subject.memory.site(name).virtual for name in list(subject.federation.by_name)[:SITES]}
+    return {name: own for name, own in sets.items() if own}
+
+
+def _class_means(net: Net, params: Params, own: VirtualSet) -> dict[int, Tensor]:
+    """The mean unit feature of each class, over its first images."""
+    classes = own.labels.unique()
+    first = torch.cat([own.data.of_class(k)[:PER_CLASS] for k in classes.tolist()])
+    z = F.normalize(_features(net, params, own.images[first]), dim=1, eps=1e-6)
+    return dict(zip(classes.tolist(), class_means(z, own.labels[first], classes), strict=True))
+
+
+def _features(net: Net, params: Params, x: Tensor) -> Tensor:
+    return torch.cat([net.frozen(params, part).features for part in x.split(BATCH)])
+
+
+def _gap(a: Mapping[int, Tensor], b: Mapping[int, Tensor]) -> float:
+    gaps = torch.stack([a[k] - b[k] for k in sorted(a.keys() & b.keys())])
+    return round(float(gaps.square().sum(1).mean()), 6)
+
+
+def _matrices(real: Mapping[str, Tensor], virtual: Mapping[str, Tensor]) -> dict[str, list[list[float]]]:
+    """Squared MMD of all pairs of sites, unbiased: about 0, so at times below it, where two sites are alike."""
+    if len(real) < 2 or min(map(len, real.values())) < 2:
+        return {}
+    sets = {"real": real} | ({"virtual": virtual} if real.keys() == virtual.keys() else {})
+    return {kind: np.round(between(own, unbiased=True), 6).tolist() for kind, own in sets.items()}
+
+
+def _map(sets: Mapping[str, Mapping[str, Tensor]], seed: int) -> list[dict[str, Any]]:
+    """t-SNE (van der Maaten and Hinton, JMLR 2008) of all sets together; too few points have no neighbours."""
+    named = [(kind, site, features) for kind, own in sets.items() for site, features in own.items()]
+    shown = [features[: max(1, POINTS // len(named))] for _, _, features in named]
+    joint = torch.cat(shown).numpy()
+    if len(joint) <= 3 * PERPLEXITY or not joint.std() > 0:
+        return []
+    from sklearn.manifold import TSNE
+
+    flat = TSNE(perplexity=PERPLEXITY, init="random", max_iter=500, random_state=seed % 2**32).fit_transform(joint)
+    parts = np.split(flat.round(2), np.cumsum([len(each) for each in shown])[:-1])
+    return [
+        {"kind": kind, "site": site, "points": part.tolist()}
+        for (kind, site, _), part in zip(named, parts, strict=True)
+    ]

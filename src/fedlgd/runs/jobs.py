@@ -1,0 +1,100 @@
+"""Several runs at once, each in a process of its own with one thread: the same bits as one after the other."""
+
+import json
+import signal
+from collections.abc import Callable, Generator, Iterator, Sequence
+from multiprocessing.connection import Connection, wait
+
+from fedlgd.core.errors import SettingError
+from fedlgd.core.types import RoundRecord
+from fedlgd.engines.process import Child, check_fork
+from fedlgd.runs.runner import Listener
+from fedlgd.runs.suite import Job, Outcome
+
+Do = Callable[[Job, Listener], Outcome]
+
+
+def run_jobs(jobs: Sequence[Job], count: int, do: Do) -> Generator[Outcome, None, None]:
+    """Outcomes as they come, of `count` jobs at a time. Close it to stop those that are running.
+
+    Jobs of one seed may want the same virtual sets. While one of them enrols its sites, which makes the sets, the
+    others wait; after that they find them on the shelf.
+    """
+    check_fork()
+    waiting, running = list(jobs), Running(do)
+    try:
+        while waiting or running.children:
+            while len(running.children) < count and (job := running.next_of(waiting)):
+                waiting.remove(job)
+                running.start(job)
+            yield from running.hear()
+    finally:
+        running.stop()
+
+
+class Running:
+    """The jobs that are running, and those among them whose sites are still enrolling."""
+
+    def __init__(self, do: Do) -> None:
+        self._do = do
+        self.children: dict[Child, Job] = {}
+        self._enrolling: set[Child] = set()
+
+    def next_of(self, waiting: Sequence[Job]) -> Job | None:
+        """The first job whose virtual sets nobody is making."""
+        seeds = {self.children[child].config.plan.seed for child in self._enrolling}
+        return next((job for job in waiting if job.config.plan.seed not in seeds), None)
+
+    def start(self, job: Job) -> None:
+        child = Child(lambda connection: _tell(self._do, job, connection))
+        self.children[child] = job
+        self._enrolling.add(child)
+
+    def hear(self) -> Iterator[Outcome]:
+        """Wait for a word of any job; the outcomes of those that ended."""
+        by_connection = {child.connection: child for child in self.children}
+        for connection in wait(list(by_connection)):
+            child = by_connection[connection]  # type: ignore[index]
+            self._enrolling.discard(child)
+            try:
+                outcome = _outcome(self.children[child], child.connection.recv_bytes())
+            except (EOFError, OSError):
+                outcome = _gone(self.children[child], child.wait())
+            if outcome:
+                del self.children[child]
+                child.wait()
+                yield outcome
+
+    def stop(self) -> None:
+        for child in self.children:
+            child.stop()
+        for child in self.children:
+            child.wait()
+
+
+def _tell(do: Do, job: Job, connection: Connection) -> None:
+    """In the child: say when the sites have enrolled, and how it ended."""
+
+    def enrolled(record: RoundRecord) -> None:
+        if record.round < 0:
+            connection.send_bytes(b"{}")
+
+    outcome = do(job, enrolled)
+    connection.send_bytes(json.dumps({"error": outcome.error, "accuracy": outcome.accuracy}).encode())
+
+
+def _outcome(job: Job, said: bytes) -> Outcome | None:
+    """None: it only said that its sites have enrolled."""
+    content = json.loads(said)
+    return Outcome(job, **content) if content else None
+
+
+def _gone(job: Job, code: int) -> Outcome:
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return Outcome(job, f"its process {how}; if memory was short, use fewer --jobs")
+
+
+def check_jobs(count: int, threads: int) -> None:
+    """Jobs that run at once have one thread each."""
+    if count > 1 and threads != 1:
+        raise SettingError(f"threads is {threads}, but each of {count} jobs at once has one; use --jobs 1")

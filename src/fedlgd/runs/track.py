@@ -1,0 +1,245 @@
+"""Trackers: the records of a run, also in TensorBoard, Weights & Biases or MLflow.
+
+How far each tracker is stands in the run's `track.json`, so every round is logged once: a run that goes on, or is
+tracked only afterwards, logs what is missing. A tracker that fails says so and never stops a run.
+"""
+
+import importlib
+import math
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from types import TracebackType
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from PIL import Image
+
+from fedlgd.core.errors import SettingError
+from fedlgd.core.types import RoundRecord
+from fedlgd.runs import files
+from fedlgd.runs.config import Config
+from fedlgd.runs.store import read_record, safe_name
+
+MARKS = "track.json"
+PROJECT = "fedlgd"
+
+
+@dataclass(frozen=True, slots=True)
+class Tracked:
+    """The run that is tracked."""
+
+    title: str
+    folder: Path
+    config: Config
+
+
+class Tracker(Protocol):
+    """Where the numbers of one run go. `known` is the `id` of this run from the time before, or empty."""
+
+    package: ClassVar[str]
+    id: str
+
+    def __init__(self, run: Tracked, known: str) -> None: ...
+
+    def log(self, step: int, values: Mapping[str, float], pictures: Mapping[str, Path]) -> None: ...
+
+    def close(self, finished: bool) -> None: ...
+
+
+class TensorBoard:
+    """Event files in the run's own folder: they stay on this machine, so the virtual images are among them."""
+
+    package: ClassVar[str] = "tensorboardX"
+    id = "tensorboard"
+
+    def __init__(self, run: Tracked, known: str) -> None:
+        self._writer = importlib.import_module(self.package).SummaryWriter(logdir=str(run.folder / self.id))
+        if not known:
+            self._writer.add_text("config", f"```toml\n{run.config.toml()}```", 0)
+
+    def log(self, step: int, values: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        for name, file in pictures.items():
+            with Image.open(file) as picture:
+                self._writer.add_image(name, np.asarray(picture.convert("RGB")), step, dataformats="HWC")
+        self._writer.flush()
+
+    def close(self, finished: bool) -> None:
+        self._writer.close()
+
+
+class Wandb:
+    """Numbers and settings only: a site's virtual images never leave it. `WANDB_MODE=offline` works."""
+
+    package: ClassVar[str] = "wandb"
+
+    def __init__(self, run: Tracked, known: str) -> None:
+        self._run = importlib.import_module(self.package).init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=run.title,
+            id=known or None,
+            resume="allow" if known else None,
+            dir=str(run.folder),
+            config=run.config.plain(),
+            settings={"console": "off"},
+        )
+        self.id = str(self._run.id)
+
+    def log(self, step: int, values: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
+        self._run.log(dict(values), step=step)
+
+    def close(self, finished: bool) -> None:
+        self._run.finish(exit_code=0 if finished else 1)
+
+
+class Mlflow:
+    """Numbers and settings only, to wherever `MLFLOW_TRACKING_URI` points."""
+
+    package: ClassVar[str] = "mlflow"
+
+    def __init__(self, run: Tracked, known: str) -> None:
+        self._mlflow = importlib.import_module(self.package)
+        if known:
+            self.id = self._mlflow.start_run(run_id=known).info.run_id
+        else:
+            self._mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
+            self.id = self._mlflow.start_run(run_name=run.title).info.run_id
+            self._mlflow.log_params(dict(_flat(run.config.plain())))
+
+    def log(self, step: int, values: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
+        self._mlflow.log_metrics(dict(values), step=step)
+
+    def close(self, finished: bool) -> None:
+        self._mlflow.end_run("FINISHED" if finished else "KILLED")
+
+
+TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": Wandb, "mlflow": Mlflow}
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Refuse a tracker that is unknown or not installed, before anything runs."""
+    for name in names:
+        if name not in TRACKERS:
+            raise SettingError(f"no tracker is called {name!r}; there are: {', '.join(TRACKERS)}")
+        package = TRACKERS[name].package
+        try:
+            importlib.import_module(package)
+        except ImportError as error:
+            raise SettingError(f"--track {name} needs {package} ({error}); pip install {package}") from error
+
+
+class Tracking:
+    """A listener that hands every committed record of a run, once, to each tracker."""
+
+    def __init__(self, names: Sequence[str], run: Tracked) -> None:
+        check_trackers(names)
+        self._names = list(dict.fromkeys(names))
+        self._run = run
+        self._open: dict[str, Tracker] = {}
+        self._records: list[RoundRecord] = []
+
+    def __enter__(self) -> "Tracking":
+        return self
+
+    def __call__(self, record: RoundRecord) -> None:
+        if self._records:
+            self._records.append(record)
+        self._feed()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """A run that was complete already is logged now; then every tracker is closed."""
+        if kind is None and not self._records:
+            self._feed()
+        finished = len(self._records) == self._run.config.plan.rounds + 1
+        for name, tracker in self._open.items():
+            self._attempt(name, partial(tracker.close, finished))
+
+    def _feed(self) -> None:
+        for name in self._names:
+            self._attempt(name, partial(self._catch_up, name))
+
+    def _catch_up(self, name: str) -> None:
+        """Before the first time, what was committed is read back: it ends with the record just heard."""
+        self._records = self._records or committed(self._run.folder)
+        file = self._run.folder / MARKS
+        marks = files.read_json(file) if file.exists() else {}
+        mark = marks.get(name, {"id": "", "logged": 0})
+        if mark["logged"] == len(self._records):
+            return
+        tracker = self._open.get(name) or TRACKERS[name](self._run, mark["id"])
+        self._open[name] = tracker
+        for step in range(mark["logged"], len(self._records)):
+            pictures = dict(_pictures(self._run.folder, self._records[step]))
+            tracker.log(step, numbers(self._records[: step + 1]), pictures)
+            files.write_json(file, marks | {name: {"id": tracker.id, "logged": step + 1}})
+
+    def _attempt(self, name: str, action: Callable[[], None]) -> None:
+        """Whatever a tracker raises ends its part only, and what it prints stays off stdout."""
+        try:
+            with redirect_stdout(sys.stderr):
+                action()
+        except Exception as error:
+            self._names = [each for each in self._names if each != name]
+            warnings.warn(
+                f"{name} stopped tracking ({type(error).__name__}: {error}); the run goes on. The same command "
+                "with --track once more logs what is missing",
+                stacklevel=2,
+            )
+
+
+def committed(folder: Path) -> list[RoundRecord]:
+    """The committed records of a run, read without opening it; none where there is no run yet."""
+    head = folder / "state" / "head.json"
+    if not head.exists():
+        return []
+    length = files.read_json(head)["records"]["bytes"]
+    with files.reading(folder / "records.jsonl"):
+        lines = (folder / "records.jsonl").read_bytes()[:length].splitlines()
+        return [read_record(line) for line in lines]
+
+
+def training_loss(record: RoundRecord) -> float:
+    """Mean over the sampled sites of the mean loss on the way; NaN where none was trained."""
+    losses = [metrics["loss"] for metrics in record.metrics.values() if "loss" in metrics]
+    return fmean(losses) if losses else math.nan
+
+
+def numbers(records: Sequence[RoundRecord]) -> dict[str, float]:
+    """What is logged of the last of these records, but for NaN; bytes are sums over all of them."""
+    last = records[-1]
+    found = {
+        "mean/accuracy": last.accuracy,
+        "mean/test_loss": fmean(s.loss for s in last.scores.values()) if last.scores else math.nan,
+        "mean/train_loss": training_loss(last),
+        "bytes/up": sum(record.bytes_up for record in records),
+        "bytes/down": sum(record.bytes_down for record in records),
+        **{f"accuracy/{safe_name(site)}": score.accuracy for site, score in last.scores.items()},
+        **{f"seconds/{phase}": value for phase, value in last.seconds.items()},
+        **{f"flops/{phase}": value for phase, value in last.flops.items()},
+    }
+    return {name: float(value) for name, value in found.items() if not math.isnan(value)}
+
+
+def _pictures(folder: Path, record: RoundRecord) -> Iterator[tuple[str, Path]]:
+    """The contact sheets that were drawn in this round."""
+    version = "start" if record.round < 0 else f"{record.round:04d}"
+    for file in sorted((folder / "virtual" / version).glob("[!.]*.png")):
+        yield f"virtual/{file.stem}", file
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
