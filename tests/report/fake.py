@@ -27,8 +27,11 @@ def write_run(
     classes: Sequence[str] = CLASSES,
     evaluate_every: int = 1,
     per_class: int = 0,
+    samples: int = 0,
     settings: Mapping[str, Any] | None = None,
     digest: str = "9f2c41d0a7",
+    flags: Sequence[str] = ("virtual",),
+    auc: float | None = None,
 ) -> Path:
     """A run of `rounds` rounds of which `done` are on record, ending at the accuracies in `final`."""
     done = rounds if done is None else done
@@ -37,11 +40,39 @@ def write_run(
     (path / "config.toml").write_text(tomli_w.dumps(config))
     manifest = _manifest(label, method, seed, rounds, tuple(final), classes, digest)
     (path / "manifest.json").write_text(json.dumps(manifest, indent=1))
-    records = [_enrolment(), *(_record(number, final, rounds, evaluate_every) for number in range(done))]
+    records = [_enrolment(flags), *(_record(number, final, rounds, evaluate_every) for number in range(done))]
+    if auc is not None:
+        for score in (score for record in records for score in record["scores"].values()):
+            score["auc"] = auc
     (path / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     if per_class:
         _write_sheets(path / "virtual", len(final), classes, per_class, done, anchors=method == "fedlgd")
+    if samples:
+        (path / "real").mkdir()
+        for at in range(len(final)):
+            _sheet(at, 9, classes, samples).save(path / "real" / f"site{at}.png")
     return path
+
+
+def write_analysis(path: Path, sites: Sequence[str] = SITES) -> None:
+    """Clouds of points and distances as a finished run of `sites` would leave them."""
+    random = np.random.default_rng(1)
+    far = [[0.0 if a == b else 0.1 * (1 + a + b) for b in range(len(sites))] for a in range(len(sites))]
+    clouds = [
+        {"kind": kind, "site": site, "points": random.normal([6 * at, at], 1, (20, 2)).round(2).tolist()}
+        for kind in ("real", "virtual")
+        for at, site in enumerate(sites)
+    ]
+    clouds.append({"kind": "anchors", "site": "", "points": random.normal(3, 2, (20, 2)).round(2).tolist()})
+    content = {
+        "complete": True,
+        "distances": [{"round": t, "sites": dict.fromkeys(sites, 1 / (t + 2))} for t in (-1, 0, 2)],
+        "sites": list(sites),
+        "images": 20,
+        "mmd": {"real": far, "virtual": [[value / 2 for value in row] for row in far]},
+        "map": clouds,
+    }
+    (path / "analysis.json").write_text(json.dumps(content))
 
 
 def _config(method: str, seed: int, rounds: int, evaluate_every: int) -> dict[str, Any]:
@@ -54,7 +85,7 @@ def _config(method: str, seed: int, rounds: int, evaluate_every: int) -> dict[st
         "data": {"name": "builtin-digits"},
         "net": {"name": "convnet", "width": 32},
         "distil": {"per_class": 10},
-        "local": {"lr": 0.01},
+        "local": {"epochs": 2, "batch": 32, "lr": 0.01},
     }
 
 
@@ -85,7 +116,7 @@ def _site(at: int, name: str) -> dict[str, Any]:
     return {"name": name, "folder": f"site{at}", "train": 2000 - 400 * at, "test": 500, "note": note}
 
 
-def _enrolment() -> dict[str, Any]:
+def _enrolment(flags: Sequence[str]) -> dict[str, Any]:
     return {
         "round": -1,
         "sampled": [],
@@ -95,7 +126,7 @@ def _enrolment() -> dict[str, Any]:
         "bytes_down": 0,
         "seconds": {"distil": 6.0},
         "flops": {"distil": 4_000_000_000},
-        "flags": ["virtual"],
+        "flags": list(flags),
     }
 
 
@@ -122,7 +153,8 @@ def _record(number: int, final: Mapping[str, float], rounds: int, evaluate_every
 def _score(share: float, number: int, rounds: int) -> dict[str, Any]:
     """Rises from chance to exactly `share` in the last round."""
     accuracy = share - (share - 0.1) * (1 - (number + 1) / rounds) ** 3
-    return {"accuracy": accuracy, "loss": 2.3 * (1 - accuracy), "correct": [0], "total": [1]}
+    correct = [round(250 * accuracy), round(500 * accuracy) - round(250 * accuracy)]
+    return {"accuracy": accuracy, "loss": 2.3 * (1 - accuracy), "correct": correct, "total": [250, 250]}
 
 
 def _write_sheets(
@@ -132,14 +164,16 @@ def _write_sheets(
         (folder / version).mkdir(parents=True)
         owners = [f"site{at}" for at in range(sites)] + (["anchors"] if anchors else [])
         for at, owner in enumerate(owners):
-            _sheet(at, version == "start", classes, per_class).save(folder / version / f"{owner}.png")
+            age = 0 if version == "start" else 1 + int(version)
+            _sheet(at, age, classes, per_class).save(folder / version / f"{owner}.png")
 
 
-def _sheet(owner: int, noisy: bool, classes: Sequence[str], per_class: int) -> Image.Image:
+def _sheet(owner: int, age: int, classes: Sequence[str], per_class: int) -> Image.Image:
+    """Digits that come out of the noise with age."""
     picture = Image.new("RGB", (per_class * TILE, len(classes) * TILE), (40 * owner, 30, 60))
     draw = ImageDraw.Draw(picture)
     for row, name in enumerate(classes):
         for column in range(per_class):
             draw.text((column * TILE + 6 + column % 3, row * TILE + 1), name[:1], (230, 220, 200), font_size=20)
-    noise = np.random.default_rng(owner).normal(0, 70 if noisy else 25, (*picture.size[::-1], 3))
+    noise = np.random.default_rng([owner, age]).normal(0, 70 / (1 + age), (*picture.size[::-1], 3))
     return Image.fromarray((np.asarray(picture) + noise).clip(0, 255).astype(np.uint8))

@@ -6,10 +6,14 @@ from itertools import pairwise
 
 import pytest
 
+from fedlgd.report.bars import bar_figure
 from fedlgd.report.cost import Bar
-from fedlgd.report.figures import bar_figure, curve_figure, dodge
 from fedlgd.report.format import duration
 from fedlgd.report.groups import Curve, Stat
+from fedlgd.report.lines import curve_figure, dodge
+from fedlgd.report.maps import map_figure, matrix_figure
+from fedlgd.report.run import Cloud
+from fedlgd.report.style import svg
 
 CURVES = (
     Curve("FedAvg", (0, 1, 2), (Stat(10.0, 1.0), Stat(40.0, 2.0), Stat(60.0, 1.0))),
@@ -19,31 +23,31 @@ BARS = {"train": (Bar("FedAvg", 10.0, 0.0), Bar("FedLGD", 4.0, 2.0))}
 
 
 def test_curves_carry_their_names_and_the_colours_of_the_page() -> None:
-    svg = curve_figure(CURVES, "accuracy, %")
-    assert ET.fromstring(svg).tag.endswith("svg")
+    drawn = svg(curve_figure(CURVES, "accuracy, %"), "a")
+    assert ET.fromstring(drawn).tag.endswith("svg")
     for text in (">FedAvg<", ">FedLGD<", "var(--series-1, #0072b2)", "var(--series-2, #d55e00)", "var(--ink,"):
-        assert text in svg
+        assert text in drawn
 
 
 def test_bars_carry_name_and_total() -> None:
-    svg = bar_figure(BARS, "time", duration)
-    assert "FedAvg, 10.0 s" in svg
-    assert "FedLGD, 6.00 s" in svg
+    drawn = svg(bar_figure(BARS, "time", duration), "a")
+    assert "FedAvg, 10.0 s" in drawn
+    assert "FedLGD, 6.00 s" in drawn
 
 
 def test_a_phase_that_cost_a_method_nothing_has_no_amount() -> None:
     bars = (Bar("FedAvg", 0.0, 0.0), Bar("FedLGD", 4.0, 0.0))
-    assert "FedAvg, –<" in bar_figure({"distil": bars}, "time", duration)
+    assert "FedAvg, –<" in svg(bar_figure({"distil": bars}, "time", duration), "a")
 
 
 def test_the_same_figure_is_the_same_text() -> None:
-    assert curve_figure(CURVES, "loss") == curve_figure(CURVES, "loss")
-    assert bar_figure(BARS, "time", duration) == bar_figure(BARS, "time", duration)
+    assert svg(curve_figure(CURVES, "loss"), "a") == svg(curve_figure(CURVES, "loss"), "a")
+    assert svg(bar_figure(BARS, "time", duration), "a") == svg(bar_figure(BARS, "time", duration), "a")
 
 
 def test_nothing_to_draw_is_no_figure() -> None:
-    assert curve_figure([Curve("A", (), ())], "loss") == ""
-    assert bar_figure({}, "time", duration) == ""
+    assert curve_figure([Curve("A", (), ())], "loss") is None
+    assert bar_figure({}, "time", duration) is None
 
 
 @pytest.mark.parametrize(
@@ -51,14 +55,17 @@ def test_nothing_to_draw_is_no_figure() -> None:
     ["<script>alert(1)</script>", "--><script>", r"$\frac$", "联邦学习", "_hidden", "a" * 200, "two\nlines"],
 )
 def test_a_strange_label_neither_breaks_out_nor_breaks(label: str) -> None:
-    svg = curve_figure([Curve(label, (0,), (Stat(1.0),))], "loss") + bar_figure(
-        {"train": (Bar(label, 1.0, 0.0),)}, "time", duration
+    figures = (
+        curve_figure([Curve(label, (0,), (Stat(1.0),))], "loss"),
+        bar_figure({"train": (Bar(label, 1.0, 0.0),)}, "time", duration),
+        matrix_figure(((0.0, 1.0), (1.0, 0.0)), [label, "b"], "MMD", top=1.0),
+        map_figure([Cloud("real", label, ((0.0, 1.0),))], "map"),
     )
-    assert "<script" not in svg
+    assert all("<script" not in svg(figure, "a") for figure in figures)
 
 
 def test_a_diverged_loss_leaves_a_gap() -> None:
-    assert "<svg" in curve_figure([Curve("A", (0, 1), (Stat(1.0), Stat(math.nan)))], "loss")
+    assert "<svg" in svg(curve_figure([Curve("A", (0, 1), (Stat(1.0), Stat(math.nan)))], "loss"), "a")
 
 
 def test_dodge_keeps_order_and_makes_room() -> None:

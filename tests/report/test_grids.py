@@ -1,37 +1,110 @@
-"""The first and the latest virtual images of every owner, as they lie on disk."""
+"""Real samples and every version of the virtual images, small enough for a page and never twice."""
 
 import base64
+import io
+from itertools import pairwise
 from pathlib import Path
 
-from fedlgd.report.grids import galleries
+import pytest
+from PIL import Image
+
+from fedlgd.report import grids
+from fedlgd.report.grids import Gallery, pictures, spread
 from fedlgd.report.groups import group_runs
 from fedlgd.report.read import read_run
 from tests.report.conftest import MakeGroups, run_of
 from tests.report.fake import CLASSES, TILE, write_run
 
 
-def test_anchors_come_first_then_the_sites_each_from_start_to_latest(tmp_path: Path) -> None:
+def only_gallery(path: Path) -> Gallery:
+    (gallery,) = pictures(group_runs([read_run(path)])).galleries
+    return gallery
+
+
+def decoded(uri: str) -> bytes:
+    return base64.b64decode(uri.removeprefix("data:image/png;base64,"))
+
+
+def test_sites_come_first_then_the_anchors_each_with_all_its_versions(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", rounds=12, per_class=2)
-    (gallery,) = galleries(group_runs([read_run(path)]))
-    assert [grid.owner for grid in gallery.grids] == ["anchors, on the server", "mnist", "svhn", "usps"]
-    first, latest = gallery.grids[1].pictures
-    assert (first.version, latest.version) == ("start", "round 10")
-    assert (first.width, first.height) == (2 * TILE, len(CLASSES) * TILE)
-    encoded = latest.uri.removeprefix("data:image/png;base64,")
-    assert base64.b64decode(encoded) == (path / "virtual" / "0010" / "site0.png").read_bytes()
+    gallery = only_gallery(path)
+    assert gallery.versions == ("start", "round 0", "round 5", "round 10")
+    assert [grid.owner for grid in gallery.grids] == ["mnist", "svhn", "usps", "anchors, on the server"]
+    shown = gallery.grids[0].pictures
+    assert [(picture.version, picture.at) for picture in shown] == list(
+        zip(gallery.versions, range(4), strict=True)
+    )
+    assert (shown[0].width, shown[0].height) == (2 * TILE, len(CLASSES) * TILE)
+    assert decoded(shown[3].uri) == (path / "virtual" / "0010" / "site0.png").read_bytes()
 
 
-def test_a_single_version_is_shown_once(tmp_path: Path) -> None:
-    (gallery,) = galleries(group_runs([read_run(write_run(tmp_path / "a", done=0, per_class=1))]))
-    assert [len(grid.pictures) for grid in gallery.grids] == [1, 1, 1, 1]
+def test_real_samples_stand_beside_the_virtual_images_of_their_site(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", per_class=1, samples=2)
+    *sites, anchors = only_gallery(path).grids
+    assert [decoded(grid.real.uri) for grid in sites] == [
+        (path / "real" / f"site{at}.png").read_bytes() for at in range(3)
+    ]
+    assert anchors.real is None
 
 
-def test_methods_without_virtual_images_have_no_gallery(make_groups: MakeGroups) -> None:
-    assert galleries(make_groups(run_of("FedAvg", x=0.9))) == ()
+def test_real_samples_alone_make_a_gallery(tmp_path: Path) -> None:
+    gallery = only_gallery(write_run(tmp_path / "a", method="fedavg", samples=2))
+    assert [(grid.owner, grid.pictures) for grid in gallery.grids] == [("mnist", ()), ("svhn", ()), ("usps", ())]
 
 
-def test_a_file_that_is_no_image_is_left_out(tmp_path: Path) -> None:
+def test_a_picture_that_two_methods_share_is_in_the_page_once(tmp_path: Path) -> None:
+    """Both start from the same sets; only the second moves them on."""
+    fedavg = write_run(tmp_path / "a", label="FedAvg", method="fedavg", done=0, per_class=1, samples=1)
+    fedlgd = write_run(tmp_path / "b", label="FedLGD", rounds=6, per_class=1, samples=1)
+    found = pictures(group_runs([read_run(fedavg), read_run(fedlgd)]))
+    assert [gallery.label for gallery in found.galleries] == ["FedLGD"]
+    assert found.repeated == ("FedAvg",)
+    shown = [
+        p.uri for gallery in found.galleries for grid in gallery.grids for p in (grid.real, *grid.pictures) if p
+    ]
+    assert len(shown) == len(set(shown)) == 3 + 4 * 3
+
+
+def test_sheets_are_cut_to_whole_columns_when_they_are_too_large_for_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_run(tmp_path / "a", rounds=12, per_class=5)
+    whole = sum(len(file.read_bytes()) for file in path.glob("virtual/*/*.png"))
+    monkeypatch.setattr(grids, "BUDGET", int(0.65 * whole))
+    gallery = only_gallery(path)
+    assert gallery.columns == (3, 5)
+    sizes = [len(decoded(picture.uri)) for grid in gallery.grids for picture in grid.pictures]
+    assert sum(sizes) < 0.68 * whole
+    cut = Image.open(io.BytesIO(decoded(gallery.grids[0].pictures[1].uri)))
+    before = Image.open(path / "virtual" / "0000" / "site0.png")
+    assert cut.size == (3 * TILE, before.height)
+    assert cut.tobytes() == before.crop((0, 0, 3 * TILE, before.height)).tobytes()
+
+
+def test_many_versions_are_thinned_out_evenly() -> None:
+    versions = ["start", *(f"{number:04d}" for number in range(0, 100, 5))]
+    kept = [versions.index(version) for version in spread(versions)]
+    assert kept[0] == 0
+    assert kept[-1] == 20
+    assert len(kept) == grids.VERSIONS
+    assert {after - before for before, after in pairwise(kept)} <= {2, 3}
+    assert spread(["start", "0000"]) == ["start", "0000"]
+
+
+def test_of_many_sites_the_first_by_name_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grids, "SITES", 2)
+    gallery = only_gallery(write_run(tmp_path / "a", per_class=1, samples=1, final={"c": 0.5, "b": 0.5, "a": 0.5}))
+    assert [grid.owner for grid in gallery.grids] == ["b", "a", "anchors, on the server"]
+    assert gallery.hidden == 1
+
+
+def test_methods_without_pictures_have_no_gallery(make_groups: MakeGroups) -> None:
+    assert pictures(make_groups(run_of("FedAvg", x=0.9))).galleries == ()
+
+
+@pytest.mark.parametrize("content", [b"<svg onload='alert(1)'>", b"\x89PNG\r\n\x1a\n", b"", b"cut"])
+def test_a_file_that_is_no_whole_image_is_left_out(tmp_path: Path, content: bytes) -> None:
     path = write_run(tmp_path / "a", done=0, per_class=1)
-    (path / "virtual" / "start" / "site0.png").write_text("<svg onload='alert(1)'>")
-    (gallery,) = galleries(group_runs([read_run(path)]))
-    assert "mnist" not in [grid.owner for grid in gallery.grids]
+    file = path / "virtual" / "start" / "site0.png"
+    file.write_bytes(file.read_bytes()[:-200] if content == b"cut" else content)
+    assert "mnist" not in [grid.owner for grid in only_gallery(path).grids]

@@ -1,5 +1,8 @@
 """The page: complete, harmless, offline, the same every time."""
 
+import base64
+import hashlib
+import json
 import re
 import subprocess
 import sys
@@ -8,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from fedlgd.report.page import write_report
-from fedlgd.report.read import ReportError
-from tests.report.fake import write_run
+from fedlgd.report.figures import draw
+from fedlgd.report.groups import group_runs
+from fedlgd.report.maps import matrix_figure
+from fedlgd.report.page import write_figures, write_report
+from fedlgd.report.read import ReportError, read_run
+from fedlgd.report.style import save
+from tests.report.fake import write_analysis, write_run
 
 HOSTILE = "<script>alert(1)</script>\"'&"
 
@@ -48,6 +55,12 @@ def test_the_headline_is_what_the_records_say(tmp_path: Path, two_methods: list[
     assert "unweighted mean over sites" in page
 
 
+def test_many_comparisons_are_there_on_demand(tmp_path: Path) -> None:
+    page = report(tmp_path, *(write_run(tmp_path / name, label=name, done=1) for name in "abcde"))
+    assert "<summary>4 comparisons, one by one</summary>" in page
+    assert page.index("e against a:") < page.index("</details>")
+
+
 def test_command_config_versions_and_digest_are_all_there(tmp_path: Path, two_methods: list[Path]) -> None:
     page = report(tmp_path, *two_methods)
     for text in (
@@ -62,19 +75,28 @@ def test_command_config_versions_and_digest_are_all_there(tmp_path: Path, two_me
 
 
 def test_the_best_is_marked_in_the_table(tmp_path: Path, two_methods: list[Path]) -> None:
-    marked = re.findall(r'<td class="number"><span class="best">([^<]*)</span>', report(tmp_path, *two_methods))
+    marked = re.findall(
+        r'<td class="number"[^>]*><span class="best">([^<]*)</span>', report(tmp_path, *two_methods)
+    )
     assert marked == ["91.0", "96.0", "68.0", "84.7"]
 
 
 def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
     run = write_run(
-        tmp_path / "a", label=HOSTILE, final={HOSTILE: 0.9, "x": 0.8}, classes=[HOSTILE, "b"], per_class=1
+        tmp_path / "a",
+        label=HOSTILE,
+        final={HOSTILE: 0.9, "x": 0.8},
+        classes=[HOSTILE, "b"],
+        per_class=1,
+        samples=1,
     )
+    write_analysis(run, (HOSTILE, "x"))
+    (run / "audit.json").write_text(json.dumps({HOSTILE: {"auc": HOSTILE}}))
     page = report(tmp_path, run)
     tags = Tags(page).seen
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
-    assert "script" not in {tag for tag, _ in tags}
-    assert page.count("&lt;/script&gt;") > 5
+    assert page.count("<script") == page.count("</script") == 1
+    assert page.count("&lt;/script&gt;") > 30
     assert not [name for _, attributes in tags for name in attributes if name.startswith("on")]
 
 
@@ -91,6 +113,15 @@ def test_the_page_asks_for_nothing_from_anywhere(tmp_path: Path, two_methods: li
     assert all(link.startswith(("#", "data:image/png;base64,")) for link in links)
     assert "@import" not in page
     assert "default-src 'none'" in page
+
+
+def test_a_browser_would_run_the_one_script_of_the_page_and_no_other(
+    tmp_path: Path, two_methods: list[Path]
+) -> None:
+    page = report(tmp_path, *two_methods)
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src &#39;sha256-{digest}&#39;" in page.replace("'", "&#39;")
 
 
 def test_every_name_inside_the_page_is_given_once(tmp_path: Path, two_methods: list[Path]) -> None:
@@ -124,6 +155,64 @@ def test_no_readable_run_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(ReportError):
         report(tmp_path, tmp_path / "nowhere")
     assert not (tmp_path / "out").exists()
+
+
+def test_parts_without_data_are_not_there(tmp_path: Path) -> None:
+    page = report(tmp_path, write_run(tmp_path / "a", method="fedavg", flags=()))
+    sections = [attributes["id"] for tag, attributes in Tags(page).seen if tag == "section"]
+    assert sections == ["accuracy", "rounds", "cost", "data", "runs"]
+    assert "Break-even" not in page
+    assert "Two classes" not in page
+
+
+def test_parts_with_data_are_there(tmp_path: Path, two_methods: list[Path]) -> None:
+    write_analysis(two_methods[1])
+    (two_methods[1] / "audit.json").write_text('{"format": 1, "membership": {"auc": 0.51234, "sites": ["a", "b"]}}')
+    page = report(tmp_path, *two_methods)
+    sections = [attributes["id"] for tag, attributes in Tags(page).seen if tag == "section"]
+    assert sections == ["accuracy", "rounds", "images", "cost", "sites", "privacy", "data", "runs"]
+    assert "MMD between sites, virtual images" in page
+    assert re.search(r"membership\.auc</th>\s*<td[^>]*>0\.5123<", page)
+    assert re.search(r"membership\.sites</th>\s*<td[^>]*>a, b<", page)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        '{"sites": ["a"], "mmd": {"real": [[0, 1]]}}',
+        '{"map": [{"kind": "real", "site": "a", "points": []}]}',
+    ],
+)
+def test_a_damaged_analysis_is_named_and_left_out(tmp_path: Path, two_methods: list[Path], content: str) -> None:
+    (two_methods[1] / "analysis.json").write_text(content)
+    page = report(tmp_path, *two_methods)
+    assert "FedLGD, seed 0: analysis.json is damaged" in page
+    assert 'id="sites"' not in page
+
+
+def test_figures_are_written_as_pdf_and_png(tmp_path: Path, two_methods: list[Path]) -> None:
+    write_analysis(two_methods[1])
+    files = write_figures(two_methods[1:], tmp_path / "figures")
+    names = {file.stem for file in files}
+    assert {"accuracy", "loss", "accuracy-by-bytes", "accuracy-by-time", "time", "operations"} < names
+    assert {"site0-mnist-accuracy", "sites0-fedlgd-map", "sites0-fedlgd-mmd-real"} < names
+    for file in files:
+        assert file.read_bytes().startswith(b"%PDF" if file.suffix == ".pdf" else b"\x89PNG")
+
+
+def test_a_figure_file_is_the_same_every_time(tmp_path: Path) -> None:
+    figure = matrix_figure(((0.0, 1.0), (1.0, 0.0)), ["a", "b"], "MMD", top=1.0)
+    first, second = (save(figure, tmp_path / name) for name in ("first", "second"))
+    assert [file.read_bytes() for file in first] == [file.read_bytes() for file in second]
+
+
+def test_figure_files_have_harmless_names_whatever_a_site_is_called(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", label="../x", final={"../../etc/passwd": 0.9, "\0": 0.8})
+    names = [drawing.name for drawing in draw(group_runs([read_run(run)])).all]
+    assert "site0-etc-passwd-accuracy" in names
+    assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in names)
 
 
 def test_nothing_is_left_beside_the_page(tmp_path: Path, two_methods: list[Path]) -> None:

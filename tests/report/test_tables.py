@@ -2,7 +2,8 @@
 
 import pytest
 
-from fedlgd.report.tables import Cell, accuracy_table, as_text, cost_table, data_table, flops_table, mark_best
+from fedlgd.report.tables import Cell, accuracy_table, cost_table, data_table, flops_table, mark_best
+from fedlgd.report.texts import as_text
 from tests.report.conftest import MakeGroups, run_of
 
 

@@ -9,7 +9,7 @@ from fedlgd.report.run import Run
 
 def caveats(groups: Sequence[Group]) -> tuple[str, ...]:
     """One sentence for each reason to be careful, the gravest first."""
-    found = (*_unequal(groups), *_unfinished(groups), *_mixed(groups), *_seeds(groups))
+    found = (*_unequal(groups), *_unfinished(groups), *_damaged(groups), *_mixed(groups), *_seeds(groups))
     return tuple(found)
 
 
@@ -32,6 +32,12 @@ def _unfinished(groups: Sequence[Group]) -> Iterable[str]:
             if not run.finished:
                 fate = "is not counted" if group.finished else "is shown as far as it is"
                 yield f"{group.label}, seed {run.seed}, is unfinished ({progress(run)}) and {fate}."
+
+
+def _damaged(groups: Sequence[Group]) -> Iterable[str]:
+    for group in groups:
+        for run in group.runs:
+            yield from (f"{group.label}, seed {run.seed}: {what}; it is left out here." for what in run.damage)
 
 
 def _mixed(groups: Sequence[Group]) -> Iterable[str]:

@@ -1,11 +1,12 @@
 """What a run cost: bytes moved, and seconds and FLOPs by phase."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from fedlgd.report.groups import Group
-from fedlgd.report.run import Round
+from fedlgd.report.run import Round, Run
 
 PHASES = ("distil", "train", "server", "evaluate")
 
@@ -35,6 +36,21 @@ def group_cost(group: Group, *, enrolment: bool) -> Cost:
                 for item, amount in _items(record):
                     totals[item] += amount
     return {item: total / len(group.counted) for item, total in totals.items()}
+
+
+def bytes_until(run: Run) -> dict[int, float]:
+    """Bytes in both directions until the end of each round, the enrolment included."""
+    return _until(run, lambda record: record.bytes_up + record.bytes_down)
+
+
+def seconds_until(run: Run) -> dict[int, float]:
+    """Seconds of work until the end of each round, the enrolment included; scoring the model is no work."""
+    return _until(run, lambda record: sum(s for phase, s in record.seconds.items() if phase != "evaluate"))
+
+
+def _until(run: Run, spent: Callable[[Round], float]) -> dict[int, float]:
+    totals = accumulate(map(spent, run.records))
+    return {record.round: total for record, total in zip(run.records, totals, strict=True)}
 
 
 def amounts(cost: Cost, kind: str, names: Iterable[str]) -> tuple[float, ...]:

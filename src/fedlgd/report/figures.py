@@ -1,209 +1,189 @@
-"""The figures of a report as SVG text to stand inside a page.
+"""All figures of a report, by name: the page shows them, and `--figures` writes them to files."""
 
-Colours are written as CSS variables with a fallback, so that one figure serves the light and the dark page.
-"""
-
-import io
 import re
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import pairwise
-from math import isfinite
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from fedlgd.report.cost import Bar
-from fedlgd.report.format import NONE
-from fedlgd.report.groups import Curve
+from fedlgd.report.bars import bar_figure
+from fedlgd.report.cost import bars, bytes_until, seconds_until
+from fedlgd.report.format import duration, number_of_bytes, operations
+from fedlgd.report.groups import Curve, Group, Stat, curves, site_names
+from fedlgd.report.lines import curve_figure
+from fedlgd.report.maps import map_figure, matrix_figure
+from fedlgd.report.run import Analysis, Round
+from fedlgd.report.style import save, svg
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK = "#1d1d20"
-FAINT = "#c9c7c2"
-SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-DASHES = ("-", "--", ":")
-
-_VARIABLES = {INK: "--ink", FAINT: "--rule"} | {
-    colour: f"--series-{number}" for number, colour in enumerate(SERIES, start=1)
-}
-_WIDTH, _POINTS, _FONT_SIZE = 5.6, 72, 9.5
-_LETTER, _LONGEST_LABEL = 0.58, 26
-_NO_METADATA = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-_STYLE: Any = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,
-    "font.size": _FONT_SIZE,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": FAINT,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.color": FAINT,
-    "grid.linewidth": 0.5,
-    "xtick.color": FAINT,
-    "ytick.color": FAINT,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "ytick.major.size": 0,
-}
+SITES = 24  # more sites than this are not drawn one by one
+MMD = "Squared maximum mean discrepancy, five Gaussian kernels, unbiased: about 0 where two sites are alike."
+MAP = (
+    "Dots are real images, diamonds virtual ones, crosses anchors. Neighbours have similar features; "
+    "how far apart groups lie means little."
+)
+DISTANCE = (
+    "Of each virtual set: squared distance of the class means of unit features, mean over classes, under the model "
+    "of that round. Taken when virtual sets or anchors moved; round −1 is the enrolment."
+)
 
 
-def curve_figure(curves: Sequence[Curve], axis: str) -> str:
-    """A line per method over the rounds, with a band of one standard deviation and its name at the end.
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawing:
+    """A figure, its file name, and what someone who does not see it is told."""
 
-    Empty when no method has an evaluated round."""
-    from matplotlib.ticker import MaxNLocator
+    name: str
+    about: str
+    figure: "Figure"
+    note: str = ""
 
-    if not any(curve.rounds for curve in curves):
-        return ""
-    with _style(salt=axis):
-        figure, axes = _canvas(3.3, left=["100"], right=[_short(curve.label) for curve in curves], bottom=0.5)
-        for number, curve in enumerate(curves):
-            _draw_curve(axes, curve, number)
-        _name_ends(axes, curves)
-        axes.set_title(axis, loc="left", fontsize="medium")
-        axes.set_xlabel("round")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        return _svg(figure)
+    @property
+    def svg(self) -> str:
+        return svg(self.figure, self.name)
 
 
-def bar_figure(phases: Mapping[str, Sequence[Bar]], title: str, show: Callable[[float], str]) -> str:
-    """A bar per method in every phase, with name and amount at its end; the enrolment is the paler part.
+@dataclass(frozen=True, slots=True, eq=False)
+class AtSite:
+    """The curves of one site."""
 
-    Empty when no phase cost anything."""
-    if not phases:
-        return ""
-    ends = [_end_of_bar(bar, show) for own in phases.values() for bar in own]
-    with _style(salt=title):
-        figure, axes = _canvas(0.5 + 0.22 * (len(ends) + len(phases)), left=list(phases), right=ends, bottom=0.1)
-        for (place, number, bar), end in zip(_places(phases), ends, strict=True):
-            _draw_bar(axes, bar, place, number)
-            axes.annotate(end, (bar.total, place), xytext=(4, 0), textcoords="offset points", va="center")
-        _name_phases(axes, phases)
-        axes.set_title(title, loc="left", fontsize="medium")
-        return _svg(figure)
+    site: str
+    drawings: tuple[Drawing, ...]
 
 
-def dodge(heights: Sequence[float], gap: float) -> list[float]:
-    """The same heights in the same order, moved apart so that none is nearer than `gap` to the next."""
-    order = sorted(range(len(heights)), key=heights.__getitem__)
-    placed = list(heights)
-    for below, above in pairwise(order):
-        placed[above] = max(placed[above], placed[below] + gap)
-    drift = sum(placed) / len(placed) - sum(heights) / len(heights) if placed else 0.0
-    return [height - drift for height in placed]
+@dataclass(frozen=True, slots=True, eq=False)
+class Likeness:
+    """How alike the sites are under the model of one method, by so many images of each."""
+
+    label: str
+    seed: int
+    images: int
+    drawings: tuple[Drawing, ...]
 
 
-def _draw_curve(axes: "Axes", curve: Curve, number: int) -> None:
-    colour, dashes = _look(number)
-    means = [stat.mean for stat in curve.stats]
-    axes.plot(curve.rounds, means, color=colour, linestyle=dashes, linewidth=1.6)
-    axes.plot(curve.rounds[-1:], means[-1:], color=colour, marker="o", markersize=3.5)
-    if any(stat.std is not None for stat in curve.stats):
-        stds = [stat.std or 0.0 for stat in curve.stats]
-        low = [mean - std for mean, std in zip(means, stds, strict=True)]
-        high = [mean + std for mean, std in zip(means, stds, strict=True)]
-        axes.fill_between(curve.rounds, low, high, color=colour, alpha=0.15, linewidth=0)
+@dataclass(frozen=True, slots=True, eq=False)
+class Figures:
+    """What there is to draw; an empty part had no data. `hidden`: sites that are not drawn by themselves."""
+
+    rounds: tuple[Drawing, ...]
+    sites: tuple[AtSite, ...]
+    phases: tuple[Drawing, ...]
+    worth: tuple[Drawing, ...]
+    likeness: tuple[Likeness, ...]
+    hidden: int = 0
+
+    @property
+    def all(self) -> Iterator[Drawing]:
+        yield from self.rounds
+        for at in self.sites:
+            yield from at.drawings
+        yield from (*self.worth, *self.phases)
+        for each in self.likeness:
+            yield from each.drawings
 
 
-def _name_ends(axes: "Axes", curves: Sequence[Curve]) -> None:
-    """Names to the right of the axes, each joined to the end of its line."""
-    ended = [(at, curve) for at, curve in enumerate(curves) if curve.stats and isfinite(curve.stats[-1].mean)]
-    low, high = axes.get_ylim()
-    edge = axes.get_xlim()[1]
-    heights = dodge([curve.stats[-1].mean for _, curve in ended], 0.075 * (high - low))
-    for (number, curve), height in zip(ended, heights, strict=True):
-        axes.annotate(
-            _short(curve.label),
-            xy=(curve.rounds[-1], curve.stats[-1].mean),
-            xytext=(edge, height),
-            va="center",
-            annotation_clip=False,
-            arrowprops={
-                "arrowstyle": "-",
-                "color": _look(number)[0],
-                "linewidth": 0.8,
-                "shrinkA": 1,
-                "shrinkB": 0,
-            },
-        )
+def draw(groups: Sequence[Group]) -> Figures:
+    accuracy = "accuracy, %"
+    return Figures(
+        rounds=_drawn(
+            ("accuracy", "Accuracy by round", curve_figure(curves(groups, _accuracy), accuracy)),
+            ("loss", "Test loss by round", curve_figure(curves(groups, lambda each: each.loss), "test loss")),
+        ),
+        sites=tuple(_at_site(groups, number, site) for number, site in enumerate(site_names(groups)[:SITES])),
+        phases=_drawn(
+            ("time", "Time by phase", bar_figure(bars(groups, "seconds"), "time", duration)),
+            ("operations", "FLOPs by phase", bar_figure(bars(groups, "flops"), "operations", operations)),
+        ),
+        worth=_drawn(
+            (
+                "accuracy-by-bytes",
+                "Accuracy against bytes",
+                curve_figure(
+                    curves(groups, _accuracy, bytes_until), accuracy, "bytes up and down", number_of_bytes
+                ),
+            ),
+            (
+                "accuracy-by-time",
+                "Accuracy against time",
+                curve_figure(curves(groups, _accuracy, seconds_until), accuracy, "time of work", duration),
+            ),
+        ),
+        likeness=tuple(_likenesses(groups)),
+        hidden=max(0, len(site_names(groups)) - SITES),
+    )
 
 
-def _places(phases: Mapping[str, Sequence[Bar]]) -> Iterator[tuple[float, int, Bar]]:
-    """Where each bar stands from the top down, with one empty line between phases."""
-    place = 0
-    for own in phases.values():
-        for number, bar in enumerate(own):
-            yield place, number, bar
-            place += 1
-        place += 1
+def save_all(groups: Sequence[Group], folder: Path) -> list[Path]:
+    """Every figure as PDF and PNG."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [file for each in draw(groups).all for file in save(each.figure, folder / each.name)]
 
 
-def _draw_bar(axes: "Axes", bar: Bar, place: float, number: int) -> None:
-    colour, _ = _look(number)
-    axes.barh(place, bar.rounds, height=0.72, color=colour)
-    axes.barh(place, bar.enrolment, left=bar.rounds, height=0.72, color=colour, alpha=0.4)
+def _accuracy(record: Round) -> float:
+    return 100 * record.accuracy
 
 
-def _name_phases(axes: "Axes", phases: Mapping[str, Sequence[Bar]]) -> None:
-    methods = max(map(len, phases.values()))
-    axes.set_yticks([at * (methods + 1) + (methods - 1) / 2 for at in range(len(phases))], list(phases))
-    axes.set_xticks([])
-    axes.invert_yaxis()
-    axes.grid(visible=False)
-    axes.spines["bottom"].set_visible(False)
+def _drawn(*parts: "tuple[str, str, Figure | None]", note: str = "") -> tuple[Drawing, ...]:
+    return tuple(Drawing(name, about, figure, note) for name, about, figure in parts if figure is not None)
 
 
-def _end_of_bar(bar: Bar, show: Callable[[float], str]) -> str:
-    return f"{_short(bar.label)}, {show(bar.total) if bar.total else NONE}"
+def _at_site(groups: Sequence[Group], number: int, site: str) -> AtSite:
+    stem = f"site{number}-{_harmless(site)}"
+
+    def own(quantity: Callable[[Round], float | None], title: str) -> "Figure | None":
+        return curve_figure(curves(groups, quantity), title)
+
+    return AtSite(
+        site,
+        _drawn(
+            (f"{stem}-accuracy", f"Accuracy at {site} by round", own(_accuracy_at(site), "accuracy, %")),
+            (f"{stem}-loss", f"Test loss at {site} by round", own(_loss_at(site), "test loss")),
+        ),
+    )
 
 
-def _look(number: int) -> tuple[str, str]:
-    """Colour and dashes of the method with this number; dashes tell apart what repeats a colour."""
-    return SERIES[number % len(SERIES)], DASHES[number // len(SERIES) % len(DASHES)]
+def _accuracy_at(site: str) -> Callable[[Round], float | None]:
+    return lambda record: 100 * record.scores[site].accuracy if site in record.scores else None
 
 
-def _short(label: str) -> str:
-    return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
+def _loss_at(site: str) -> Callable[[Round], float | None]:
+    return lambda record: record.scores[site].loss if site in record.scores else None
 
 
-@contextmanager
-def _style(salt: str) -> Iterator[None]:
-    """The look of all figures. The salt makes the names inside the SVG the same every time."""
-    import matplotlib
-
-    with matplotlib.rc_context(_STYLE | {"svg.hashsalt": salt}), warnings.catch_warnings():
-        # The reader's browser has the fonts: a name in a script that matplotlib's own font lacks is no problem.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        yield
-
-
-def _canvas(height: float, left: Sequence[str], right: Sequence[str], bottom: float) -> "tuple[Figure, Axes]":
-    """One pair of axes with a line for a title above and room for these texts on either side."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(_WIDTH, height))
-    start, end = _room(left), 1 - _room(right)
-    return figure, figure.add_axes((start, bottom / height, end - start, 1 - (bottom + 0.3) / height))
+def _likenesses(groups: Sequence[Group]) -> list[Likeness]:
+    """One for each method with an analysis, from its counted run with the lowest seed; most to see first."""
+    found = []
+    for number, group in enumerate(groups):
+        run = group.counted[0]
+        if run.analysis and (drawings := tuple(_alike(run.analysis, f"sites{number}-{_harmless(group.label)}"))):
+            found.append(Likeness(group.label, run.seed, run.analysis.images, drawings))
+    return sorted(found, key=lambda each: -len(each.drawings))
 
 
-def _room(texts: Sequence[str]) -> float:
-    """The share of the width that the longest of these texts takes, with a little air."""
-    letters = max(map(len, texts), default=0)
-    return (_LETTER * letters + 0.8) * _FONT_SIZE / (_WIDTH * _POINTS)
+def _alike(analysis: Analysis, stem: str) -> Iterator[Drawing]:
+    top = max((value for rows in analysis.mmd.values() for row in rows for value in row), default=0.0)
+    for kind, rows in analysis.mmd.items():
+        title = f"MMD between sites, {kind} images"
+        figure = matrix_figure(rows, analysis.sites, title, top)
+        yield Drawing(f"{stem}-mmd-{kind}", title, figure, f"{MMD} {analysis.images} images of each site.")
+    yield from _drawn((f"{stem}-map", "Map of features", map_figure(analysis.map, "features, t-SNE")), note=MAP)
+    curve = curve_figure(_distance_curves(analysis), "distance to the anchors")
+    yield from _drawn(
+        (f"{stem}-distance", "Distance of virtual sets to the anchors by round", curve), note=DISTANCE
+    )
 
 
-def _svg(figure: "Figure") -> str:
-    """Without the numbered group names, which would be the same in every figure of a page."""
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", transparent=True, metadata=_NO_METADATA)
-    written = buffer.getvalue()
-    svg = re.sub(r'<g id="[^"]*"', "<g", written[written.index("<svg") :])
-    for colour, variable in _VARIABLES.items():
-        svg = svg.replace(colour, f"var({variable}, {colour})")
-    return svg
+def _distance_curves(analysis: Analysis) -> list[Curve]:
+    sites = dict.fromkeys(site for each in analysis.distances for site in each.sites)
+    return [_distance_curve(analysis, site) for site in sites]
+
+
+def _distance_curve(analysis: Analysis, site: str) -> Curve:
+    known = [(each.round, each.sites[site]) for each in analysis.distances if site in each.sites]
+    return Curve(site, tuple(t for t, _ in known), tuple(Stat(value) for _, value in known))
+
+
+def _harmless(name: str) -> str:
+    """A part of a file name, whatever a site or a method is called."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:40].lower()

@@ -1,7 +1,7 @@
 """Runs with the same label are seeds of one another: grouping them, and means over seeds."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -52,10 +52,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One quantity of one group over the rounds that all its counted runs evaluated."""
+    """One quantity of one group at the rounds that all its counted runs evaluated, along rounds or along a cost."""
 
     label: str
-    rounds: tuple[int, ...]
+    x: tuple[float, ...]
     stats: tuple[Stat, ...]
 
 
@@ -84,13 +84,29 @@ def site_names(groups: Sequence[Group]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(site.name for run in runs for site in run.manifest.data.sites))
 
 
-def curves(groups: Sequence[Group], quantity: Callable[[Round], float]) -> tuple[Curve, ...]:
-    """One curve per group, empty where its counted runs have no evaluated round in common."""
-    return tuple(_curve(group, quantity) for group in groups)
+def by_round(run: Run) -> dict[int, float]:
+    """Rounds along the axis as they are counted."""
+    return {record.round: record.round for record in run.records}
 
 
-def _curve(group: Group, quantity: Callable[[Round], float]) -> Curve:
-    by_run = [{record.round: quantity(record) for record in run.evaluated} for run in group.counted]
-    rounds = tuple(sorted(set.intersection(*map(set, by_run))))
+def curves(
+    groups: Sequence[Group],
+    quantity: Callable[[Round], float | None],
+    along: Callable[[Run], Mapping[int, float]] = by_round,
+) -> tuple[Curve, ...]:
+    """One curve per group, empty where its counted runs have no evaluated round with this quantity in common."""
+    return tuple(_curve(group, quantity, along) for group in groups)
+
+
+def _curve(
+    group: Group, quantity: Callable[[Round], float | None], along: Callable[[Run], Mapping[int, float]]
+) -> Curve:
+    by_run = [
+        {record.round: value for record in run.evaluated if (value := quantity(record)) is not None}
+        for run in group.counted
+    ]
+    rounds = sorted(set.intersection(*map(set, by_run)))
+    places = [along(run) for run in group.counted]
     stats = (summarise(values[each] for values in by_run) for each in rounds)
-    return Curve(group.label, rounds, tuple(stat for stat in stats if stat))
+    x = (fmean(place[each] for place in places) for each in rounds)
+    return Curve(group.label, tuple(x), tuple(stat for stat in stats if stat))

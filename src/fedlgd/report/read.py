@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from fedlgd.report.run import Manifest, Round, Run, Sheet, Unreadable
+from fedlgd.report.run import Analysis, Manifest, Round, Run, Sheet, Unreadable
 
+T = TypeVar("T")
 FORMAT = 1
 START = "start"
 
@@ -44,6 +45,7 @@ def read_run(path: Path) -> Run:
     """Everything the report needs from one run directory."""
     config, settings, known = _read_settings(path / "config.toml")
     records, cut = _read_records(path / "records.jsonl")
+    damage: list[str] = []
     return Run(
         path=path,
         config=config,
@@ -54,6 +56,10 @@ def read_run(path: Path) -> Run:
         records=records,
         cut=cut,
         sheets=_find_sheets(path / "virtual"),
+        samples={file.stem: file for file in sorted((path / "real").glob("*.png"))},
+        analysis=_read_extra(path / "analysis.json", Analysis, damage),
+        audit=_read_extra(path / "audit.json", dict[str, Any], damage) or {},
+        damage=tuple(damage),
     )
 
 
@@ -108,6 +114,18 @@ def _read_records(file: Path) -> tuple[tuple[Round, ...], bool]:
         records = tuple(msgspec.convert(json.loads(line), Round) for line in whole)
         _check_order(records)
         return records, cut
+
+
+def _read_extra(file: Path, kind: type[T], damage: list[str]) -> T | None:
+    """What a run may have beside its records; a damaged file is named and left out, the rest is shown."""
+    if not file.exists():
+        return None
+    try:
+        with _explained(file):
+            return msgspec.convert(json.loads(file.read_bytes()), kind)
+    except ReportError as error:
+        damage.append(str(error))
+        return None
 
 
 def _is_json(line: bytes) -> bool:

@@ -5,15 +5,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How the model of one round does on the test images of one site. A diverged loss may be missing."""
+    """How the model of one round does on the test images of one site, with the counts by class behind it.
+
+    A diverged loss may be missing; the area under the ROC curve is there for two classes only."""
 
     accuracy: float
     loss: float | None = None
+    correct: tuple[int, ...] = ()
+    total: tuple[int, ...] = ()
+    auc: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +33,8 @@ class Round:
     bytes_down: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
     flops: Mapping[str, float] = field(default_factory=dict)
+    sampled: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
     @property
     def accuracy(self) -> float:
@@ -97,9 +106,47 @@ class Sheet:
     path: Path
 
 
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """How far each site's virtual set was from the anchors after one round."""
+
+    round: int
+    sites: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Cloud:
+    """Where the map puts some images of one site, or the anchors."""
+
+    kind: Literal["real", "virtual", "anchors"]
+    site: str
+    points: Annotated[tuple[tuple[float, float], ...], msgspec.Meta(min_length=1)]
+
+
+Matrix = tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """`analysis.json`: how alike the sites are, by `images` images of each; matrices by "real" and "virtual"."""
+
+    distances: tuple[Distance, ...] = ()
+    sites: tuple[str, ...] = ()
+    images: int = 0
+    mmd: Mapping[Literal["real", "virtual"], Matrix] = field(default_factory=dict)
+    map: tuple[Cloud, ...] = ()
+
+    def __post_init__(self) -> None:
+        size = len(self.sites)
+        for kind, matrix in self.mmd.items():
+            if [len(row) for row in matrix] != [size] * size:
+                raise ValueError(f"mmd.{kind} is not {size} by {size}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run directory as far as it was written."""
+    """One run directory as far as it was written. `samples`: contact sheets of real images by folder;
+    `damage`: what could not be read and is left out."""
 
     path: Path
     config: str
@@ -110,6 +157,10 @@ class Run:
     records: tuple[Round, ...] = ()
     cut: bool = False
     sheets: tuple[Sheet, ...] = ()
+    samples: Mapping[str, Path] = field(default_factory=dict)
+    analysis: Analysis | None = None
+    audit: Mapping[str, Any] = field(default_factory=dict)
+    damage: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:

@@ -1,29 +1,33 @@
-"""The tables of a report as data, and as plain text for a terminal."""
+"""The tables of a report as data."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+from fedlgd.report.breakeven import BreakEven
 from fedlgd.report.cost import Cost, amounts, group_cost, phases
-from fedlgd.report.format import NONE, duration, number_of_bytes, operations, percent, percent_stat
+from fedlgd.report.format import NONE, duration, number_of_bytes, operations, percent, percent_stat, plural
 from fedlgd.report.groups import Group, Stat, site_names
 from fedlgd.report.run import DataInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is shown, the number behind it (if it is one), and whether it is the best of its column."""
+    """What is shown, the number behind it (if it is one), whether it is the best of its column, and how far it
+    varies over seeds."""
 
     text: str
     value: float | None = None
     best: bool = False
+    std: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading; numbers are set to the right, words to the left."""
+    """A heading; numbers are set to the right, words to the left. Shares are shown in percent."""
 
     name: str
     number: bool = True
+    percent: bool = False
 
 
 Row = tuple[Cell, ...]
@@ -46,7 +50,7 @@ def accuracy_table(groups: Sequence[Group]) -> Table:
     rival = [group.competes for group in groups]
     marked = iter(mark_best([row for row, competes in zip(rows, rival, strict=True) if competes], scores))
     shown = tuple(next(marked) if competes else row for row, competes in zip(rows, rival, strict=True))
-    return Table((*lead, *map(Column, (*sites, "mean", "spread"))), shown)
+    return Table((*lead, *(Column(name, percent=True) for name in (*sites, "mean", "spread"))), shown)
 
 
 def cost_table(groups: Sequence[Group]) -> Table:
@@ -71,8 +75,23 @@ def flops_table(groups: Sequence[Group]) -> Table:
 def data_table(data: DataInfo) -> Table:
     """The sites, how many images each trains and tests on, and what these images are."""
     columns = (Column("site", number=False), Column("train"), Column("test"), Column("note", number=False))
-    rows = ((Cell(site.name), _count(site.train), _count(site.test), Cell(site.note)) for site in data.sites)
+    rows = ((Cell(site.name), count(site.train), count(site.test), Cell(site.note)) for site in data.sites)
     return Table(columns, tuple(rows))
+
+
+def break_even_table(found: Sequence[BreakEven]) -> Table:
+    """When the sites have done less arithmetic than on their real images."""
+    words = ("real images, a round", "this method, a round", "enrolment", "cheaper without it", "cheaper with it")
+    rows = (
+        (
+            Cell(each.label),
+            *(Cell(operations(amount), amount) for amount in (each.real, each.own, each.upfront)),
+            _after(each.without),
+            _after(each.including),
+        )
+        for each in found
+    )
+    return Table((Column("method", number=False), *map(Column, words)), tuple(rows))
 
 
 def mark_best(rows: Sequence[Row], columns: Collection[int]) -> tuple[Row, ...]:
@@ -81,22 +100,14 @@ def mark_best(rows: Sequence[Row], columns: Collection[int]) -> tuple[Row, ...]:
     return tuple(zip(*marked, strict=True))
 
 
-def as_text(table: Table) -> str:
-    """Aligned lines for a terminal; `*` marks the best of a column."""
-    heading = [column.name for column in table.columns]
-    lines = [heading, *([f"{cell.text}*" if cell.best else cell.text for cell in row] for row in table.rows)]
-    widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
-    return "\n".join(_text_line(line, widths, table.columns) for line in lines)
-
-
 def _accuracy_row(group: Group, sites: Sequence[str]) -> Row:
     at_sites = [group.accuracy_at(site) for site in sites]
     return (
         Cell(group.label),
-        _count(len(group.counted)),
+        count(len(group.counted)),
         _rounds(group),
-        *map(_share, at_sites),
-        _share(group.accuracy),
+        *map(share, at_sites),
+        share(group.accuracy),
         _spread([stat.mean for stat in at_sites if stat]),
     )
 
@@ -107,8 +118,8 @@ def _rounds(group: Group) -> Cell:
     return Cell(str(least.done) if group.finished else f"{least.done} of {least.planned}", least.done)
 
 
-def _share(stat: Stat | None) -> Cell:
-    return Cell(percent_stat(stat), stat.mean if stat else None)
+def share(stat: Stat | None) -> Cell:
+    return Cell(percent_stat(stat), stat.mean, std=stat.std) if stat else Cell(NONE)
 
 
 def _spread(means: Sequence[float]) -> Cell:
@@ -118,7 +129,11 @@ def _spread(means: Sequence[float]) -> Cell:
     return Cell(percent(spread), spread)
 
 
-def _count(number: int) -> Cell:
+def _after(rounds: int | None) -> Cell:
+    return Cell("never") if rounds is None else Cell(f"after {plural(rounds, 'round')}", rounds)
+
+
+def count(number: int) -> Cell:
     return Cell(str(number), number)
 
 
@@ -144,8 +159,3 @@ def _cost_table(groups: Sequence[Group], names: Sequence[str], cells: Callable[[
 
 def _by_phase(values: Sequence[float], show: Callable[[float], str]) -> Row:
     return tuple(Cell(show(value) if value else NONE, value) for value in (*values, sum(values)))
-
-
-def _text_line(texts: Sequence[str], widths: Sequence[int], columns: Sequence[Column]) -> str:
-    cells = zip(texts, widths, columns, strict=True)
-    return "  ".join(f"{text:{'>' if column.number else '<'}{width}}" for text, width, column in cells).rstrip()

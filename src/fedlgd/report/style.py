@@ -1,0 +1,117 @@
+"""The look of all figures: colours that become CSS variables in a page, and ink on paper in a file.
+
+Colours are Okabe and Ito's, which people with any colour vision tell apart; dashes tell apart what repeats one.
+"""
+
+import io
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INK = "#1d1d20"
+FAINT = "#c9c7c2"
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+DASHES = ("-", "--", ":")
+FORMATS = ("pdf", "png")
+
+_VARIABLES = {INK: "--ink", FAINT: "--rule"} | {
+    colour: f"--series-{number}" for number, colour in enumerate(SERIES, start=1)
+}
+WIDTH = 5.6
+_POINTS, _FONT_SIZE = 72, 9.5
+_LETTER, _LONGEST_LABEL = 0.58, 26
+_NO_METADATA = {
+    "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
+    "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
+    "png": {"Software": None},
+}
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+    "text.parse_math": False,
+    "font.size": _FONT_SIZE,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": FAINT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.5,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "ytick.major.size": 0,
+}
+
+
+def look(number: int) -> tuple[str, str]:
+    """Colour and dashes of the series with this number."""
+    return SERIES[number % len(SERIES)], DASHES[number // len(SERIES) % len(DASHES)]
+
+
+def short(label: str, letters: int = _LONGEST_LABEL) -> str:
+    return label if len(label) <= letters else label[: letters - 1] + "…"
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Inside, figures are drawn and written in the look of this module."""
+    import matplotlib
+
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        # The reader's browser has the fonts: a name in a script that matplotlib's own font lacks is no problem.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
+def canvas(
+    height: float, left: Sequence[str], right: Sequence[str], bottom: float, top: float = 0.3
+) -> "tuple[Figure, Axes]":
+    """One pair of axes with a line for a title above and room for these texts on either side."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, height))
+    start, end = room(left), 1 - room(right)
+    return figure, figure.add_axes((start, bottom / height, end - start, 1 - (bottom + top) / height))
+
+
+def room(texts: Sequence[str]) -> float:
+    """The share of the width that the longest of these texts takes, with a little air."""
+    letters = max(map(len, texts), default=0)
+    return (_LETTER * letters + 0.8) * _FONT_SIZE / (WIDTH * _POINTS)
+
+
+def svg(figure: "Figure", salt: str) -> str:
+    """Text to stand inside a page; without group names, which would be the same in every figure of it.
+
+    The salt makes the names that are left the same every time, and different in every figure."""
+    import matplotlib
+
+    buffer = io.StringIO()
+    with styled(), matplotlib.rc_context({"svg.hashsalt": salt}):
+        figure.savefig(buffer, format="svg", transparent=True, metadata=_NO_METADATA["svg"])
+    written = buffer.getvalue()
+    inside = re.sub(r'<g id="[^"]*"', "<g", written[written.index("<svg") :])
+    for colour, variable in _VARIABLES.items():
+        inside = inside.replace(colour, f"var({variable}, {colour})")
+    return inside
+
+
+def save(figure: "Figure", stem: Path) -> list[Path]:
+    """`<stem>.pdf` and `<stem>.png`, on white; the same figure gives the same bytes."""
+    files = [stem.with_name(f"{stem.name}.{kind}") for kind in FORMATS]
+    with styled():
+        for file, kind in zip(files, FORMATS, strict=True):
+            figure.savefig(file, format=kind, dpi=200, facecolor="white", metadata=_NO_METADATA[kind])
+    return files
