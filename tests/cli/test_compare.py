@@ -1,11 +1,13 @@
 """fedlgd compare: methods by seeds on equal terms."""
 
 import json
+import shutil
 
 import pytest
 
 from fedlgd.methods.fedprox import FedProx
 from tests.cli.conftest import TINY
+from tests.runs.folder import everything
 
 SMALL = [f"--set={k}={v}" for k, v in TINY.items() if not k.startswith(("refine", "anchors"))]
 FEDLGD = ["--set=fedlgd.refine.steps=1", "--set=fedlgd.anchors.steps=1", "--set=fedlgd.anchors.per_class=2"]
@@ -59,8 +61,9 @@ def test_a_failing_method_is_named_and_the_others_go_on(fedlgd, monkeypatch):
     assert done.code == 1
     result = json.loads(done.out)
     assert [row["method"] for row in result["methods"]] == ["FedAvg on real data"]
-    assert list(result["failed"].values()) == ["RuntimeError: the cable is cut"]
-    assert "FedProx on real data, seed 0 failed: RuntimeError: the cable is cut" in done.err
+    (error,) = result["failed"].values()
+    assert "RuntimeError: the cable is cut" in error
+    assert f"FedProx on real data, seed 0 failed: {error}" in done.err
 
 
 def test_compared_again_nothing_runs_again(fedlgd, monkeypatch):
@@ -71,6 +74,34 @@ def test_compared_again_nothing_runs_again(fedlgd, monkeypatch):
 
     monkeypatch.setattr("fedlgd.methods.fedavg.FedAvg.site", never)
     assert compared(fedlgd, "fedavg", seeds=1).code == 0
+
+
+def test_runs_at_once_give_the_same_bits_as_one_after_the_other(fedlgd, tmp_path):
+    methods = "fedavg,fedprox,local"
+    done = compared(fedlgd, methods, "--train-on", "virtual", "--jobs", "3")
+    assert done.code == 0, done.err
+    lines = [line for line in done.out.splitlines() if line.startswith("[")]
+    assert [line.split("]")[0] for line in lines] == [f"[{i}/6" for i in range(1, 7)]
+    assert any("FedProx on virtual data, seed 1: mean " in line for line in lines)
+    (tmp_path / "out").rename(tmp_path / "at-once")
+    shutil.rmtree(tmp_path / "home" / "distilled")
+    assert compared(fedlgd, methods, "--train-on", "virtual").code == 0
+    for name in methods.split(","):
+        for seed in ("seed0", "seed1"):
+            assert everything(tmp_path / "at-once" / name / seed) == everything(tmp_path / "out" / name / seed)
+
+
+def test_of_runs_at_once_one_that_fails_is_named_and_the_others_go_on(fedlgd, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("the cable is cut")
+
+    monkeypatch.setattr(FedProx, "site", broken)
+    done = compared(fedlgd, "fedprox,fedavg", "--jobs", "2", "--json", seeds=1)
+    assert done.code == 1
+    result = json.loads(done.out)
+    assert [row["method"] for row in result["methods"]] == ["FedAvg on real data"]
+    assert list(result["failed"].values()) == ["RuntimeError: the cable is cut"]
+    assert "FedProx on real data, seed 0 failed: RuntimeError: the cable is cut" in done.err
 
 
 def test_settings_for_one_method_do_not_reach_the_others(fedlgd, tmp_path):

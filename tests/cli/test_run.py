@@ -13,7 +13,7 @@ import pytest
 
 from fedlgd.cli import running
 from fedlgd.core.errors import RunError
-from fedlgd.data.registry import load
+from fedlgd.data.registry import DataChoice, load
 from fedlgd.runs.config import read_toml, resolve
 from fedlgd.runs.runner import execute
 from tests.cli.conftest import TINY, tiny_run
@@ -30,7 +30,8 @@ def test_the_command_from_start_to_report(digits_home, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == 0, done.stderr
     assert ESCAPE not in done.stdout + done.stderr
-    lines = done.stderr.splitlines()
+    first, *lines = done.stderr.splitlines()
+    assert re.fullmatch(r"engine (loop: one process|pool: worker processes: \d+), .*", first)
     assert [re.match(r"enrolled|round \d/3", line).group() for line in lines] == [
         "enrolled",
         "round 1/3",
@@ -232,7 +233,7 @@ def test_an_interrupt_before_the_run_is_exit_code_130_too(fedlgd, tmp_path, monk
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(running, "load", interrupted)
+    monkeypatch.setattr(DataChoice, "open", interrupted)
     done = fedlgd(*tiny_run(tmp_path / "out"))
     assert done.code == 130
     assert "Traceback" not in done.err

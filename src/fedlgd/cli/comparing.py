@@ -1,22 +1,34 @@
 """The command that compares methods."""
 
 import json as jsonlib
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from fedlgd.cli.checking import progress
 from fedlgd.cli.display import Display
-from fedlgd.cli.running import command_line, prepare, say
+from fedlgd.cli.foretelling import foretell_all
+from fedlgd.cli.pace import time_left
+from fedlgd.cli.running import both, command_line, prepare, say
+from fedlgd.core.errors import FedlgdError
 from fedlgd.data.federation import Federation
+from fedlgd.engines.choice import Engine, choose
+from fedlgd.nets.registry import build_net
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_report
 from fedlgd.report.read import read_runs
-from fedlgd.report.tables import accuracy_table, as_text, cost_table, flops_table
-from fedlgd.runs.config import parse_assignment
+from fedlgd.report.tables import accuracy_table, cost_table, flops_table
+from fedlgd.report.texts import as_text
+from fedlgd.runs.config import Config, parse_assignment
 from fedlgd.runs.files import saving
+from fedlgd.runs.jobs import check_jobs, run_jobs
+from fedlgd.runs.runner import Listener
 from fedlgd.runs.suite import Job, Outcome, budget, matched_steps, parse_entry, plan, run_job
+from fedlgd.runs.track import Tracked, Tracking, check_trackers
 
 RULE = "Accuracy (%) after the last round: mean over seeds ± standard deviation; `mean` is unweighted over sites."
 
@@ -29,21 +41,33 @@ def compare(
     match_steps: bool,
     settings: list[str],
     out: Path,
+    jobs: int,
     threads: int,
+    track: Sequence[str],
     json: bool,
     quiet: bool,
 ) -> None:
+    check_trackers(track)
+    check_jobs(jobs, threads)
     prepare(threads)
     assignments = {key: value for key, value in flags.items() if value is not None}
     assignments |= dict(parse_assignment(text) for text in settings)
     entries = [parse_entry(spec) for spec in methods.split(",")]
     first = plan(entries[:1], 1, out, assignments, preset)[0].config
-    federation = first.data.open()
+    with progress(quiet or json):
+        federation = first.data.open()
     steps = _matched(assignments, preset, len(federation.classes)) if match_steps else 0
-    jobs = plan(entries, seeds, out, assignments, preset, steps)
+    runs = plan(entries, seeds, out, assignments, preset, steps)
     if not (quiet or json):
-        say(f"{len(jobs)} runs: {len(entries)} methods x {seeds} seeds on {federation.name}; {budget(steps)}")
-    outcomes = _run(jobs, federation, quiet or json)
+        say(f"{len(runs)} runs: {len(entries)} methods x {seeds} seeds on {federation.name}; {budget(steps)}")
+    with _stoppable():
+        if not (quiet or json):
+            foretell_all(runs, federation, choose(None, 0, federation, threads).hands(federation), jobs)
+        if jobs > 1:
+            outcomes = _run_at_once(runs, jobs, federation, track, quiet or json)
+        else:
+            engine = choose(None, 0, federation, threads)
+            outcomes = _run(runs, federation, engine, track, quiet or json)
     page = out / "report.html"
     failed = [outcome for outcome in outcomes if outcome.error]
     if len(failed) < len(outcomes):
@@ -63,22 +87,74 @@ def _matched(assignments: Mapping[str, Any], preset: str, classes: int) -> int:
     )
 
 
-def _run(jobs: list[Job], federation: Federation, quiet: bool) -> list[Outcome]:
-    outcomes: list[Outcome] = []
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """An interrupt says how to go on."""
     try:
-        for i, job in enumerate(jobs, 1):
-            name = f"{job.label}, seed {job.config.plan.seed}"
-            if not quiet:
-                say(f"[{i}/{len(jobs)}] {name}")
-            with Display(job.config.plan.rounds, quiet) as display:
-                outcome = run_job(job, federation, command_line(), display.round)
-            if outcome.error:
-                typer.echo(f"fedlgd: {name} failed: {outcome.error}", err=True)
-            outcomes.append(outcome)
+        yield
     except KeyboardInterrupt:
         typer.echo(f"\nStopped; finished rounds are saved. To go on: {command_line()}", err=True)
         raise typer.Exit(130) from None
+
+
+def _run(
+    jobs: list[Job], federation: Federation, engine: Engine, track: Sequence[str], quiet: bool
+) -> list[Outcome]:
+    """One after the other, each with a display."""
+    outcomes = []
+    for i, job in enumerate(jobs, 1):
+        if not quiet:
+            say(f"[{i}/{len(jobs)}] {_name(job)}")
+        with (
+            Display(job.config.plan.rounds, quiet, folder=job.folder, lasting=False) as display,
+            Tracking(track, Tracked(_name(job), job.folder, job.config)) as tracking,
+        ):
+            heard = both(display.round, tracking)
+            outcome = run_job(job, federation, command_line(), heard, engine)
+        _complain(outcome)
+        outcomes.append(outcome)
     return outcomes
+
+
+def _run_at_once(
+    jobs: list[Job], count: int, federation: Federation, track: Sequence[str], quiet: bool
+) -> list[Outcome]:
+    """`count` at a time; a line for each that ends."""
+
+    def do(job: Job, listener: Listener) -> Outcome:
+        with Tracking(track, Tracked(_name(job), job.folder, job.config)) as tracking:
+            return run_job(job, federation, command_line(), both(listener, tracking))
+
+    _import_ahead(jobs[0].config, federation)
+    outcomes, began = [], time.monotonic()
+    with closing(run_jobs(jobs, count, do)) as ending:
+        for outcome in ending:
+            _complain(outcome)
+            outcomes.append(outcome)
+            if not (quiet or outcome.error):
+                each = (time.monotonic() - began) / len(outcomes)
+                say(_line(outcome, len(outcomes), len(jobs), each))
+    return sorted(outcomes, key=lambda outcome: jobs.index(outcome.job))
+
+
+def _import_ahead(config: Config, federation: Federation) -> None:
+    """The first net of a process takes two seconds of imports: once here, and every job has them."""
+    with suppress(FedlgdError):  # the jobs will say it
+        build_net(config.net["name"], federation.shape, len(federation.classes), config.net_settings)
+
+
+def _line(outcome: Outcome, done: int, total: int, each: float) -> str:
+    left = f"  {time_left(each * (total - done))}" if done < total else ""
+    return f"[{done}/{total}] {_name(outcome.job)}: mean {100 * outcome.accuracy:.1f} %{left}"
+
+
+def _name(job: Job) -> str:
+    return f"{job.label}, seed {job.config.plan.seed}"
+
+
+def _complain(outcome: Outcome) -> None:
+    if outcome.error:
+        typer.echo(f"fedlgd: {_name(outcome.job)} failed: {outcome.error}", err=True)
 
 
 def _print(outcomes: list[Outcome], steps: int, page: Path, json: bool) -> None:

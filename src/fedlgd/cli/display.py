@@ -1,35 +1,50 @@
-"""Progress: bars with time left in a terminal, plain lines elsewhere."""
+"""Progress: a live table with time left in a terminal, plain lines elsewhere."""
 
+import os
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from types import TracebackType
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from fedlgd.cli.live import LiveTable
+from fedlgd.cli.pace import Pace, time_left
+from fedlgd.core.errors import RunError
 from fedlgd.core.meter import listening
 from fedlgd.core.types import RoundRecord
+from fedlgd.runs.track import committed
 
 PLAIN_EVERY = 10.0  # seconds between plain lines about one long step
 
 
 class Display:
-    """Hears every record and every tick of a run, from enrolment to the last round."""
+    """Hears every record and every tick of a run, from enrolment to the last round.
 
-    def __init__(self, rounds: int, quiet: bool) -> None:
+    In a terminal, what is in `folder` already is shown too, and `lasting` leaves the table on the screen.
+    """
+
+    def __init__(
+        self,
+        rounds: int,
+        quiet: bool,
+        title: str = "",
+        folder: Path | None = None,
+        lasting: bool = True,
+    ) -> None:
         self._rounds = rounds
         self._quiet = quiet
+        self._title, self._folder, self._lasting = title, folder, lasting
         self.heard = False
         self._stack = ExitStack()
-        self._bars: Bars | Lines | None = None
+        self._shown: LiveTable | Lines | None = None
 
     def __enter__(self) -> "Display":
         if not self._quiet:
-            self._bars = Bars(self._rounds) if sys.stderr.isatty() else Lines(self._rounds)
-            self._stack.enter_context(listening(self._bars.tick))
-            self._stack.callback(self._bars.close)
+            self._shown = self._live() if _is_terminal() else Lines(self._rounds)
+            self._stack.enter_context(listening(self._shown.tick))
+            self._stack.callback(self._shown.close)
         return self
 
     def __exit__(
@@ -39,8 +54,18 @@ class Display:
 
     def round(self, record: RoundRecord) -> None:
         self.heard = True
-        if self._bars:
-            self._bars.round(record)
+        if self._shown:
+            self._shown.round(record)
+
+    def _live(self) -> LiveTable:
+        earlier: list[RoundRecord] = []
+        with suppress(RunError):  # the run itself will say what is wrong
+            earlier = committed(self._folder) if self._folder else []
+        return LiveTable(self._rounds, self._title, earlier, self._lasting)
+
+
+def _is_terminal() -> bool:
+    return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def sentence(record: RoundRecord, rounds: int) -> str:
@@ -57,63 +82,32 @@ def sentence(record: RoundRecord, rounds: int) -> str:
     return "  ".join(parts)
 
 
-def time_left(seconds: float) -> str:
-    return f"about {seconds:.0f} s left" if seconds < 90 else f"about {seconds / 60:.0f} min left"
-
-
-class Bars:
-    """A bar for the rounds and one for whatever takes long inside."""
-
-    def __init__(self, rounds: int) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, transient=True, console=Console(stderr=True))
-        self._progress.start()
-        self._total = self._progress.add_task("rounds", total=rounds)
-        self._inner: dict[str, TaskID] = {}
-        self._rounds = rounds
-
-    def tick(self, label: str, done: int, total: int) -> None:
-        if label not in self._inner:
-            self._inner[label] = self._progress.add_task(label, total=total)
-        self._progress.update(self._inner[label], completed=done, total=total, visible=done < total)
-
-    def round(self, record: RoundRecord) -> None:
-        self._progress.update(self._total, completed=record.round + 1)
-        self._progress.console.print(sentence(record, self._rounds), highlight=False, markup=False)
-
-    def close(self) -> None:
-        self._progress.stop()
-
-
 class Lines:
     """A line a round; long steps inside a round speak up now and then."""
 
     def __init__(self, rounds: int) -> None:
         self._rounds = rounds
-        self._began: dict[str, float] = {}
+        self._pace = Pace()
+        self._inner: dict[str, Pace] = {}
         self._spoke = time.monotonic()
-        self._first = 0
-        self._since = time.monotonic()
 
     def tick(self, label: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        began = self._began.setdefault(label, now)
+        pace = self._inner.setdefault(label, Pace())
+        pace.heard(done)
+        left = pace.left(total)
         if done == total:
-            del self._began[label]
-        elif now - self._spoke > PLAIN_EVERY and now > began:
-            self._spoke = now
-            self._print(f"  {label} {done}/{total}, {time_left((now - began) / done * (total - done))}")
+            del self._inner[label]
+        elif left is not None and time.monotonic() - self._spoke > PLAIN_EVERY:
+            self._spoke = time.monotonic()
+            self._print(f"  {label} {done}/{total}, {time_left(left)}")
 
     def round(self, record: RoundRecord) -> None:
-        now = self._spoke = time.monotonic()
-        text = sentence(record, self._rounds)
-        done = record.round + 1
-        if self._first and done < self._rounds:
-            each = (now - self._since) / (done - self._first)
-            text += f"  {time_left(each * (self._rounds - done))}"
-        elif not self._first:
-            self._first, self._since = done, now
-        self._print(text)
+        self._spoke = time.monotonic()
+        text, done = sentence(record, self._rounds), record.round + 1
+        if done:
+            self._pace.heard(done)
+        left = self._pace.left(self._rounds)
+        self._print(text if left is None or done == self._rounds else f"{text}  {time_left(left)}")
 
     def close(self) -> None:
         pass

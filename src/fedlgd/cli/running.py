@@ -5,9 +5,9 @@ import shlex
 import statistics
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import typer
@@ -15,12 +15,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedlgd.cli.checking import progress
 from fedlgd.cli.display import Display
+from fedlgd.cli.foretelling import estimated, foretell, tell
+from fedlgd.core.types import RoundRecord
+from fedlgd.engines.choice import choose
 from fedlgd.report.page import write_report
 from fedlgd.runs.config import Config, parse_assignment, read_toml, resolve
 from fedlgd.runs.files import saving
 from fedlgd.runs.manifest import label
-from fedlgd.runs.runner import Result, default_folder, execute
+from fedlgd.runs.runner import Listener, Result, default_folder, execute
+from fedlgd.runs.track import Tracked, Tracking, check_trackers
 
 DEMO_METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg", "train_on": "virtual"},
@@ -33,22 +38,37 @@ DEMO_NOTE = (
 )
 
 
+class EngineChoice(NamedTuple):
+    """What the command line asks for; no name: the one that suits."""
+
+    name: str | None = None
+    workers: int = 0
+    threads: int = 1
+
+
 def run(
     flags: Mapping[str, Any],
     preset: str,
     config_file: Path | None,
     settings: list[str],
     out: Path | None,
-    threads: int,
+    engine: EngineChoice,
+    track: Sequence[str],
     json: bool,
     quiet: bool,
+    only_estimate: bool = False,
 ) -> None:
+    check_trackers(track)
     given = read_toml(config_file) if config_file else {}
     assignments = {key: value for key, value in flags.items() if value is not None}
     assignments |= dict(parse_assignment(text) for text in settings)
     config = resolve(given, assignments, preset)
     folder = out or default_folder(config)
-    result = _execute(config, folder, threads, quiet or json)
+    if only_estimate:
+        _estimate(config, folder, engine, json)
+        return
+    title = f"{label(config.method)} on {config.data.name}, seed {config.plan.seed}"
+    result = _execute(config, folder, engine, quiet or json, title, track)
     page = _report([folder], folder / "report.html")
     if json:
         typer.echo(jsonlib.dumps(_summary(config, folder, page, result)))
@@ -57,13 +77,24 @@ def run(
     say(f"Report: {page}")
 
 
+def _estimate(config: Config, folder: Path, wanted: EngineChoice, json: bool) -> None:
+    """How long, and nothing else."""
+    prepare(wanted.threads)
+    with progress(json):
+        federation = config.data.open()
+    engine = choose(wanted.name, wanted.workers, federation, wanted.threads)
+    tell(estimated(config, folder, federation), engine.hands(federation), json)
+
+
 def demo(out: Path, rounds: int, seed: int, threads: int, json: bool, quiet: bool) -> None:
     results, summaries = {}, []
     for name, settings in DEMO_METHODS.items():
         config = resolve({**DEMO, **settings, "rounds": rounds, "seed": seed}, preset="quick")
         if not (quiet or json):
             say(f"{label(config.method)} on builtin-digits")
-        results[label(config.method)] = result = _execute(config, out / name, threads, quiet or json)
+        results[label(config.method)] = result = _execute(
+            config, out / name, EngineChoice(threads=threads), quiet or json
+        )
         summaries.append(_summary(config, out / name, out / "report.html", result))
     page = _report([out / name for name in DEMO_METHODS], out / "report.html")
     if json:
@@ -75,19 +106,55 @@ def demo(out: Path, rounds: int, seed: int, threads: int, json: bool, quiet: boo
         say("Next: fedlgd run builtin-digits --method fedlgd --preset quick --rounds 100 --set pull.weight=1")
 
 
-def _execute(config: Config, folder: Path, threads: int, quiet: bool) -> Result:
+def _execute(
+    config: Config,
+    folder: Path,
+    wanted: EngineChoice,
+    quiet: bool,
+    title: str = "",
+    track: Sequence[str] = (),
+) -> Result:
     """Run with a display; an interrupt says how to go on."""
-    prepare(threads)
-    federation = config.data.open()
+    prepare(wanted.threads)
     try:
-        with Display(config.plan.rounds, quiet) as display:
-            result = execute(config, federation, folder, display.round, command_line())
+        with progress(quiet):
+            federation = config.data.open()
+        engine = choose(wanted.name, wanted.workers, federation, wanted.threads)
+        if not quiet:
+            foretell(config, folder, federation, engine.hands(federation))
+        with (
+            Display(config.plan.rounds, quiet, title, folder) as display,
+            Tracking(track, Tracked(title, folder, config)) as tracking,
+        ):
+            heard = both(_at_first(engine.words(federation), quiet), display.round, tracking)
+            result = execute(config, federation, folder, heard, command_line(), "", engine)
     except KeyboardInterrupt:
         typer.echo(f"\nStopped; the finished rounds are saved in {folder}. To go on: {command_line()}", err=True)
         raise typer.Exit(130) from None
     if not (display.heard or quiet):
         typer.echo(f"{folder} is complete; nothing was run again", err=True)
     return result
+
+
+def _at_first(words: str, quiet: bool) -> Listener:
+    """A listener that says something once, when it is clear that the run works."""
+    unsaid = [] if quiet else [words]
+
+    def say_it(_: RoundRecord) -> None:
+        while unsaid:
+            typer.echo(unsaid.pop(), err=True)
+
+    return say_it
+
+
+def both(*listeners: Listener) -> Listener:
+    """A listener that tells each of these."""
+
+    def tell(record: RoundRecord) -> None:
+        for listener in listeners:
+            listener(record)
+
+    return tell
 
 
 def prepare(threads: int) -> None:

@@ -11,11 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fedlgd.core.errors import FedlgdError
-from fedlgd.data.registry import SUITES, load
-from fedlgd.data.sheet import contact_sheet
 from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS, build_net, settings_of
-from fedlgd.report.page import write_report
+from fedlgd.report.page import write_figures, write_report
 from fedlgd.report.read import ReportError
 from fedlgd.runs.files import saving
 
@@ -49,32 +47,7 @@ def nets(json: bool) -> None:
     _print(rows, json, ("name", "settings", "parameters", "MFLOP per image"), "for 28x28 images, 10 classes")
 
 
-def data_list(json: bool) -> None:
-    rows = [{"name": name, "about": suite.about} for name, suite in SUITES.items()]
-    _print(rows, json, ("name", "about"))
-
-
-def data_show(name: str, sheet: Path | None, json: bool) -> None:
-    federation = load(name)
-    rows = [
-        {
-            "site": site.name,
-            "train": len(site.train),
-            "test": len(site.test),
-            "images per class": site.train.counts(len(site.classes)).tolist(),
-            "note": site.note,
-        }
-        for site in federation.sites
-    ]
-    title = f"{name}: {len(rows)} sites, {len(federation.classes)} classes, {federation.shape}; {federation.note}"
-    _print(rows, json, ("site", "train", "test", "images per class", "note"), title)
-    if sheet:
-        with saving(str(sheet)):
-            contact_sheet(federation, per_class=4).save(sheet, "PNG")
-        typer.echo(f"Contact sheet: {sheet}", err=json)
-
-
-def report(paths: list[Path], out: Path | None, json: bool) -> None:
+def report(paths: list[Path], out: Path | None, figures: Path | None, json: bool) -> None:
     folders = [run for path in paths for run in _run_folders(path)]
     if not folders:
         raise FedlgdError(f"no run in {', '.join(map(str, paths))}; a run folder holds manifest.json")
@@ -82,9 +55,16 @@ def report(paths: list[Path], out: Path | None, json: bool) -> None:
     try:
         with saving(str(target)):
             page = write_report(folders, target)
+        with saving(str(figures)):
+            drawn = write_figures(folders, figures) if figures else []
     except ReportError as error:
         raise FedlgdError(str(error)) from error
-    typer.echo(jsonlib.dumps({"report": str(page), "runs": len(folders)}) if json else f"Report: {page}")
+    if json:
+        typer.echo(jsonlib.dumps({"report": str(page), "runs": len(folders), "figures": [*map(str, drawn)]}))
+        return
+    typer.echo(f"Report: {page}")
+    if figures:
+        typer.echo(f"Figures: {len(drawn)} files in {figures}")
 
 
 def _run_folders(path: Path) -> list[Path]:

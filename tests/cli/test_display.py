@@ -1,0 +1,319 @@
+"""The live table in a terminal, and lines elsewhere."""
+
+import io
+import math
+import re
+from collections.abc import Sequence
+
+import pytest
+from rich.console import Console
+
+from fedlgd.cli import display, live, pace
+from fedlgd.cli.display import Display, Lines
+from fedlgd.cli.live import LiveTable
+from fedlgd.cli.pace import Pace, clock_time
+from fedlgd.core.errors import RunError
+from fedlgd.core.types import RoundRecord, Score
+
+FIVE = ("mnist", "scans", "photos", "fonts", "street")
+TERMINAL = {"TERM": "xterm-256color"}
+MANY = tuple(f"hospital-{i:02d}" for i in range(57))
+
+
+def record(round: int, accuracy: Sequence[float] = (), names: Sequence[str] = FIVE, **more: object) -> RoundRecord:
+    scores = {name: Score(value, 1.0, (1,), (2,)) for name, value in zip(names, accuracy, strict=False)}
+    return RoundRecord(
+        round=round, scores=scores, metrics={name: {"loss": 2.0} for name in names}, bytes_up=1_000_000, **more
+    )
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock that the test sets."""
+    now = [0.0]
+    for module in (live, pace, display):
+        monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def table(width: int = 100, height: int = 30, rounds: int = 20, **more: object) -> LiveTable:
+    """One that draws when asked: `seen` says what."""
+    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, _environ=TERMINAL)
+    shown = LiveTable(rounds, "FedLGD, seed 0", console=console, **more)
+    shown._live.stop()
+    return shown
+
+
+def seen(shown: LiveTable, styled: bool = False) -> list[str]:
+    console = shown._console
+    console.file = io.StringIO()
+    console.print(shown.draw())
+    text = console.file.getvalue()
+    return (text if styled else re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)).rstrip("\n").split("\n")
+
+
+def row_of(shown: LiveTable, number: int) -> list[str]:
+    (line,) = [line for line in seen(shown) if line.strip().startswith(f"{number} ")]
+    return line.split()
+
+
+# The table
+
+
+def test_each_evaluation_is_a_row_with_every_site_the_mean_the_loss_the_bytes_and_the_time(
+    clock: list[float],
+) -> None:
+    shown = table()
+    shown.round(RoundRecord(round=-1, bytes_up=500_000))
+    clock[0] = 65.0
+    shown.round(record(0, (0.5, 0.4, 0.3, 0.2, 0.1)))
+    lines = seen(shown)
+    assert lines[0] == "FedLGD, seed 0"
+    assert lines[1].split() == ["round", *FIVE, "mean", "loss", "sent", "time"]
+    assert row_of(shown, 1) == ["1", "50.0", "40.0", "30.0", "20.0", "10.0", "30.0", "2.000", "1.50", "MB", "1:05"]
+
+
+def test_changes_since_the_evaluation_before_are_marked_and_the_best_is_bold(clock: list[float]) -> None:
+    shown = table()
+    shown.round(record(0, (0.5, 0.4, 0.3, 0.2, 0.1)))
+    shown.round(record(1, (0.6, 0.3, 0.30001, 0.2, 0.1)))
+    assert row_of(shown, 2)[1:7] == ["60.0▲", "30.0▼", "30.0", "20.0", "10.0", "30.0"]
+    first, second = (line for line in seen(shown, styled=True) if re.match(r"\x1b\[2m +[12]\x1b", line))
+    assert re.findall(r"\x1b\[1m *([\d.]+)", first) == ["40.0", "20.0", "10.0"]
+    assert re.findall(r"\x1b\[1m *([\d.]+)", second) == ["60.0", "30.0", "20.0", "10.0", "30.0"]
+    assert "\x1b[1;32m▲" in second
+    assert "\x1b[31m▼" in second
+
+
+def test_a_round_that_was_not_scored_counts_and_is_no_row(clock: list[float]) -> None:
+    shown = table()
+    shown.round(record(0))
+    shown.round(record(1, (0.5,) * 5))
+    lines = seen(shown)
+    assert row_of(shown, 2)[-3:] == ["2.00", "MB", "0:00"]
+    assert not [line for line in lines if line.strip().startswith("1 ")]
+    assert any("round 2/20" in line for line in lines)
+
+
+def test_only_the_last_evaluations_are_shown_and_few_in_a_low_terminal(clock: list[float]) -> None:
+    for height, rows in ((60, 12), (14, 5), (4, 1)):
+        shown = table(height=height)
+        for number in range(18):
+            shown.round(record(number, (0.5,) * 5))
+        numbers = [int(line.split()[0]) for line in seen(shown) if re.match(r" +\d", line)]
+        assert numbers == list(range(19 - rows, 19))
+
+
+@pytest.mark.parametrize("width", [24, 40, 60, 80, 120, 200])
+@pytest.mark.parametrize("names", [FIVE[:3], FIVE, MANY], ids=len)
+def test_it_fits_any_terminal_and_any_number_of_sites(width: int, names: Sequence[str], clock: list[float]) -> None:
+    shown = table(width=width)
+    for number in range(3):
+        shown.round(record(number, [0.2 + 0.01 * at for at in range(len(names))], names))
+    shown.tick("distil", 3, 10)
+    lines = seen(shown)
+    assert all(len(line.rstrip()) <= width for line in lines)
+    assert len(lines) == 9 + (names[0] not in lines[1])
+    assert sum(line.startswith("lowest: ") for line in lines) == (names[0] not in lines[1])
+    assert row_of(shown, 3)[0] == "3"
+
+
+def test_five_sites_fit_a_terminal_of_80_columns_with_everything(clock: list[float]) -> None:
+    shown = table(width=80)
+    shown.round(record(0, (0.5,) * 5))
+    assert seen(shown)[1].split() == ["round", *FIVE, "mean", "loss", "sent", "time"]
+
+
+def test_where_sites_are_many_the_lowest_are_named(clock: list[float]) -> None:
+    shown = table(width=100)
+    shown.round(record(0, [0.9 - 0.01 * at for at in range(57)], MANY))
+    lines = seen(shown)
+    assert lines[1].split() == ["round", "mean", "lowest", "highest", "loss", "sent", "time"]
+    assert row_of(shown, 1)[1:4] == ["62.0", "34.0", "90.0"]
+    named = "lowest: hospital-56 34.0, hospital-55 35.0, hospital-54 36.0, hospital-53 37.0, hospital-52 38.0"
+    assert named in lines
+
+
+def test_names_are_text_and_never_markup(clock: list[float]) -> None:
+    shown = table()
+    shown.round(record(0, (0.5, 0.6), ("[red]a[/red]", "[/]")))
+    shown.tick("[bold]step", 1, 2)
+    assert "[red]a[/red]" in seen(shown)[1]
+    assert any(line.startswith("[bold]step 1/2") for line in seen(shown))
+
+
+def test_a_terminal_without_unicode_gets_signs_it_can_show(clock: list[float]) -> None:
+    console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), width=100, force_terminal=True)
+    shown = LiveTable(3, console=console)
+    shown.round(record(0, (0.5,) * 5))
+    shown.round(record(1, (0.6,) * 5))
+    shown.close()
+    console.file.flush()
+    written = console.file.buffer.getvalue().decode("ascii")
+    assert "60.0" in written
+    assert "+" in written
+
+
+# Time
+
+
+def test_bars_say_how_long_the_run_and_the_step_inside_it_still_take(clock: list[float]) -> None:
+    shown = table(rounds=4)
+    for now, number in ((10.0, 0), (30.0, 1)):
+        clock[0] = now
+        shown.round(record(number, (0.5,) * 5))
+    for now, done in ((31.0, 1), (35.0, 3)):
+        clock[0] = now
+        shown.tick("distil", done, 10)
+    lines = seen(shown)
+    assert re.search(r"round 2/4 +\S+ +0:35 elapsed, about 35 s left", lines[-2])
+    assert re.search(r"distil 3/10 \S+ +about 14 s left", lines[-1])
+    shown.tick("distil", 10, 10)
+    assert not any("distil" in line for line in seen(shown))
+
+
+def test_a_step_that_starts_again_is_timed_anew(clock: list[float]) -> None:
+    shown = table(rounds=4)
+    for done in (1, 2):
+        clock[0] += 100
+        shown.tick("distil", done, 2)
+    for done in (1, 2):
+        clock[0] += 1
+        shown.tick("distil", done, 4)
+    assert "about 2 s left" in seen(shown)[-1]
+
+
+def test_pace_knows_nothing_before_the_second_step_and_counts_down_after_it(clock: list[float]) -> None:
+    pace = Pace()
+    assert pace.left(10) is None
+    pace.heard(5)
+    assert pace.left(10) is None
+    clock[0] = 3.0
+    pace.heard(6)
+    assert pace.left(10) == 12.0
+    clock[0] = 5.0
+    assert pace.left(10) == 10.0
+    clock[0] = 500.0
+    assert pace.left(10) == 0.0
+
+
+def test_the_clock_as_people_write_it() -> None:
+    assert [clock_time(s) for s in (0, 9.9, 65, 3600, 36_065)] == ["0:00", "0:09", "1:05", "1:00:00", "10:01:05"]
+
+
+# The end, and going on
+
+
+def test_at_the_end_the_table_stays_with_one_line_in_place_of_the_bars(clock: list[float]) -> None:
+    shown = table(rounds=2)
+    for number in range(2):
+        shown.round(record(number, (0.5,) * 5))
+    shown.tick("distil", 1, 5)
+    clock[0] = 12.0
+    shown.close()
+    lines = seen(shown)
+    assert lines[-1] == "round 2/2, mean 50.0 %, 2.00 MB sent, 0:12"
+    assert not any("distil" in line for line in lines)
+    assert row_of(shown, 2)
+
+
+def test_one_line_stays_where_the_table_is_not_to_last() -> None:
+    console = Console(file=io.StringIO(), width=100, force_terminal=True, _environ=TERMINAL)
+    shown = LiveTable(2, lasting=False, console=console)
+    shown.round(record(0, (0.5,) * 5))
+    console.file = io.StringIO()
+    shown.close()
+    assert console.file.getvalue().endswith("round 1/2, mean 50.0 %, 1.00 MB sent, 0:00\n")
+
+
+def test_a_run_that_goes_on_shows_what_was_before(clock: list[float]) -> None:
+    earlier = [RoundRecord(round=-1, bytes_up=500_000), record(0, (0.9,) * 5), record(1, (0.4,) * 5)]
+    shown = table(earlier=earlier)
+    clock[0] = 7.0
+    shown.round(record(2, (0.5,) * 5))
+    assert row_of(shown, 2)[-3:] == ["2.50", "MB", "before"]
+    assert row_of(shown, 3)[-3:] == ["3.50", "MB", "0:07"]
+    assert row_of(shown, 3)[1] == "50.0▲"
+    best = [re.findall(r"\x1b\[1m *([\d.]+)", line) for line in seen(shown, styled=True)[3:6]]
+    assert best == [["90.0"] * 6, [], []]
+
+
+# Which of the two
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("stream", "term", "kind"),
+    [
+        (Terminal(), "xterm-256color", LiveTable),
+        (Terminal(), "dumb", Lines),
+        (io.StringIO(), "xterm-256color", Lines),
+    ],
+)
+def test_a_terminal_gets_the_table_and_everything_else_gets_lines(
+    stream: io.StringIO, term: str, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr("sys.stderr", stream)
+    with Display(2, quiet=False) as shown:
+        assert isinstance(shown._shown, kind)
+        assert not shown.heard
+        shown.round(record(0, (0.5,) * 5))
+        assert shown.heard
+    assert "round 1/2" in stream.getvalue()
+
+
+def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with Display(2, quiet=True) as shown:
+        shown.round(record(0, (0.5,) * 5))
+    assert capsys.readouterr() == ("", "")
+    assert shown.heard
+
+
+def test_a_damaged_folder_is_left_for_the_run_to_refuse(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(_: object) -> list[RoundRecord]:
+        raise RunError("damaged")
+
+    monkeypatch.setattr(display, "committed", damaged)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("sys.stderr", Terminal())
+    with Display(2, quiet=False, folder=tmp_path) as shown:
+        assert isinstance(shown._shown, LiveTable)
+
+
+# Lines
+
+
+def test_lines_say_each_round_with_the_time_left(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(3)
+    lines.round(RoundRecord(round=-1, seconds={"distil": 6.0}))
+    for number in range(3):
+        clock[0] += 100.0
+        lines.round(record(number, (0.5, 0.7), ("a", "b"), flags=("anchors",)))
+    assert capsys.readouterr().err.splitlines() == [
+        "enrolled in 6 s",
+        "round 1/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  moved: anchors",
+        "round 2/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  moved: anchors  about 2 min left",
+        "round 3/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  moved: anchors",
+    ]
+
+
+def test_a_long_step_speaks_up_now_and_then(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines(3)
+    for done in range(1, 31):
+        clock[0] += 1.0
+        lines.tick("distil", done, 30)
+    assert capsys.readouterr().err.splitlines() == [
+        "  distil 11/30, about 19 s left",
+        "  distil 22/30, about 8 s left",
+    ]
+
+
+def test_training_loss_is_empty_where_nobody_trained(clock: list[float]) -> None:
+    shown = table()
+    shown.round(RoundRecord(round=0, scores={"a": Score(0.5, math.nan, (1,), (2,))}))
+    assert row_of(shown, 1) == ["1", "50.0", "50.0", "0", "B", "0:00"]

@@ -1,0 +1,81 @@
+"""`fedlgd watch`: starts without torch, tells where, ends with Ctrl-C."""
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from fedlgd.cli import watching
+from fedlgd.report.watch import Server, Watcher
+
+CODE = """
+import sys
+from fedlgd.cli import main
+sys.argv = ["fedlgd", "watch", "--port=0", *sys.argv[1:]]
+try:
+    main()
+finally:
+    print("heavy:", sorted({"torch", "sklearn", "matplotlib", "fedlgd.runs"} & set(sys.modules)))
+"""
+
+
+@pytest.mark.enable_socket
+def test_the_command_starts_at_once_says_where_and_ctrl_c_ends_it_with_exit_code_0(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CODE, str(tmp_path / "later")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        said = process.stdout.readline()
+        url = re.search(r"http://127\.0\.0\.1:\d+/", said).group()
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            assert "Waiting for the first round" in answer.read().decode()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+    assert said.startswith(f"Watching {tmp_path / 'later'} at http")
+    assert err.strip() == "Stopped watching; runs go on."
+    assert out.strip() == "heavy: []"
+
+
+@pytest.mark.enable_socket
+def test_a_port_that_is_taken_is_said(fedlgd, tmp_path: Path) -> None:
+    with Server(Watcher([tmp_path]), 0) as other:
+        done = fedlgd("watch", str(tmp_path), "--port", str(other.server_port))
+    assert done.code == 2
+    assert done.out == ""
+    assert done.err == (
+        f"fedlgd: cannot listen on port {other.server_port} of 127.0.0.1: Address already in use; "
+        "choose another with --port, or --port 0 for any free one\n"
+    )
+
+
+def test_a_file_is_no_run(fedlgd, tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("")
+    done = fedlgd("watch", str(tmp_path / "report.html"))
+    assert done.code == 2
+    assert "report.html' is a file; give the folder" in done.err
+
+
+@pytest.mark.enable_socket
+@pytest.mark.parametrize("opened", [True, False])
+def test_open_shows_the_page_in_a_browser(
+    opened: bool, fedlgd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[str] = []
+    asked = threading.Event()
+    monkeypatch.setattr(watching.webbrowser, "open", lambda url: (shown.append(url), asked.set()))
+
+    def interrupted(_: Server) -> None:
+        asked.wait(10 if opened else 0)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Server, "serve_forever", interrupted)
+    done = fedlgd("watch", str(tmp_path), "--port=0", *(["--open"] if opened else []))
+    assert done.code == 0
+    assert shown == ([re.search(r"http://\S+", done.out).group()] if opened else [])
