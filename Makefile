@@ -5,10 +5,10 @@ READY := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format coverage clean
+.PHONY: help setup demo test test-all check format coverage bench bench-quick clean
 
 help:  ## Print the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
 setup: $(READY)  ## Make the virtual environment (done by the other targets when needed)
 
@@ -39,6 +39,12 @@ format: setup  ## Format the code
 
 coverage: setup  ## Run the tests and show what they do not reach
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term-missing:skip-covered
+
+bench: setup  ## The published procedure against ours, phase by phase (most of an hour)
+	$(BIN)/python -m bench.run
+
+bench-quick: setup  ## The same in under two minutes: smaller network, few repeats
+	$(BIN)/python -m bench.run --quick --out out/bench-quick.jsonl
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

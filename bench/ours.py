@@ -1,0 +1,74 @@
+"""Our side of every phase, by the functions that a run calls, at the settings that a user gets."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from bench.scene import LR, SITES, Scene
+from fedlgd.core.evaluate import score
+from fedlgd.core.train import Local, sgd
+from fedlgd.core.tree import Mean
+from fedlgd.core.types import Params, ServerState, SiteState, VirtualSet
+from fedlgd.distill.distribution import Distil, distil, refine
+from fedlgd.distill.gradient import match_gradient
+from fedlgd.methods.anchors import Anchors, Pull, anchored
+from fedlgd.methods.fedlgd import FedLGD
+from fedlgd.methods.objective import plain
+from fedlgd.runs.files import read_message, write_message
+
+METHOD = FedLGD()
+INITIAL = METHOD.distil
+ITERATIVE = METHOD.refine.settings(METHOD.distil)
+LOCAL = Local(lr=LR)
+
+
+def sample(how: Distil, draws: int) -> Distil:
+    """A little work with all its parts in true proportion: some draws, and the steps that are taken with each."""
+    return replace(how, pairs=draws, steps=draws * how.reuse)
+
+
+def initial_dm(scene: Scene, how: Distil) -> VirtualSet:
+    how = replace(how, per_class=scene.per_class)
+    return distil(scene.site, scene.net, how, scene.rng.at("distil"))
+
+
+def iterative_dm(scene: Scene, how: Distil) -> VirtualSet:
+    return refine(scene.virtual, scene.site.train, scene.net, scene.params, how, 0, scene.rng.at("refine"))
+
+
+def looks(how: Anchors) -> int:
+    """Gradients that so many steps take: a plan that goes to a target also looks where the last one led."""
+    return how.steps + (how.plan == "target")
+
+
+def gm(scene: Scene, how: Anchors) -> list[float]:
+    """Dist at every look."""
+    return match_gradient(scene.anchors, scene.net, scene.params, scene.target, how, 0)[1]
+
+
+def plain_epoch(scene: Scene) -> Params:
+    both = scene.joined
+    return sgd(scene.net, scene.params, len(both), plain(scene.net, both), LOCAL, scene.rng).params
+
+
+def regularised_epoch(scene: Scene) -> Params:
+    objective = anchored(scene.net, scene.virtual.data, scene.anchors.data, Pull())
+    return sgd(scene.net, scene.params, len(scene.joined), objective, LOCAL, scene.rng).params
+
+
+def evaluate(scene: Scene) -> float:
+    return score(scene.net, scene.params, scene.site.test, scene.net.classes).accuracy
+
+
+def aggregate(scene: Scene) -> Params:
+    mean = Mean()
+    for i in range(SITES):
+        mean.add(scene.params if i else scene.after)
+    return mean.value()
+
+
+def save_and_load(scene: Scene, folder: Path) -> None:
+    """The state of the server and of one site: written durably, read back and checked."""
+    write_message(folder / "server.safetensors", ServerState(params=scene.params, anchors=scene.anchors))
+    write_message(folder / "site.safetensors", SiteState(virtual=scene.virtual))
+    read_message(folder / "server.safetensors", ServerState)
+    read_message(folder / "site.safetensors", SiteState)

@@ -1,0 +1,236 @@
+"""`make bench`: the published procedure against ours, phase by phase, and what that makes of whole runs.
+
+Run: python -m bench.run                                       everything at the paper's width (most of an hour)
+     python -m bench.run --quick                               under two minutes, width 32, few repeats
+     python -m bench.run --phases gm,dm-iterative --repeats 3  some phases only
+"""
+
+import argparse
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench import growth, match, measure, ours, project, published, table
+from bench.measure import Compared
+from bench.phases import Phase, phases
+from bench.scene import Scene
+
+Record = dict[str, Any]
+
+NAMES = (
+    "dm-initial",
+    "dm-iterative",
+    "gm",
+    "epoch-plain",
+    "epoch-regularised",
+    "evaluation",
+    "aggregation",
+    "save-load",
+)
+ALLOCATED = ("dm-iterative", "gm", "epoch-regularised", "evaluation")  # where large tensors come and go
+
+
+def main() -> None:
+    how = _arguments()
+    torch.set_num_threads(1)
+    how.out.parent.mkdir(parents=True, exist_ok=True)
+    records: list[Record] = []
+    with how.out.open("w") as file:
+        for record in bench(how):
+            records.append(record)
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            print(table.line(record), flush=True)
+    print("\n" + "\n\n".join(table.tables(records)) + f"\n\nStored: {how.out}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="The published procedure against ours, in CPU seconds of one thread."
+    )
+    parser.add_argument("--phases", default=",".join(NAMES), help="comma-separated: " + ", ".join(NAMES))
+    parser.add_argument("--width", type=int, help="of the network (default 128, quick 32)")
+    parser.add_argument("--repeats", type=int, help="turns of each side (default 5, quick 2)")
+    parser.add_argument("--data", default="builtin-digits", help="federation the images are from")
+    parser.add_argument("--dm-steps", type=int, help="of the reference, to whose loss ours goes; 0: skip")
+    parser.add_argument("--dm-width", type=int, help="of the network of that study (default: --width)")
+    parser.add_argument("--gm-steps", type=int, help="of the reference, to whose Dist ours goes; 0: skip")
+    parser.add_argument("--no-growth", action="store_true", help="skip the table of growth")
+    parser.add_argument("--anomaly", action="store_true", help="anomaly detection on in the reference, as shipped")
+    parser.add_argument(
+        "--quick", action="store_true", help="smaller, fewer, faster; ratios are lower at this width"
+    )
+    parser.add_argument("--out", type=Path, default=Path("out/bench.jsonl"), help="JSON lines")
+    how = parser.parse_args()
+    full = {"width": 128, "repeats": 5, "dm_steps": 60, "gm_steps": 500}
+    small = {"width": 32, "repeats": 2, "dm_steps": 8, "gm_steps": 24}
+    for name, value in (small if how.quick else full).items():
+        if getattr(how, name) is None:
+            setattr(how, name, value)
+    how.dm_width = how.dm_width or how.width
+    unknown = set(how.phases.split(",")) - set(NAMES)
+    if unknown:
+        parser.error(f"no phase is called {', '.join(sorted(unknown))}; there are: {', '.join(NAMES)}")
+    return how
+
+
+def bench(how: argparse.Namespace) -> Iterator[Record]:
+    """Every finding as it is made."""
+    peak = measure.peak_flops()
+    yield machine(how, peak)
+    scene = Scene.of(how.data, how.width)
+    found: list[Record] = []
+    with tempfile.TemporaryDirectory() as folder:
+        every = phases(scene, Path(folder))
+        for name in how.phases.split(","):
+            found.append(phase(every[name], how, peak))
+            yield found[-1]
+        yield from (allocation(every[name], how.repeats) for name in ALLOCATED if name in how.phases.split(","))
+    matched = list(studies(how, scene))
+    yield from matched
+    yield from conclusions(found, matched)
+    if not how.no_growth:
+        for what, factor, ratio in growth.grown((2,) if how.quick else (2, 4)):
+            yield {"kind": "growth", "what": what, "factor": factor, "ratio": ratio}
+
+
+def machine(how: argparse.Namespace, peak: float) -> Record:
+    return {
+        "kind": "machine",
+        "quick": how.quick,
+        "width": how.width,
+        "repeats": how.repeats,
+        "data": how.data,
+        "anomaly": how.anomaly,
+        "peak_gflops": peak / 1e9,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "load": os.getloadavg()[0],
+        "cores": os.cpu_count(),
+    }
+
+
+def phase(one: Phase, how: argparse.Namespace, peak: float) -> Record:
+    """Both sides by turns; each once more in a child of its own for memory and arithmetic."""
+
+    def shipped() -> None:
+        with published.as_shipped() if how.anomaly else nullcontext():
+            one.published()
+
+    units = one.published_units, one.ours_units
+    theirs, mine = measure.once(one.published, measure.default_malloc), measure.once(one.ours, measure.kept_malloc)
+    compared = measure.compare(shipped, one.ours, how.repeats, units)
+    return {
+        "kind": "phase",
+        "phase": one.name,
+        "unit": one.unit,
+        "published": side(compared.first, theirs, units[0], peak),
+        "ours": side(compared.second, mine, units[1], peak),
+        "ratio": asdict(compared.ratio),
+    }
+
+
+def side(cost: measure.Spread, once: measure.Once, units: float, peak: float) -> Record:
+    gflop = once.flops / units / 1e9
+    share = once.flops / units / cost.median / peak if cost.median else 0.0
+    return {"seconds": asdict(cost), "gflop": gflop, "share_of_peak": share, "megabytes": once.megabytes}
+
+
+def allocation(one: Phase, repeats: int) -> Record:
+    """Ours with malloc as it comes, and as the `fedlgd` command sets it."""
+    compared: Compared = measure.compare(one.ours, one.ours, repeats)
+    return {"kind": "allocation", "phase": one.name, "ratio": asdict(compared.ratio)}
+
+
+def studies(how: argparse.Namespace, scene: Scene) -> Iterator[Record]:
+    """To the same result."""
+    wanted = how.phases.split(",")
+    if how.dm_steps and "dm-initial" in wanted:
+        small = scene if how.dm_width == how.width else Scene.of(how.data, how.dm_width)
+        checkpoints = sorted({max(1, how.dm_steps // 4), max(1, how.dm_steps // 2), how.dm_steps})
+        for found in match.initial(small, checkpoints):
+            yield {"kind": "match", "width": how.dm_width, **asdict(found)}
+    if how.gm_steps and "gm" in wanted:
+        yield {"kind": "match", "width": how.width, **asdict(match.gradient(scene, how.gm_steps))}
+
+
+def conclusions(found: list[Record], matched: list[Record]) -> Iterator[Record]:
+    """Ratios to the same result, whole runs, and the bars."""
+    ratio = {record["phase"]: record["ratio"]["median"] for record in found}
+    same = to_the_same(ratio, matched)
+    bars = [
+        project.Bar("iterative DM, as many steps", 15, ratio.get("dm-iterative")),
+        project.Bar("initial DM to the same held-out loss", 20, same.get("dm-initial")),
+        project.Bar("GM to the same Dist", 5, same.get("gm")),
+        project.Bar("regularised epoch", 1.5, ratio.get("epoch-regularised")),
+        project.Bar("evaluation", 1.5, ratio.get("evaluation")),
+    ]
+    if ratio.keys() == set(NAMES):
+        runs = list(projections(found, matched))
+        yield from runs
+        bars += [
+            project.Bar(f"whole DIGITS run against {steps} initial steps", wanted, ratio_of(runs, steps))
+            for steps, wanted in ((10_000, 50), (1_000, 20))
+        ]
+    for bar in bars:
+        yield {"kind": "bar", **asdict(bar), "verdict": bar.verdict}
+
+
+def to_the_same(ratio: dict[str, float], matched: list[Record]) -> dict[str, float]:
+    """Fewer steps times cheaper steps; of several numbers of steps the last."""
+    return {
+        m["phase"]: ratio[m["phase"]] * m["theirs"] / m["ours"]
+        for m in matched
+        if m["ours"] and m["phase"] in ratio
+    }
+
+
+def projections(found: list[Record], matched: list[Record]) -> Iterator[Record]:
+    costs = {
+        who: {record["phase"]: record[who]["seconds"]["median"] for record in found}
+        for who in ("published", "ours")
+    }
+    fewer = {m["phase"]: m["ours"] / m["theirs"] for m in matched if m["ours"]}
+    gm_steps = project.GM_STEPS * fewer["gm"] if "gm" in fewer else ours.looks(ours.METHOD.anchors)
+    for run in (project.DIGITS, project.CIFAR10C):
+        default = project.ours_(run, costs["ours"], ours.INITIAL.steps, ours.looks(ours.METHOD.anchors))
+        yield _projection(run, "ours", "as it comes", ours.INITIAL.steps, default)
+        for steps in (10_000, 1_000):
+            yield _projection(run, "published", "", steps, project.theirs(run, costs["published"], steps))
+            if "dm-initial" in fewer:
+                mine = project.ours_(run, costs["ours"], steps * fewer["dm-initial"], gm_steps)
+                note = f"to the loss of {steps} published steps"
+                yield _projection(run, "ours", note, round(steps * fewer["dm-initial"]), mine)
+
+
+def _projection(run: project.Run, who: str, note: str, steps: int, seconds: dict[str, float]) -> Record:
+    hours = {name: value / 3600 for name, value in seconds.items()}
+    return {
+        "kind": "projection",
+        "run": run.name,
+        "who": who,
+        "note": note,
+        "initial_steps": steps,
+        "hours": hours,
+        "total": sum(hours.values()),
+    }
+
+
+def ratio_of(runs: list[Record], steps: int) -> float | None:
+    """Published CPU hours over ours as it comes, on DIGITS."""
+    digits = [record for record in runs if record["run"] == project.DIGITS.name]
+    theirs = next(r["total"] for r in digits if r["who"] == "published" and r["initial_steps"] == steps)
+    mine = next(r["total"] for r in digits if r["note"] == "as it comes")
+    return float(theirs / mine)
+
+
+if __name__ == "__main__":
+    main()

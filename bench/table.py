@@ -1,0 +1,117 @@
+"""What the bench found, as text."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+Record = dict[str, Any]
+
+
+def line(record: Record) -> str:
+    """One finding, as it is made."""
+    kind = record["kind"]
+    if kind == "machine":
+        return machine(record)
+    if kind == "phase":
+        return f"{record['phase']}: {ratio(record['ratio'])} times cheaper per {record['unit']}"
+    if kind == "allocation":
+        return f"{record['phase']}: {ratio(record['ratio'])} times cheaper with memory kept"
+    if kind == "match":
+        reached = "never" if record["ours"] is None else f"{record['ours']:.0f} steps"
+        goal = f"{record['theirs']} published steps come to {record['value']:.4g}"
+        return f"{record['phase']}: {goal}, ours in {reached}"
+    if kind == "projection":
+        return f"{record['run']}, {whose(record)}: {record['total']:.2f} CPU hours"
+    if kind == "bar":
+        return f"bar: {record['name']}: {number(record['measured'])} of {record['wanted']}: {record['verdict']}"
+    return f"growth: {record['what']} x{record['factor']}: cost x{record['ratio']:.2f}"
+
+
+def machine(record: Record) -> str:
+    quick = "QUICK (smaller width, few repeats: ratios are lower than at width 128). " if record["quick"] else ""
+    anomaly = (
+        "with anomaly detection, as shipped" if record["anomaly"] else "without the anomaly detection it ships with"
+    )
+    return (
+        f"{quick}Width {record['width']}, {record['data']}, CPU seconds of one thread, {record['repeats']} turns "
+        f"of each side; the reference {anomaly} and with malloc as it comes, ours with memory kept. "
+        f"Peak here: {record['peak_gflops']:.0f} GFLOP/s; load {record['load']:.1f} on {record['cores']} cores; "
+        f"torch {record['torch']}."
+    )
+
+
+def blocks(records: Sequence[Record]) -> Iterator[tuple[str, list[list[str]]]]:
+    """(title, rows with the head first) of every table that there is something for."""
+    for kind, title in TITLES.items():
+        found = [record for record in records if record["kind"] == kind]
+        if found:
+            yield title, [HEADS[kind], *(ROWS[kind](record) for record in found)]
+
+
+def tables(records: Sequence[Record]) -> Iterator[str]:
+    """For a terminal."""
+    return (f"{title}\n{aligned(rows)}" for title, rows in blocks(records))
+
+
+def markdown(records: Sequence[Record]) -> str:
+    """For a page."""
+    parts = [machine(record) for record in records if record["kind"] == "machine"]
+    for title, (head, *rows) in blocks(records):
+        lines = [head, ["---"] * len(head), *rows]
+        parts.append("\n".join([f"### {title}", "", *(f"| {' | '.join(cells)} |" for cells in lines)]))
+    return "\n\n".join(parts) + "\n"
+
+
+def aligned(rows: Iterable[Sequence[str]]) -> str:
+    rows = list(rows)
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return "\n".join(
+        "   ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def ratio(spread: Record) -> str:
+    return f"{spread['median']:.2f} ({spread['low']:.2f}-{spread['high']:.2f})"
+
+
+def number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def whose(record: Record) -> str:
+    note = f", {record['note']}" if record["note"] else ""
+    return f"{record['who']}{note} ({record['initial_steps']} initial steps)"
+
+
+def cost(side: Record) -> list[str]:
+    return [f"{side['seconds']['median']:.4g}", f"{side['share_of_peak']:.0%}", f"{side['megabytes']:.0f}"]
+
+
+def _hours(record: Record) -> list[str]:
+    main = ("dm-initial", "dm-iterative", "gm", "epoch-regularised", "evaluation")
+    return [f"{record['hours'][name]:.3g}" for name in main]
+
+
+TITLES = {
+    "phase": "Cost of each phase",
+    "allocation": "Ours, with malloc as it comes against memory kept",
+    "match": "To the same result",
+    "projection": "Whole runs, CPU hours of one core",
+    "bar": "Bars",
+    "growth": "Growth of ours with the federation",
+}
+HEADS = {
+    "phase": ["phase", "unit", "published s", "of peak", "MB", "ours s", "of peak", "MB", "ratio (quartiles)"],
+    "allocation": ["phase", "ratio (quartiles)"],
+    "match": ["phase", "width", "published steps", "come to", "ours in steps"],
+    "projection": ["run", "by", "initial DM", "iterative DM", "GM", "regularised", "evaluation", "total"],
+    "bar": ["bar", "wanted", "measured", "verdict"],
+    "growth": ["what", "times", "cost times"],
+}
+ROWS = {
+    "phase": lambda r: [r["phase"], r["unit"], *cost(r["published"]), *cost(r["ours"]), ratio(r["ratio"])],
+    "allocation": lambda r: [r["phase"], ratio(r["ratio"])],
+    "match": lambda r: [r["phase"], str(r["width"]), str(r["theirs"]), f"{r['value']:.4g}", number(r["ours"])],
+    "projection": lambda r: [r["run"], whose(r), *_hours(r), f"{r['total']:.3g}"],
+    "bar": lambda r: [r["name"], str(r["wanted"]), number(r["measured"]), r["verdict"]],
+    "growth": lambda r: [r["what"], str(r["factor"]), f"{r['ratio']:.2f}"],
+}
