@@ -5,7 +5,9 @@ Run: python docs/generate.py            to write them again
 """
 
 import inspect
+import json
 import re
+import runpy
 import shutil
 import sys
 from collections.abc import Iterator
@@ -38,7 +40,8 @@ def pages() -> dict[Path, str]:
     """Every derived page, by its path."""
     made = {HERE / "settings.md": settings_page()}
     made |= {HERE / "results" / f"{folder.name}.md": results_page(folder) for folder in suites()}
-    parts = [HERE.parent / "README.md", *sorted((HERE / "methods").glob("*.md"))]
+    made[HERE / "results" / "shift.md"] = runpy.run_path(str(HERE / "results" / "shift_page.py"))["page"]()
+    parts = [HERE.parent / "README.md", HERE / "results" / "speed.md", *sorted((HERE / "methods").glob("*.md"))]
     made |= {page: filled(page.read_text()) for page in parts}
     return made
 
@@ -130,7 +133,7 @@ def markdown(table: Table) -> str:
 def filled(text: str) -> str:
     """A page with the text between its `generated` marks made anew."""
     pattern = re.compile(r"<!-- generated: (\w+) (\S+) -->\n.*?<!-- end -->", re.S)
-    parts = {"settings": _own_settings, "results": _own_results, "demo": _demo}
+    parts = {"settings": _own_settings, "results": _own_results, "demo": _demo, "bench": _bench}
     return pattern.sub(lambda m: f"<!-- generated: {m[1]} {m[2]} -->\n{parts[m[1]](m[2])}\n<!-- end -->", text)
 
 
@@ -164,6 +167,16 @@ def _own_results(name: str) -> str:
                 "",
             ]
     return "\n".join(lines).rstrip() or "No stored run yet."
+
+
+def _bench(name: str) -> str:
+    """The tables of a stored `make bench`: docs/results/bench/<name>.jsonl."""
+    file = HERE / "results" / "bench" / f"{name}.jsonl"
+    if not file.exists():
+        return "No stored bench yet."
+    markdown = runpy.run_path(str(HERE.parent / "bench" / "table.py"))["markdown"]
+    text: str = markdown([json.loads(line) for line in file.read_text().splitlines()])
+    return text.rstrip()
 
 
 def _demo(name: str) -> str:

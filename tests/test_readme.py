@@ -95,6 +95,13 @@ def test_example_own_arrays_and_net_learn():
     assert min(result.accuracy.values()) > 0.9
 
 
+def test_example_own_folders_learn(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    module = example("02_own_folders")
+    result = module.main(module.draw_sites(tmp_path / "clinics"))
+    assert min(result.accuracy.values()) > 0.9
+
+
 def test_example_own_method_takes_part_of_the_step(digits, monkeypatch):
     module = example("03_own_method")
     load = module.fedlgd.load

@@ -1,0 +1,226 @@
+"""Does distillation push sites apart? RBF-MMD between the digit sites before and after distribution matching.
+
+Run: python docs/results/shift.py distil FOLDER   the virtual sets, each once, kept in FOLDER (most of an hour)
+     python docs/results/shift.py measure FOLDER  the distances, into docs/results/records-shift/
+     python docs/generate.py                      the page docs/results/shift.md from these
+"""
+
+import json
+import logging
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlgd.core.losses import cross_entropy
+from fedlgd.core.net import Net
+from fedlgd.core.rng import Stream
+from fedlgd.core.train import Local, sgd
+from fedlgd.core.types import Params, Site
+from fedlgd.data.digits import Digits
+from fedlgd.data.federation import Federation, limited, pooled
+from fedlgd.data.prepared import read_arrays, write_arrays
+from fedlgd.distill.distribution import Distil, distil
+from fedlgd.distill.shift import Space, features, mmd2, pixels, random_features, width_of
+from fedlgd.distill.start import Start, from_real
+from fedlgd.nets.registry import build_net
+
+RECORDS = Path(__file__).parent / "records-shift"
+WIDTH = 32  # of the networks that distil, and of the trained one
+OTHER_WIDTH = 64  # of the random networks that measure
+REAL_PER_CLASS = 64  # and step; Distil's default is 256
+DRAWS = 5
+
+log = logging.getLogger("shift")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way to distil, over seeds."""
+
+    start: Start
+    per_class: int
+    steps: int
+    seeds: tuple[int, ...]
+
+    @property
+    def how(self) -> Distil:
+        return Distil(per_class=self.per_class, steps=self.steps, start=self.start, real_per_class=REAL_PER_CLASS)
+
+    @property
+    def name(self) -> str:
+        return f"{self.start}-{self.per_class}-{self.steps}"
+
+
+CASES = (
+    Case("statistics", 10, 0, (0, 1, 2)),
+    Case("statistics", 10, 100, (0, 1, 2)),
+    Case("statistics", 10, 250, (0, 1, 2)),
+    Case("real", 10, 100, (0,)),
+    Case("noise", 10, 100, (0,)),
+    Case("statistics", 50, 50, (0,)),
+)
+
+
+def distil_all(folder: Path, federation: Federation) -> None:
+    for case in CASES:
+        for seed in case.seeds:
+            for site in federation.sites:
+                virtual(folder, federation, site, case, seed)
+                log.info("distilled: %s, seed %d, %s", case.name, seed, site.name)
+
+
+def virtual(folder: Path, federation: Federation, site: Site, case: Case, seed: int) -> Tensor:
+    """The images a site distils, sorted by class: from the folder, or made and kept there."""
+    path = _file(folder, site, case, seed)
+    if not path.is_file():
+        rng = Stream(seed).at("shift", "distil", site.name)
+        write_arrays(path, {"images": distil(site, _net(federation), case.how, rng).images.numpy()})
+    return torch.from_numpy(read_arrays(path)["images"])
+
+
+def _file(folder: Path, site: Site, case: Case, seed: int) -> Path:
+    return folder / case.name / f"{site.name}-{seed}.npz"
+
+
+def trained(folder: Path, federation: Federation) -> Params:
+    """A model trained on 2 000 real images of each site, together: from the folder, or made and kept there."""
+    path = folder / "model.npz"
+    if not path.is_file():
+        data = pooled(limited(federation, 2000)).sites[0].train
+        net, rng = _net(federation), Stream(0).at("shift", "model")
+
+        def objective(w: Params, index: Tensor) -> Tensor:
+            batch = data.take(index)
+            return cross_entropy(net(w, batch.x).logits, batch.y)
+
+        how = Local(epochs=5, lr=0.05, momentum=0.9)
+        made = sgd(net, net.init(rng.at("init")), len(data), objective, how, rng)
+        write_arrays(path, {name: value.numpy() for name, value in made.params.items()})
+    return {name: torch.from_numpy(value) for name, value in read_arrays(path).items()}
+
+
+def accuracy(folder: Path, federation: Federation, count: int = 500) -> float:
+    """Of the trained model, on the first test images of every site; mean over sites."""
+    net, params = _net(federation), trained(folder, federation)
+    parts = [site.test.take(slice(0, count)) for site in federation.sites]
+    hits = [(net.frozen(params, part.x).logits.argmax(1) == part.y).double().mean().item() for part in parts]
+    return round(statistics.fmean(hits), 4)
+
+
+def _net(federation: Federation, width: int = WIDTH) -> Net:
+    return build_net("convnet", federation.shape, len(federation.classes), {"width": width})
+
+
+def measure_all(folder: Path, federation: Federation) -> None:
+    """Every case whose virtual sets are in the folder, over the seeds that are complete."""
+    RECORDS.mkdir(exist_ok=True)
+    for case in CASES:
+        complete = [
+            s for s in case.seeds if all(_file(folder, site, case, s).is_file() for site in federation.sites)
+        ]
+        runs = [measured(folder, federation, case, seed) for seed in complete]
+        if not runs:
+            continue
+        record = {
+            "case": asdict(case.how),
+            "width": WIDTH,
+            "random width": OTHER_WIDTH,
+            "sites": [{"name": s.name, "images": len(s.train), "note": s.note} for s in federation.sites],
+            "draws": DRAWS,
+            "trained accuracy": accuracy(folder, federation),
+            "torch": torch.__version__,
+            "pairs": [list(pair) for pair in combinations((s.name for s in federation.sites), 2)],
+            "runs": runs,
+        }
+        (RECORDS / f"{case.name}.json").write_text(json.dumps(record, indent=1) + "\n")
+
+
+def measured(folder: Path, federation: Federation, case: Case, seed: int) -> dict[str, Any]:
+    """Distances between real and between virtual images of the sites, as many of each; measured once and kept."""
+    path = folder / case.name / f"measured-{seed}.json"
+    if not path.is_file():
+        path.write_text(json.dumps({"seed": seed, "spaces": _measured(folder, federation, case, seed)}))
+        log.info("measured: %s, seed %d", case.name, seed)
+    return json.loads(path.read_text())
+
+
+def _measured(folder: Path, federation: Federation, case: Case, seed: int) -> dict[str, Any]:
+    made = {site.name: virtual(folder, federation, site, case, seed) for site in federation.sites}
+    net, other = _net(federation), _net(federation, OTHER_WIDTH)
+    spaces: dict[str, Space] = {
+        "random features": random_features(other, Stream(seed).at("shift", "measure")),
+        "trained features": features(net, trained(folder, federation)),
+        "pixels": pixels,
+    }
+    return {space: _in_space(federation, case, seed, made, embed) for space, embed in spaces.items()}
+
+
+def _in_space(
+    federation: Federation, case: Case, seed: int, made: Mapping[str, Tensor], embed: Space
+) -> dict[str, Any]:
+    draws = []
+    for draw in range(DRAWS):
+        real, more = {}, {}
+        for site in federation.sites:
+            generator = Stream(seed).at("shift", "real", site.name, draw).generator()
+            both = from_real(site.train, range(10), 2 * case.per_class, generator)
+            halves = both.unflatten(0, (10, 2, case.per_class)).transpose(0, 1).flatten(1, 2)
+            real[site.name], more[site.name] = embed(halves[0], draw), embed(halves[1], draw)
+        distilled = {name: embed(images, draw) for name, images in made.items()}
+        draws.append(_distances(real, more, distilled, case.per_class))
+    return {among: _over_draws([draw[among] for draw in draws]) for among in draws[0]}
+
+
+def _distances(
+    real: Mapping[str, Tensor], more: Mapping[str, Tensor], made: Mapping[str, Tensor], per_class: int
+) -> dict[str, dict[str, list[float]]]:
+    """Over all images, and within each class (mean over classes); rows are sorted by class."""
+    n = len(next(iter(real.values())))
+    groups = {
+        "all images": [slice(0, n)],
+        "class by class": [slice(i, i + per_class) for i in range(0, n, per_class)],
+    }
+    return {among: _in_groups(real, more, made, slices) for among, slices in groups.items()}
+
+
+def _in_groups(
+    real: Mapping[str, Tensor], more: Mapping[str, Tensor], made: Mapping[str, Tensor], groups: Sequence[slice]
+) -> dict[str, list[float]]:
+    def mean(a: Tensor, b: Tensor, unbiased: bool = False, like: tuple[Tensor, Tensor] | None = None) -> float:
+        widths = [width_of(like[0][g], like[1][g]) if like else 0.0 for g in groups]
+        return statistics.fmean(mmd2(a[g], b[g], unbiased, w) for g, w in zip(groups, widths, strict=True))
+
+    pairs = list(combinations(real, 2))
+    return {
+        "real biased": [mean(real[a], real[b]) for a, b in pairs],
+        "virtual biased": [mean(made[a], made[b]) for a, b in pairs],
+        "real unbiased": [mean(real[a], real[b], True) for a, b in pairs],
+        "virtual unbiased": [mean(made[a], made[b], True) for a, b in pairs],
+        "virtual width of the real pair": [mean(made[a], made[b], like=(real[a], real[b])) for a, b in pairs],
+        "same site biased": [mean(real[a], more[a]) for a in real],
+        "same site unbiased": [mean(real[a], more[a], True) for a in real],
+    }
+
+
+def _over_draws(draws: Sequence[Mapping[str, list[float]]]) -> dict[str, dict[str, list[float]]]:
+    columns = {key: list(zip(*(draw[key] for draw in draws), strict=True)) for key in draws[0]}
+    return {
+        key: {
+            "mean": [round(statistics.fmean(values), 6) for values in rows],
+            "std": [round(statistics.stdev(values), 6) for values in rows],
+        }
+        for key, rows in columns.items()
+    }
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    torch.set_num_threads(1)
+    {"distil": distil_all, "measure": measure_all}[sys.argv[1]](Path(sys.argv[2]), Digits().open())
