@@ -60,7 +60,10 @@ class TensorBoard:
     id = "tensorboard"
 
     def __init__(self, run: Tracked, known: str) -> None:
-        self._writer = importlib.import_module(self.package).SummaryWriter(logdir=str(run.folder / self.id))
+        folder = run.folder / self.id
+        suffix = f".{len(list(folder.glob('events.*')))}"  # its own names differ only from second to second
+        package = importlib.import_module(self.package)
+        self._writer = package.SummaryWriter(logdir=str(folder), filename_suffix=suffix)
         if not known:
             self._writer.add_text("config", f"```toml\n{run.config.toml()}```", 0)
 
