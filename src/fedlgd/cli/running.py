@@ -29,7 +29,7 @@ from fedlgd.runs.track import Tracked, Tracking, check_trackers
 
 DEMO_METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg", "train_on": "virtual"},
-    "fedlgd": {"method": "fedlgd", "anchors": {"steps": 20}},
+    "fedlgd": {"method": "fedlgd"},
 }
 DEMO = {"net": {"name": "convnet", "width": 32}, "evaluate_every": 3}
 DEMO_NOTE = (

@@ -140,7 +140,7 @@ class _Trial:
         return at_site, at_server
 
     def _matchings(self, t: int) -> float:
-        """Gradient matching, where there is some, is nearly all that a server does; here as if no target was met."""
+        """Gradient matching, where there is some, is nearly all that a server does; as if no target was met."""
         how = self._method.anchors if isinstance(self._method, Averaging) else None
         if not (how and how.per_class and t in how.selected and how.steps):
             return 1.0
