@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,10 @@ from fedlgd.data import builtin, render
 from fedlgd.data.federation import Federation
 
 torch.set_num_threads(1)  # nets this small run several times slower on two, and bits depend on the number
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # a shell's background job is deaf to Ctrl-C, its children too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

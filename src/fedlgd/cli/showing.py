@@ -15,6 +15,7 @@ from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS, build_net, settings_of
 from fedlgd.report.page import write_figures, write_report
 from fedlgd.report.read import ReportError
+from fedlgd.report.watch import run_folders
 from fedlgd.runs.files import saving
 
 
@@ -48,7 +49,7 @@ def nets(json: bool) -> None:
 
 
 def report(paths: list[Path], out: Path | None, figures: Path | None, json: bool) -> None:
-    folders = [run for path in paths for run in _run_folders(path)]
+    folders = [run for path in paths for run in run_folders(path)]
     if not folders:
         raise FedlgdError(f"no run in {', '.join(map(str, paths))}; a run folder holds manifest.json")
     target = out or paths[0] / "report.html"
@@ -65,11 +66,6 @@ def report(paths: list[Path], out: Path | None, figures: Path | None, json: bool
     typer.echo(f"Report: {page}")
     if figures:
         typer.echo(f"Figures: {len(drawn)} files in {figures}")
-
-
-def _run_folders(path: Path) -> list[Path]:
-    """The path itself if it is a run, else the runs inside it."""
-    return sorted({file.parent for name in ("manifest.json", "config.toml") for file in path.rglob(name)})
 
 
 def _print(rows: list[dict[str, Any]], json: bool, columns: tuple[str, ...], title: str = "") -> None:

@@ -37,7 +37,7 @@ def curve_figure(
 def _mark_axis(axes: "Axes", show: Callable[[float], str] | None) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(integer=show is None, nbins=6))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=show is None, nbins=6 if show is None else 4))
     if show:
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _round_number(show(value))))
