@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -281,3 +282,20 @@ def test_the_demo_as_json(fedlgd, small_demo, tmp_path):
 def test_the_methods_of_the_demo_share_their_virtual_sets(fedlgd, small_demo, digits_home):
     assert fedlgd("demo", "--rounds", "1", "--quiet").code == 0
     assert len(list(digits_home.glob("distilled/*/*.safetensors"))) == 5
+
+
+# The table at the end
+
+
+@pytest.mark.parametrize(("sites", "across"), [(3, True), (8, True), (9, False), (57, False)])
+def test_the_table_is_legible_with_any_number_of_sites(sites, across, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    accuracy = {f"s{i}": i / 100 for i in range(sites)}
+    running._print_table({"FedLGD": SimpleNamespace(accuracy=accuracy)})
+    printed = capsys.readouterr().out
+    mean = f"{100 * sum(accuracy.values()) / sites:.1f}"
+    if across:
+        assert re.search(rf"FedLGD.*0\.0.*1\.0.*2\.0.*{re.escape(mean)}", printed)
+    else:
+        assert re.search(r"s5 .*5\.0", printed)
+        assert re.search(rf"mean .*{re.escape(mean)}", printed)

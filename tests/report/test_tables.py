@@ -2,7 +2,17 @@
 
 import pytest
 
-from fedlgd.report.tables import Cell, accuracy_table, cost_table, data_table, flops_table, mark_best
+from fedlgd.report.tables import (
+    Cell,
+    Column,
+    Table,
+    accuracy_table,
+    cost_table,
+    data_table,
+    flops_table,
+    mark_best,
+    without_sites,
+)
 from fedlgd.report.texts import as_text
 from tests.report.conftest import MakeGroups, run_of
 
@@ -66,3 +76,12 @@ def test_plain_text_is_aligned_and_stars_the_best(make_groups: MakeGroups) -> No
         "FedAvg      1       4   80.0   80.0     0.0",
         "FedLGD      1       4  90.0*  90.0*     0.0",
     ]
+
+
+def test_a_table_of_many_sites_can_be_summed_up():
+    names = ["method", "seeds", "rounds", *(f"site {i}" for i in range(9)), "mean", "spread"]
+    table = Table(tuple(Column(name) for name in names), (tuple(Cell(name) for name in names),))
+    assert without_sites(table, 9) is table
+    short = without_sites(table, 8)
+    assert [column.name for column in short.columns] == ["method", "seeds", "rounds", "mean", "spread"]
+    assert [cell.text for cell in short.rows[0]] == [column.name for column in short.columns]

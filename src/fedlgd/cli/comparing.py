@@ -13,7 +13,7 @@ from fedlgd.cli.checking import progress
 from fedlgd.cli.display import Display
 from fedlgd.cli.foretelling import foretell_all
 from fedlgd.cli.pace import time_left
-from fedlgd.cli.running import both, command_line, prepare, say
+from fedlgd.cli.running import ACROSS, both, command_line, prepare, say
 from fedlgd.core.errors import FedlgdError
 from fedlgd.data.federation import Federation
 from fedlgd.engines.choice import Engine, choose
@@ -21,7 +21,7 @@ from fedlgd.nets.registry import build_net
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_report
 from fedlgd.report.read import read_runs
-from fedlgd.report.tables import accuracy_table, cost_table, flops_table
+from fedlgd.report.tables import accuracy_table, cost_table, flops_table, without_sites
 from fedlgd.report.texts import as_text
 from fedlgd.runs.config import Config, parse_assignment
 from fedlgd.runs.files import saving
@@ -170,8 +170,9 @@ def _print(outcomes: list[Outcome], steps: int, page: Path, json: bool) -> None:
         result = {"methods": rows, "budget": budget(steps), "failed": failures, "report": str(page)}
         typer.echo(jsonlib.dumps(result))
         return
-    for table in (accuracy_table(groups), cost_table(groups), flops_table(groups)) if groups else ():
-        say("\n" + as_text(table))
+    if groups:
+        for table in (without_sites(accuracy_table(groups), ACROSS), cost_table(groups), flops_table(groups)):
+            say("\n" + as_text(table))
     say(f"\n{RULE}\n{budget(steps)}")
     for folder, error in failures.items():
         say(f"failed: {folder}: {error}")

@@ -31,6 +31,7 @@ DEMO_METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg", "train_on": "virtual"},
     "fedlgd": {"method": "fedlgd"},
 }
+ACROSS = 8  # sites that a table has room for side by side
 DEMO = {"net": {"name": "convnet", "width": 32}, "evaluate_every": 3}
 DEMO_NOTE = (
     "Both start from the same virtual sets. FedLGD also refines them and trains on its anchors: it works more.\n"
@@ -184,14 +185,20 @@ def _summary(config: Config, folder: Path, page: Path, result: Result) -> dict[s
 
 
 def _print_table(results: Mapping[str, Result]) -> None:
-    """Last-round accuracy per site, and the unweighted mean over sites."""
+    """Last-round accuracy per site, and the unweighted mean over sites; many sites go down the page, not across."""
     sites = list(next(iter(results.values())).accuracy)
-    table = Table(title="Accuracy (%) on each site's test images after the last round")
-    for column in ("method", *sites, "mean"):
-        table.add_column(escape(column), justify="left" if column == "method" else "right")
+    rows = [["method", *sites, "mean"]]
     for name, result in results.items():
         values = [result.accuracy[site] for site in sites]
-        table.add_row(name, *(f"{100 * v:.1f}" for v in (*values, statistics.fmean(values))))
+        rows.append([name, *(f"{100 * v:.1f}" for v in (*values, statistics.fmean(values)))])
+    if len(sites) > ACROSS:
+        rows = [list(column) for column in zip(*rows, strict=True)]
+        rows[0][0] = "site"
+    table = Table(title="Accuracy (%) on each site's test images after the last round")
+    for i, column in enumerate(rows[0]):
+        table.add_column(escape(column), justify="right" if i else "left")
+    for row in rows[1:]:
+        table.add_row(*map(escape, row))
     Console().print(table)
 
 

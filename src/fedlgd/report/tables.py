@@ -53,6 +53,15 @@ def accuracy_table(groups: Sequence[Group]) -> Table:
     return Table((*lead, *(Column(name, percent=True) for name in (*sites, "mean", "spread"))), shown)
 
 
+def without_sites(table: Table, most: int) -> Table:
+    """An accuracy table for a narrow place: with more sites than `most`, only what sums them up."""
+    kept = (0, 1, 2, -2, -1)
+    if len(table.columns) - len(kept) <= most:
+        return table
+    rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
+    return Table(tuple(table.columns[i] for i in kept), rows)
+
+
 def cost_table(groups: Sequence[Group]) -> Table:
     """Bytes between the server and all sites, and seconds by phase."""
     names = phases(groups)
