@@ -9,23 +9,10 @@ import numpy as np
 import pytest
 
 from fedlgd.cli.checking import chosen_data
+from tests.cli.conftest import TINY
 from tests.data.pictures import noise, save, tree
 
-TINY = [
-    "--engine=loop",
-    *(
-        f"--set={path}={value}"
-        for path, value in {
-            "net.width": 4,
-            "net.depth": 2,
-            "distil.per_class": 2,
-            "distil.steps": 1,
-            "refine.steps": 1,
-            "anchors.per_class": 2,
-            "anchors.steps": 1,
-        }.items()
-    ),
-]
+SMALL = ["--engine=loop", *(f"--set={key}={value}" for key, value in TINY.items() if not key.startswith("data."))]
 
 
 @pytest.fixture
@@ -89,7 +76,7 @@ def test_a_federation_is_known_by_its_name_even_where_a_folder_is_called_so(tmp_
 
 
 def test_a_folder_is_run_and_two_classes_have_an_area_under_the_curve(fedlgd, sites):
-    done = fedlgd("run", "--data", "sites", "--rounds", "1", "-o", "out", *TINY)
+    done = fedlgd("run", "--data", "sites", "--rounds", "1", "-o", "out", *SMALL)
     assert done.code == 0, done.err
     config = tomllib.loads((sites.parent / "out" / "config.toml").read_text())
     assert config["data"]["path"] == str(sites.resolve())
@@ -98,7 +85,7 @@ def test_a_folder_is_run_and_two_classes_have_an_area_under_the_curve(fedlgd, si
 
 
 def test_methods_are_compared_on_a_folder(fedlgd, sites):
-    done = fedlgd("compare", "--data", "sites", "--methods", "fedavg", "--seeds", "1", "--rounds", "1", *TINY[1:5])
+    done = fedlgd("compare", "--data", "sites", "--methods", "fedavg", "--seeds", "1", "--rounds", "1", *SMALL[1:5])
     assert done.code == 0, done.err
     assert "on sites" in done.out
 
@@ -117,7 +104,7 @@ def test_a_name_that_is_no_path_is_still_a_slip(fedlgd):
 
 def test_a_bad_folder_is_one_line_and_exit_code_2(fedlgd, sites):
     save(sites / "a" / "no" / "large.png", noise(1, 20))
-    done = fedlgd("run", "sites", *TINY)
+    done = fedlgd("run", "sites", *SMALL)
     assert done.code == 2
     assert "--set data.size=64" in done.err
     assert len(done.err.strip().splitlines()) == 1

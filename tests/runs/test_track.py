@@ -4,6 +4,7 @@ import json
 import math
 import struct
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -106,11 +107,8 @@ def run(
         if record.round == stop:
             raise Stopped(record)
 
-    try:
-        with Tracking(names, Tracked("a title", out, how)) as tracking:
-            execute(how, tiny.federation(sites), out, heard)
-    except Stopped:
-        pass
+    with suppress(Stopped), Tracking(names, Tracked("a title", out, how)) as tracking:
+        execute(how, tiny.federation(sites), out, heard)
 
 
 def steps(logged: list[tuple[int, Any]]) -> list[int]:
