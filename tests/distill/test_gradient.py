@@ -107,7 +107,9 @@ def test_pseudo_gradient_of_one_full_batch_step_is_the_gradient():
     data, old = tiny.labelled(net, dtype=torch.float64), tiny.double(tiny.params(net))
     leaves = {k: v.clone().requires_grad_() for k, v in old.items()}
     loss = torch.nn.functional.cross_entropy(net(leaves, data.x).logits, data.y)
-    gradient = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+    gradient = dict(
+        zip(leaves, torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True), strict=True)
+    )
     new = {k: v - 0.03 * gradient[k] for k, v in old.items()}
     for name, value in pseudo_gradient(old, new, 0.03).items():
         torch.testing.assert_close(value, gradient[name], rtol=1e-9, atol=1e-12)
@@ -154,7 +156,9 @@ def _problem(seed: int = 0) -> tuple[Net, Params, VirtualSet, Params]:
     params, data = tiny.params(net, seed), tiny.labelled(net, per_class=3, seed=seed + 1)
     leaves = {k: v.clone().requires_grad_() for k, v in params.items()}
     loss = torch.nn.functional.cross_entropy(net(leaves, data.x).logits, data.y)
-    target = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+    target = dict(
+        zip(leaves, torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True), strict=True)
+    )
     anchors = tiny.labelled(net, per_class=2, seed=seed + 2)
     return net, params, VirtualSet(images=anchors.x, labels=anchors.y, origin="server", round=-1), target
 
@@ -240,7 +244,9 @@ def test_the_target_plan_needs_a_quarter_of_the_steps_for_the_same_distance(seed
     images, other = torch.randn(2, 20, 3, 28, 28, generator=generator)
     weights = {name: value.clone().requires_grad_() for name, value in params.items()}
     loss = F.cross_entropy(net(weights, other).logits, y)
-    target = dict(zip(weights, torch.autograd.grad(loss, list(weights.values())), strict=True))
+    target = dict(
+        zip(weights, torch.autograd.grad(loss, list(weights.values()), materialize_grads=True), strict=True)
+    )
     anchors = VirtualSet(images=images, labels=y, origin="server", round=-1)
     _, slow = match_gradient(anchors, net, params, target, exact(100, 1.0, 0.5), 0)
     _, fast = match_gradient(anchors, net, params, target, to_target(0.0, 25), 0)

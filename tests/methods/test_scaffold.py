@@ -78,7 +78,7 @@ def _spied(monkeypatch, net) -> list[dict[str, Tensor]]:
 
         def loss(w, index):
             names = sorted(net.trainable)
-            found = torch.autograd.grad(alone(w, index), [w[name] for name in names])
+            found = torch.autograd.grad(alone(w, index), [w[name] for name in names], materialize_grads=True)
             gradients.append(dict(zip(names, found, strict=True)))
             return whole(w, index)
 

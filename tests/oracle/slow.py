@@ -149,7 +149,7 @@ def gm_gradient(net: Net, params: Params, images: Tensor, labels: Tensor, target
     weights = {name: value.clone().requires_grad_() for name, value in params.items()}
     losses = [F.cross_entropy(net(weights, x[None]).logits, y[None]) for x, y in zip(leaf, labels, strict=True)]
     loss = sum(losses) / len(losses)
-    grads = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+    grads = torch.autograd.grad(loss, list(weights.values()), create_graph=True, materialize_grads=True)
     value = dist_tensor(grads, [target[name] for name in weights])
     (gradient,) = torch.autograd.grad(value, leaf)
     return gradient, value.item()

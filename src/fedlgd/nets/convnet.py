@@ -4,8 +4,10 @@ import math
 from typing import Literal
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from fedlgd.core.net import Output
+from fedlgd.nets.pooling import AvgPool2x2
 
 Norm = Literal["instance", "group", "batch", "none"]
 Pooling = Literal["avg", "max", "none"]
@@ -20,6 +22,13 @@ def norm_layer(kind: Norm, channels: int) -> nn.Module:
         "none": nn.Identity(),
     }
     return layers[kind]
+
+
+class UnbiasedConv(nn.Conv2d):
+    """A convolution whose bias is a parameter without effect: an instance norm that follows would cancel it."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.conv2d(input, self.weight, padding=self.padding)
 
 
 class ConvNet(nn.Module):
@@ -37,11 +46,12 @@ class ConvNet(nn.Module):
         super().__init__()
         channels, height, side = shape
         blocks: list[nn.Module] = []
+        conv = UnbiasedConv if norm == "instance" else nn.Conv2d
         for i in range(depth):
-            blocks += [nn.Conv2d(channels if i == 0 else width, width, 3, padding=1), norm_layer(norm, width)]
+            blocks += [conv(channels if i == 0 else width, width, 3, padding=1), norm_layer(norm, width)]
             blocks += [nn.ReLU(inplace=True)]
             if pooling != "none":
-                blocks += [nn.AvgPool2d(2) if pooling == "avg" else nn.MaxPool2d(2)]
+                blocks += [AvgPool2x2() if pooling == "avg" else nn.MaxPool2d(2)]
                 height, side = height // 2, side // 2
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(width * height * side, classes)
