@@ -45,12 +45,18 @@ class Compared:
     ratio: Spread
 
 
-def compare(first: Call, second: Call, repeats: int, units: tuple[float, float] = (1, 1)) -> Compared:
-    """A B A B ...: what slows the machine down for a while slows both."""
+def compare(
+    first: Call,
+    second: Call,
+    repeats: int,
+    units: tuple[float, float] = (1, 1),
+    malloc: Callable[[], None] | None = None,
+) -> Compared:
+    """A B A B ...: what slows the machine down for a while slows both. `malloc` sets the second's allocator."""
     a, b = [], []
     for _ in range(repeats):
         a.append(seconds(first, default_malloc) / units[0])
-        b.append(seconds(second, kept_malloc) / units[1])
+        b.append(seconds(second, malloc or kept_malloc) / units[1])
     return Compared(Spread.of(a), Spread.of(b), Spread.of([x / y for x, y in zip(a, b, strict=True)]))
 
 

@@ -7,6 +7,7 @@ from bench import ours
 from bench.phases import AGAIN
 from bench.published import REAL_PER_CLASS
 from bench.scene import SITES
+from fedlgd.engines.loop import Plan
 
 REFINE_STEPS, GM_STEPS = 100, 500  # as published
 
@@ -49,13 +50,16 @@ def theirs(run: Run, cost: Costs, initial_steps: int) -> dict[str, float]:
     }
 
 
-def ours_(run: Run, cost: Costs, initial_steps: float, gm_steps: float) -> dict[str, float]:
-    """The same for ours, which evaluates nothing twice and saves every round."""
+def ours_(
+    run: Run, cost: Costs, initial_steps: float, gm_steps: float, evaluate_every: int = 0
+) -> dict[str, float]:
+    """The same for ours, which by default evaluates ten times, never anything twice, and saves every round."""
+    plan = Plan(rounds=run.rounds, evaluate_every=evaluate_every)
     return {
         "dm-initial": run.sites * initial_steps * cost["dm-initial"] * run.real_share(ours.INITIAL.real_per_class),
         "dm-iterative": run.selected * run.sites * ours.ITERATIVE.steps * cost["dm-iterative"],
         "gm": run.selected * gm_steps * cost["gm"],
-        "evaluation": run.rounds * run.tested / 1000 * cost["evaluation"],
+        "evaluation": sum(map(plan.scores, range(run.rounds))) * run.tested / 1000 * cost["evaluation"],
         **_rounds(run, cost),
         "save-load": run.rounds * run.sites * cost["save-load"],
     }

@@ -11,14 +11,13 @@ import os
 import platform
 import tempfile
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bench import growth, match, measure, ours, project, published, table
+from bench import growth, match, measure, memory, ours, project, published, table
 from bench.measure import Compared
 from bench.phases import Phase, phases
 from bench.scene import Scene
@@ -36,6 +35,7 @@ NAMES = (
     "save-load",
 )
 ALLOCATED = ("dm-iterative", "epoch-regularised", "evaluation", "gm")  # where large tensors come and go
+SHIPPED = ("dm-initial", "dm-iterative", "gm", "epoch-plain", "epoch-regularised")  # with anomaly detection on
 
 
 def main() -> None:
@@ -64,13 +64,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--dm-width", type=int, help="of the network of that study (default: --width)")
     parser.add_argument("--gm-steps", type=int, help="of the reference, to whose Dist ours goes; 0: skip")
     parser.add_argument("--no-growth", action="store_true", help="skip the table of growth")
-    parser.add_argument("--anomaly", action="store_true", help="anomaly detection on in the reference, as shipped")
+    parser.add_argument("--no-memory", action="store_true", help="skip the memory of runs with many sites")
     parser.add_argument(
         "--quick", action="store_true", help="smaller, fewer, faster; ratios are lower at this width"
     )
     parser.add_argument("--out", type=Path, default=Path("out/bench.jsonl"), help="JSON lines")
     how = parser.parse_args()
-    full = {"width": 128, "repeats": 5, "dm_steps": 60, "gm_steps": 500}
+    full = {"width": 128, "repeats": 5, "dm_steps": 100, "gm_steps": 500}
     small = {"width": 32, "repeats": 2, "dm_steps": 8, "gm_steps": 24}
     for name, value in (small if how.quick else full).items():
         if getattr(how, name) is None:
@@ -93,14 +93,18 @@ def bench(how: argparse.Namespace) -> Iterator[Record]:
         for name in how.phases.split(","):
             found.append(phase(every[name], how, peak))
             yield found[-1]
-        looked_at = ALLOCATED[-2:] if how.quick else ALLOCATED
-        yield from (allocation(every[name], how.repeats) for name in looked_at if name in how.phases.split(","))
+        few = ALLOCATED[-2:] if how.quick else ALLOCATED
+        yield from (allocation(every[name], how.repeats) for name in few if name in how.phases.split(","))
+        shipped = [anomaly(every[name], how.repeats) for name in SHIPPED if name in how.phases.split(",")]
+        yield from shipped
     matched = list(studies(how, scene))
     yield from matched
-    yield from conclusions(found, matched)
+    yield from conclusions(found, matched, shipped)
     if not how.no_growth:
         for what, factor, ratio in growth.grown((2,) if how.quick else (2, 4)):
             yield {"kind": "growth", "what": what, "factor": factor, "ratio": ratio}
+    if not (how.no_memory or how.quick):
+        yield from ({"kind": "memory", **memory.apart("fedlgd", sites)} for sites in memory.SITES)
 
 
 def machine(how: argparse.Namespace, peak: float) -> Record:
@@ -110,7 +114,6 @@ def machine(how: argparse.Namespace, peak: float) -> Record:
         "width": how.width,
         "repeats": how.repeats,
         "data": how.data,
-        "anomaly": how.anomaly,
         "peak_gflops": peak / 1e9,
         "torch": torch.__version__,
         "python": platform.python_version(),
@@ -122,13 +125,9 @@ def machine(how: argparse.Namespace, peak: float) -> Record:
 def phase(one: Phase, how: argparse.Namespace, peak: float) -> Record:
     """Both sides by turns; each once more in a child of its own for memory and arithmetic."""
 
-    def shipped() -> None:
-        with published.as_shipped() if how.anomaly else nullcontext():
-            one.published()
-
     units = one.published_units, one.ours_units
     theirs, mine = measure.once(one.published, measure.default_malloc), measure.once(one.ours, measure.kept_malloc)
-    compared = measure.compare(shipped, one.ours, how.repeats, units)
+    compared = measure.compare(one.published, one.ours, how.repeats, units)
     return {
         "kind": "phase",
         "phase": one.name,
@@ -151,6 +150,17 @@ def allocation(one: Phase, repeats: int) -> Record:
     return {"kind": "allocation", "phase": one.name, "ratio": asdict(compared.ratio)}
 
 
+def anomaly(one: Phase, repeats: int) -> Record:
+    """The reference as it ships against without."""
+
+    def shipped() -> None:
+        with published.as_shipped():
+            one.published()
+
+    compared = measure.compare(shipped, one.published, repeats, malloc=measure.default_malloc)
+    return {"kind": "anomaly", "phase": one.name, "ratio": asdict(compared.ratio)}
+
+
 def studies(how: argparse.Namespace, scene: Scene) -> Iterator[Record]:
     """To the same result."""
     wanted = how.phases.split(",")
@@ -163,7 +173,7 @@ def studies(how: argparse.Namespace, scene: Scene) -> Iterator[Record]:
         yield {"kind": "match", "width": how.width, **asdict(match.gradient(scene, how.gm_steps))}
 
 
-def conclusions(found: list[Record], matched: list[Record]) -> Iterator[Record]:
+def conclusions(found: list[Record], matched: list[Record], shipped: list[Record]) -> Iterator[Record]:
     """Ratios to the same result, whole runs, and the bars."""
     ratio = {record["phase"]: record["ratio"]["median"] for record in found}
     same = to_the_same(ratio, matched)
@@ -175,7 +185,7 @@ def conclusions(found: list[Record], matched: list[Record]) -> Iterator[Record]:
         project.Bar("evaluation", 1.5, ratio.get("evaluation")),
     ]
     if ratio.keys() == set(NAMES):
-        runs = list(projections(found, matched))
+        runs = list(projections(found, matched, shipped))
         yield from runs
         bars += [
             project.Bar(f"whole DIGITS run against {steps} initial steps", wanted, ratio_of(runs, steps))
@@ -194,16 +204,21 @@ def to_the_same(ratio: dict[str, float], matched: list[Record]) -> dict[str, flo
     }
 
 
-def projections(found: list[Record], matched: list[Record]) -> Iterator[Record]:
+def projections(found: list[Record], matched: list[Record], shipped: list[Record]) -> Iterator[Record]:
+    """Of the released code as it ships, anomaly detection and all."""
     costs = {
         who: {record["phase"]: record[who]["seconds"]["median"] for record in found}
         for who in ("published", "ours")
     }
+    for record in shipped:
+        costs["published"][record["phase"]] *= record["ratio"]["median"]
     fewer = {m["phase"]: m["ours"] / m["theirs"] for m in matched if m["ours"]}
     gm_steps = project.GM_STEPS * fewer["gm"] if "gm" in fewer else ours.looks(ours.METHOD.anchors)
     for run in (project.DIGITS, project.CIFAR10C):
         default = project.ours_(run, costs["ours"], ours.INITIAL.steps, ours.looks(ours.METHOD.anchors))
         yield _projection(run, "ours", "as it comes", ours.INITIAL.steps, default)
+        every = project.ours_(run, costs["ours"], ours.INITIAL.steps, ours.looks(ours.METHOD.anchors), 1)
+        yield _projection(run, "ours", "evaluated in every round", ours.INITIAL.steps, every)
         for steps in (10_000, 1_000):
             yield _projection(run, "published", "", steps, project.theirs(run, costs["published"], steps))
             if "dm-initial" in fewer:

@@ -23,17 +23,19 @@ def line(record: Record) -> str:
         return f"{record['run']}, {whose(record)}: {record['total']:.2f} CPU hours"
     if kind == "bar":
         return f"bar: {record['name']}: {number(record['measured'])} of {record['wanted']}: {record['verdict']}"
+    if kind == "anomaly":
+        return f"{record['phase']}: published {ratio(record['ratio'])} times dearer with its anomaly detection"
+    if kind == "memory":
+        return f"{record['method']}, {record['sites']} sites: {record['peak']} MB at most, {record['seconds']} s"
     return f"growth: {record['what']} x{record['factor']}: cost x{record['ratio']:.2f}"
 
 
 def machine(record: Record) -> str:
     quick = "QUICK (smaller width, few repeats: ratios are lower than at width 128). " if record["quick"] else ""
-    anomaly = (
-        "with anomaly detection, as shipped" if record["anomaly"] else "without the anomaly detection it ships with"
-    )
     return (
         f"{quick}Width {record['width']}, {record['data']}, CPU seconds of one thread, {record['repeats']} turns "
-        f"of each side; the reference {anomaly} and with malloc as it comes, ours with memory kept. "
+        "of each side; the reference without the anomaly detection it ships with and with malloc as it comes, ours "
+        "with memory kept. "
         f"Peak here: {record['peak_gflops']:.0f} GFLOP/s; load {record['load']:.1f} on {record['cores']} cores; "
         f"torch {record['torch']}."
     )
@@ -94,24 +96,30 @@ def _hours(record: Record) -> list[str]:
 TITLES = {
     "phase": "Cost of each phase",
     "allocation": "Ours, with malloc as it comes against memory kept",
+    "anomaly": "The reference, with the anomaly detection it ships with against without",
     "match": "To the same result",
     "projection": "Whole runs, CPU hours of one core",
     "bar": "Bars",
     "growth": "Growth of ours with the federation",
+    "memory": "Memory of a run with many sites",
 }
 HEADS = {
     "phase": ["phase", "unit", "published s", "of peak", "MB", "ours s", "of peak", "MB", "ratio (quartiles)"],
     "allocation": ["phase", "ratio (quartiles)"],
+    "anomaly": ["phase", "ratio (quartiles)"],
     "match": ["phase", "width", "published steps", "come to", "ours in steps"],
     "projection": ["run", "by", "initial DM", "iterative DM", "GM", "regularised", "evaluation", "total"],
     "bar": ["bar", "wanted", "measured", "verdict"],
     "growth": ["what", "times", "cost times"],
+    "memory": ["method", "sites", "MB at first", "MB at most", "seconds"],
 }
 ROWS = {
     "phase": lambda r: [r["phase"], r["unit"], *cost(r["published"]), *cost(r["ours"]), ratio(r["ratio"])],
     "allocation": lambda r: [r["phase"], ratio(r["ratio"])],
+    "anomaly": lambda r: [r["phase"], ratio(r["ratio"])],
     "match": lambda r: [r["phase"], str(r["width"]), str(r["theirs"]), f"{r['value']:.4g}", number(r["ours"])],
     "projection": lambda r: [r["run"], whose(r), *_hours(r), f"{r['total']:.3g}"],
     "bar": lambda r: [r["name"], str(r["wanted"]), number(r["measured"]), r["verdict"]],
     "growth": lambda r: [r["what"], str(r["factor"]), f"{r['ratio']:.2f}"],
+    "memory": lambda r: [r["method"], *(str(r[key]) for key in ("sites", "start", "peak", "seconds"))],
 }

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import msgspec
@@ -134,7 +135,7 @@ def markdown(table: Table) -> str:
 def filled(text: str) -> str:
     """A page with the text between its `generated` marks made anew."""
     pattern = re.compile(r"<!-- generated: (\w+) (\S+) -->\n.*?<!-- end -->", re.S)
-    parts = {"settings": _own_settings, "results": _own_results, "demo": _demo, "bench": _bench}
+    parts = {"settings": _own_settings, "results": _own_results, "demo": _demo, "bench": _bench, "holds": _holds}
     return pattern.sub(lambda m: f"<!-- generated: {m[1]} {m[2]} -->\n{parts[m[1]](m[2])}\n<!-- end -->", text)
 
 
@@ -178,6 +179,28 @@ def _bench(name: str) -> str:
     markdown = runpy.run_path(str(HERE.parent / "bench" / "table.py"))["markdown"]
     text: str = markdown([json.loads(line) for line in file.read_text().splitlines()])
     return text.rstrip()
+
+
+def _holds(name: str) -> str:
+    """Accuracy of stored runs against those of the published procedure, seed by seed."""
+    groups = {group.label: group for group in groups_of(RECORDS / name)} if (RECORDS / name).exists() else {}
+    base = next((group for label, group in groups.items() if label.startswith("published")), None)
+    if base is None:
+        return "No stored runs yet."
+    lines = ["| | by seed | mean | difference | CPU minutes |", "| :-- | :-- | --: | --: | --: |"]
+    for label, group in groups.items():
+        values = [100 * final.accuracy for final in group.finals]
+        gaps = [100 * (a.accuracy - b.accuracy) for a, b in zip(group.finals, base.finals, strict=True)]
+        seconds = [sum(sum(record.seconds.values()) for record in run.records) for run in group.counted]
+        shown = [label, ", ".join(f"{v:.1f}" for v in values), _spread(values, ".1f")]
+        shown += ["" if group is base else _spread(gaps, "+.1f"), f"{fmean(seconds) / 60:.1f}"]
+        lines.append(f"| {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def _spread(values: list[float], form: str) -> str:
+    """Mean ± sample standard deviation."""
+    return f"{fmean(values):{form}}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
 def _demo(name: str) -> str:

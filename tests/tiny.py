@@ -32,6 +32,7 @@ SETTINGS = {
     "distil.real_per_class": 4,
     "distil.plan": "exact",
     "distil.width": 0,
+    "distil.smooth": 0.0,
 }
 """What every tiny method shares; `FEDLGD` is what FedLGD has beyond it: tau = {0, 2}."""
 

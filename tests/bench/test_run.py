@@ -56,6 +56,19 @@ def test_a_projection_adds_up():
     assert theirs["evaluation"] == pytest.approx(100 * 49.04)
     assert project.theirs(project.CIFAR10C, cost, 1000)["dm-initial"] == pytest.approx(57 * 1000 * 200 / 256)
     assert project.ours_(project.DIGITS, cost, 20, 30)["gm"] == 10 * 30
+    assert project.ours_(project.DIGITS, cost, 20, 30)["evaluation"] == pytest.approx(10 * 49.04)
+    assert project.ours_(project.DIGITS, cost, 20, 30, evaluate_every=1)["evaluation"] == pytest.approx(100 * 49.04)
+
+
+def test_a_published_run_is_projected_with_its_anomaly_detection():
+    sides = {"published": {"seconds": {"median": 2.0}}, "ours": {"seconds": {"median": 1.0}}}
+    found = [{"phase": name, **sides} for name in run.NAMES]
+    plain, shipped = (
+        next(r for r in run.projections(found, [], extra) if r["who"] == "published")["hours"]
+        for extra in ([], [{"phase": "gm", "ratio": {"median": 1.5}}])
+    )
+    assert shipped["gm"] == pytest.approx(1.5 * plain["gm"])
+    assert shipped["dm-initial"] == plain["dm-initial"]
 
 
 def test_a_bar_says_by_how_much_it_is_missed():
@@ -78,7 +91,7 @@ def test_a_run_prints_and_stores_what_it_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     out = tmp_path / "deep" / "bench.jsonl"
-    words = f"--width 4 --repeats 1 --dm-steps 4 --dm-width 4 --gm-steps 3 --no-growth --out {out}"
+    words = f"--width 4 --repeats 1 --dm-steps 4 --dm-width 4 --gm-steps 3 --no-growth --no-memory --out {out}"
     monkeypatch.setattr(sys, "argv", ["bench", *words.split()])
     run.main()
     records = [json.loads(line) for line in out.read_text().splitlines()]
@@ -87,7 +100,7 @@ def test_a_run_prints_and_stores_what_it_finds(
     assert all(record["ratio"]["median"] > 0 for record in found.values())
     assert found["gm"]["published"]["gflop"] > 0
     kinds = {record["kind"] for record in records}
-    assert kinds == {"machine", "phase", "allocation", "match", "projection", "bar"}
+    assert kinds == {"machine", "phase", "allocation", "anomaly", "match", "projection", "bar"}
     printed = capsys.readouterr().out
     assert "initial DM to the same held-out loss" in printed
     assert "| dm-iterative | step |" in table.markdown(records)

@@ -7,8 +7,11 @@ import pytest
 
 from fedlgd.cli import foretelling
 from fedlgd.cli.pace import about
+from fedlgd.core.device import Place
+from fedlgd.engines.choice import Engine
 from fedlgd.runs.estimate import Estimate
 from fedlgd.runs.suite import parse_entry, plan
+from tests import tiny
 
 
 @pytest.mark.parametrize(
@@ -31,14 +34,14 @@ def test_a_comparison_counts_shared_virtual_sets_once(monkeypatch: pytest.Monkey
     )
     entries = [parse_entry(spec) for spec in ("fedavg", "fedprox")]
     jobs = plan(entries, 3, tmp_path, {"train_on": "virtual"})
-    assert foretelling.all_seconds(jobs, None, 1) == pytest.approx(6 * 112 - 3 * 80)  # type: ignore[arg-type]
-    assert foretelling.all_seconds(jobs, None, 2) == pytest.approx(6 * 57 - 3 * 40)  # type: ignore[arg-type]
+    assert foretelling.all_seconds(jobs, None, 1, Place()) == pytest.approx(6 * 112 - 3 * 80)  # type: ignore[arg-type]
+    assert foretelling.all_seconds(jobs, None, 2, Place()) == pytest.approx(6 * 57 - 3 * 40)  # type: ignore[arg-type]
 
 
 def test_only_long_work_is_worth_a_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     for seconds, said in ((59.0, ""), (840.0, "about 14 min\n")):
         monkeypatch.setattr(foretelling, "estimated", lambda *_, s=seconds: Estimate({"train": s}, {}))
-        foretelling.foretell(None, Path(), None, 1)  # type: ignore[arg-type]
+        foretelling.foretell(None, Path(), tiny.federation(), Engine())  # type: ignore[arg-type]
         assert capsys.readouterr().err == said
 
 

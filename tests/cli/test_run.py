@@ -66,6 +66,14 @@ def test_json_is_all_there_is_on_stdout(fedlgd, tmp_path):
     assert summary["accuracy"] == {site: score["accuracy"] for site, score in last.items()}
 
 
+def test_where_it_is_computed_is_said_and_kept(fedlgd, tmp_path):
+    done = fedlgd(*tiny_run(tmp_path / "out", "--autocast", rounds=1))
+    assert done.code == 0
+    assert "passes in bfloat16" in done.err.splitlines()[0]
+    engine = json.loads((tmp_path / "out" / "manifest.json").read_text())["engine"]
+    assert (engine["device"], engine["autocast"]) == ("cpu", True)
+
+
 def test_quiet_prints_the_result_alone_and_a_complete_run_says_so(fedlgd, tmp_path):
     quiet = fedlgd(*tiny_run(tmp_path / "out", "--quiet", rounds=1))
     assert quiet.code == 0
@@ -142,6 +150,7 @@ def test_without_out_a_run_has_a_folder_of_its_own_below_runs(fedlgd, tmp_path):
         (["--set", "net.width=wide"], "net"),
         (["--set", "data.limit=-3"], "data.limit is -3"),
         (["--set", "distil.net=connet", "--rounds", "1"], "did you mean 'convnet'"),
+        (["--device", "tpu"], "device is 'tpu'; use cpu, cuda, or cuda:1"),
         (["--config", "missing.toml"], "cannot read config 'missing.toml'"),
     ],
 )

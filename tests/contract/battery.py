@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedlgd.core.device import Place
 from fedlgd.core.net import Net
 from fedlgd.core.pack import pack, unpack
 from fedlgd.core.types import Broadcast, Hello, RoundRecord, ServerState, SiteState, Update
@@ -100,7 +101,7 @@ def prepared(method: Any, data: Federation, net: Net, seed: int = PLAN.seed) -> 
     """The sites as the runner hands them to the engine: joined into one for a method that pools them."""
     if not getattr(method, "pooled", False):
         return data
-    return runner._pooled(Config(method=method, plan=replace(PLAN, seed=seed)), data, net)
+    return runner._pooled(Config(method=method, plan=replace(PLAN, seed=seed)), data, net, Place())
 
 
 def play(method: Any, data: Federation, plan: Plan = PLAN, memory: Ram | None = None) -> tiny.Run:

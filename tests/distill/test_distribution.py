@@ -20,6 +20,7 @@ from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet
 from fedlgd.distill import distribution
 from fedlgd.distill.distribution import Distil, distil, image_gradient, match, pairs, real_means, refine
 from fedlgd.distill.shelf import Kept, shelving
+from fedlgd.distill.smooth import smoothed
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.nets.registry import build_net
 from fedlgd.runs.config import configure
@@ -27,7 +28,7 @@ from tests import tiny
 from tests.vectors import close, floats, vector
 
 V = vector("mmd_class_mean")
-PLAIN = Distil(per_class=2, steps=3, plan="exact", augment=(), lr=0.1)
+PLAIN = Distil(per_class=2, steps=3, plan="exact", augment=(), lr=0.1, smooth=0)
 
 
 def identity(x: Tensor) -> Tensor:
@@ -364,7 +365,7 @@ def test_a_shelf_is_not_asked_to_compute_again():
 def test_images_that_are_not_square_are_cut_everywhere():
     net = build_net("tests.nets.own:Linear", (3, 8, 24), 3)
     real = tiny.labelled(net)
-    how = Distil(per_class=2, steps=1, augment=("cutout",))
+    how = Distil(per_class=2, steps=1, smooth=0, augment=("cutout",))
     params = tiny.params(net)
     start = torch.zeros_like(real.x)
     cut = torch.zeros(24)
@@ -501,3 +502,16 @@ def test_a_family_without_a_width_stays_as_it_is():
     site, net = _site(), build_net("tests.nets.own:Linear", (3, 8, 8), 3)
     a, b = (distil(site, net, replace(PLAIN, width=width), Stream(0)).images for width in (0, 1))
     assert torch.equal(a, b)
+
+
+def test_smooth_steps_are_steps_along_the_smoothed_gradient():
+    net = tiny.net()
+    real = tiny.labelled(net)
+    params, start = tiny.params(net), torch.randn_like(real.x)
+    how = replace(PLAIN, steps=1)
+    plain, smooth = (
+        match(start, real.y, real, net, lambda _: params, replace(how, smooth=strength), Stream(0)) - start
+        for strength in (0.0, 1.5)
+    )
+    torch.testing.assert_close(smooth, smoothed(plain, 1.5))
+    assert not torch.allclose(smooth, plain)

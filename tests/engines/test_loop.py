@@ -242,6 +242,14 @@ def test_scores_are_those_of_the_new_model_on_every_site_sampled_or_not():
         assert list(record.metrics) == list(record.sampled)
 
 
+@pytest.mark.parametrize(("rounds", "first"), [(1, [0]), (9, [0, 1, 2]), (20, [1, 3, 5]), (100, [9, 19, 29])])
+def test_by_default_a_run_is_scored_about_ten_times(rounds, first):
+    scored = [t for t in range(rounds) if Plan(rounds=rounds).scores(t)]
+    assert scored[:3] == first
+    assert scored[-1] == rounds - 1
+    assert len(scored) <= 10
+
+
 @pytest.mark.parametrize(("every", "scored"), [(1, [0, 1, 2, 3, 4]), (2, [1, 3, 4]), (5, [4]), (99, [4])])
 def test_the_model_is_scored_as_often_as_asked_and_at_the_end(every, scored):
     run = tiny.Run(METHODS["fedavg-virtual"], tiny.federation(), Plan(rounds=5, evaluate_every=every))
@@ -264,7 +272,7 @@ def test_scoring_less_often_changes_no_bit_of_the_model():
         ({"rounds": 0}, "rounds"),
         ({"ratio": 0.0}, "ratio"),
         ({"ratio": 1.1}, "ratio"),
-        ({"evaluate_every": 0}, "evaluate_every"),
+        ({"evaluate_every": -1}, "evaluate_every"),
     ],
 )
 def test_senseless_plans_are_refused_by_name(values, name):

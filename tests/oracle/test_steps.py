@@ -51,7 +51,7 @@ def test_dm_gradient_with_a_transform_per_class(per_class):
 def test_dm_steps(momentum):
     net, params, real = _setting(4)
     made = tiny.labelled(net, 2, 9, torch.float64)
-    how = Distil(steps=3, augment=(), lr=0.7, momentum=momentum)
+    how = Distil(steps=3, augment=(), lr=0.7, smooth=0, momentum=momentum)
     got = match(made.x, made.y, real, net, lambda _: params, how, Stream(0))
     _near(got, slow.dm_steps(net, params, real, made.x, made.y, 3, 0.7, momentum))
 
@@ -60,7 +60,7 @@ def test_dm_steps_when_a_class_is_missing():
     net, params, real = _setting(4)
     made = tiny.labelled(net, 2, 9, torch.float64)
     keep = made.y != 1
-    how = Distil(steps=2, augment=(), lr=0.7)
+    how = Distil(steps=2, augment=(), lr=0.7, smooth=0)
     got = match(made.x[keep], made.y[keep], real, net, lambda _: params, how, Stream(0))
     _near(got, slow.dm_steps(net, params, real, made.x[keep], made.y[keep], 2, 0.7, 0.5))
 

@@ -286,7 +286,7 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_path_and_what_is_wanted(p
         ("ratio", -0.5),
         ("ratio", 1.01),
         ("ratio", float("nan")),
-        ("evaluate_every", 0),
+        ("evaluate_every", -1),
         ("local.epochs", 0),
         ("local.batch", 0),
         ("local.lr", 0),

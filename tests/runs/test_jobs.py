@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
 from fedlgd.core.types import RoundRecord
 from fedlgd.runs.jobs import check_jobs, run_jobs
@@ -107,7 +108,7 @@ def test_left_early_no_job_goes_on(tmp_path):
 
 
 def test_jobs_at_once_have_one_thread_each():
-    check_jobs(1, threads=2)
-    check_jobs(2, threads=1)
+    check_jobs(1, 2, Place())
+    check_jobs(2, 1, Place())
     with pytest.raises(SettingError, match="threads is 2, but each of 3 jobs at once has one"):
-        check_jobs(3, threads=2)
+        check_jobs(3, 2, Place())

@@ -29,6 +29,8 @@ EngineName = Annotated[
     typer.Option("--engine", help="loop: one process. pool: sites in worker processes (default on several cores)."),
 ]
 Workers = Annotated[int, typer.Option(min=0, help="Processes of engine pool; 0: one for every core.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, or cuda:1 for the second GPU.")]
+Autocast = Annotated[bool, typer.Option("--autocast", help="Passes in bfloat16: for a GPU that has it.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", "-s", help="A setting by its path: --set distil.per_class=5")
 ]
@@ -100,6 +102,8 @@ def run(
     engine: EngineName = None,
     workers: Workers = 0,
     threads: Threads = 1,
+    device: Device = "cpu",
+    autocast: Autocast = False,
     track: Track = None,
     json: Json = False,
     quiet: Quiet = False,
@@ -117,7 +121,7 @@ def run(
         "train_on": train_on,
         "anchors.per_class": 10 if anchors else None,
     }
-    how = running.EngineChoice(engine, workers, threads)
+    how = running.engine_choice(engine, workers, threads, device, autocast)
     running.run(flags, preset, config, settings or [], out, how, track or [], json, quiet, estimate)
 
 
@@ -143,17 +147,20 @@ def compare(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder of the runs.")] = Path("runs/compare"),
     jobs: Annotated[int, typer.Option(min=1, help="Runs at once, each in a process with one thread.")] = 1,
     threads: Threads = 1,
+    device: Device = "cpu",
+    autocast: Autocast = False,
     track: Track = None,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Compare methods over seeds on equal terms: same start, same virtual sets, same sampling, one table."""
-    from fedlgd.cli import checking, comparing
+    from fedlgd.cli import checking, comparing, running
 
     chosen = checking.chosen_data(data, folder)
     flags = {**chosen, "net.name": net, "rounds": rounds, "ratio": ratio, "train_on": train_on}
+    how = running.engine_choice(None, 0, threads, device, autocast)
     comparing.compare(
-        methods, seeds, flags, preset, match_steps, settings or [], out, jobs, threads, track or [], json, quiet
+        methods, seeds, flags, preset, match_steps, settings or [], out, jobs, how, track or [], json, quiet
     )
 
 

@@ -13,10 +13,10 @@ from fedlgd.cli.checking import progress
 from fedlgd.cli.display import Display
 from fedlgd.cli.foretelling import foretell_all
 from fedlgd.cli.pace import time_left
-from fedlgd.cli.running import ACROSS, both, command_line, prepare, say
+from fedlgd.cli.running import ACROSS, EngineChoice, both, command_line, prepare, say
 from fedlgd.core.errors import FedlgdError
 from fedlgd.data.federation import Federation
-from fedlgd.engines.choice import Engine, choose
+from fedlgd.engines.choice import Engine
 from fedlgd.nets.registry import build_net
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_report
@@ -42,14 +42,14 @@ def compare(
     settings: list[str],
     out: Path,
     jobs: int,
-    threads: int,
+    wanted: EngineChoice,
     track: Sequence[str],
     json: bool,
     quiet: bool,
 ) -> None:
     check_trackers(track)
-    check_jobs(jobs, threads)
-    prepare(threads)
+    check_jobs(jobs, wanted.threads, wanted.place)
+    prepare(wanted.threads)
     assignments = {key: value for key, value in flags.items() if value is not None}
     assignments |= dict(parse_assignment(text) for text in settings)
     entries = [parse_entry(spec) for spec in methods.split(",")]
@@ -61,12 +61,12 @@ def compare(
     if not (quiet or json):
         say(f"{len(runs)} runs: {len(entries)} methods x {seeds} seeds on {federation.name}; {budget(steps)}")
     with _stoppable():
+        engine = Engine(place=wanted.place) if jobs > 1 else wanted.engine(federation)
         if not (quiet or json):
-            foretell_all(runs, federation, choose(None, 0, federation, threads).hands(federation), jobs)
+            foretell_all(runs, federation, engine, jobs)
         if jobs > 1:
-            outcomes = _run_at_once(runs, jobs, federation, track, quiet or json)
+            outcomes = _run_at_once(runs, jobs, federation, engine, track, quiet or json)
         else:
-            engine = choose(None, 0, federation, threads)
             outcomes = _run(runs, federation, engine, track, quiet or json)
     page = out / "report.html"
     failed = [outcome for outcome in outcomes if outcome.error]
@@ -117,13 +117,13 @@ def _run(
 
 
 def _run_at_once(
-    jobs: list[Job], count: int, federation: Federation, track: Sequence[str], quiet: bool
+    jobs: list[Job], count: int, federation: Federation, engine: Engine, track: Sequence[str], quiet: bool
 ) -> list[Outcome]:
     """`count` at a time; a line for each that ends."""
 
     def do(job: Job, listener: Listener) -> Outcome:
         with Tracking(track, Tracked(_name(job), job.folder, job.config)) as tracking:
-            return run_job(job, federation, command_line(), both(listener, tracking))
+            return run_job(job, federation, command_line(), both(listener, tracking), engine)
 
     _import_ahead(jobs[0].config, federation)
     outcomes, began = [], time.monotonic()

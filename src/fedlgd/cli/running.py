@@ -18,8 +18,10 @@ from rich.table import Table
 from fedlgd.cli.checking import progress
 from fedlgd.cli.display import Display
 from fedlgd.cli.foretelling import estimated, foretell, tell
+from fedlgd.core.device import Place
 from fedlgd.core.types import RoundRecord
-from fedlgd.engines.choice import choose
+from fedlgd.data.federation import Federation
+from fedlgd.engines.choice import Engine, choose
 from fedlgd.report.page import write_report
 from fedlgd.runs.config import Config, parse_assignment, read_toml, resolve
 from fedlgd.runs.files import saving
@@ -45,6 +47,15 @@ class EngineChoice(NamedTuple):
     name: str | None = None
     workers: int = 0
     threads: int = 1
+    place: Place = Place()
+
+    def engine(self, federation: Federation) -> Engine:
+        return choose(self.name, self.workers, federation, self.threads, self.place)
+
+
+def engine_choice(name: str | None, workers: int, threads: int, device: str, autocast: bool) -> EngineChoice:
+    """What the options of a command come to."""
+    return EngineChoice(name, workers, threads, Place(device=device, autocast=autocast))
 
 
 def run(
@@ -83,8 +94,8 @@ def _estimate(config: Config, folder: Path, wanted: EngineChoice, json: bool) ->
     prepare(wanted.threads)
     with progress(json):
         federation = config.data.open()
-    engine = choose(wanted.name, wanted.workers, federation, wanted.threads)
-    tell(estimated(config, folder, federation), engine.hands(federation), json)
+    engine = wanted.engine(federation)
+    tell(estimated(config, folder, federation, engine.place), engine.hands(federation), json)
 
 
 def demo(out: Path, rounds: int, seed: int, threads: int, json: bool, quiet: bool) -> None:
@@ -120,9 +131,9 @@ def _execute(
     try:
         with progress(quiet):
             federation = config.data.open()
-        engine = choose(wanted.name, wanted.workers, federation, wanted.threads)
+        engine = wanted.engine(federation)
         if not quiet:
-            foretell(config, folder, federation, engine.hands(federation))
+            foretell(config, folder, federation, engine)
         with (
             Display(config.plan.rounds, quiet, title, folder) as display,
             Tracking(track, Tracked(title, folder, config)) as tracking,

@@ -16,7 +16,7 @@ def supervised_contrastive(features: Tensor, labels: Tensor, temperature: float)
     P(j): the others with j's label. A member with no positive contributes 0 and counts in the mean.
     """
     z = F.normalize(features, dim=1, eps=1e-6)
-    itself = torch.eye(len(z), dtype=torch.bool)
+    itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
     similarity = (z @ z.T / temperature).masked_fill(itself, -torch.inf)
     log_p = (similarity - similarity.logsumexp(dim=1, keepdim=True)).masked_fill(itself, 0)
     positive = (labels[:, None] == labels) & ~itself

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from fedlgd.core.device import settle
+
 Listener = Callable[[str, int, int], None]
 
 
@@ -23,6 +25,7 @@ class Meter:
 
     def switch(self, phase: str) -> str:
         """Charge the time so far to the old phase; returns its name."""
+        settle()
         now = time.perf_counter()
         if self._phase:
             self.seconds[self._phase] += now - self._since  # type: ignore[assignment]

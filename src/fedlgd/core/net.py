@@ -12,6 +12,7 @@ from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedlgd.core import meter
+from fedlgd.core.device import precision, there
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Params
 
@@ -46,6 +47,8 @@ class Net:
         self.narrow: Callable[[int], Net] | None = None
         self._build, self._outputs = build, outputs or classes
         self._module = self._fresh().eval()
+        stored = self._module.state_dict()
+        self._constants = {n: b for n, b in self._module.named_buffers() if n not in stored}
         self.trainable = frozenset(n for n, p in self._module.named_parameters() if p.requires_grad)
 
     def widened(self, outputs: int) -> "Net":
@@ -63,7 +66,7 @@ class Net:
     def init(self, rng: Stream) -> Params:
         """Fresh weights by the framework's default initialisation, addressed by `rng`."""
         module = self._fresh(rng.number())
-        return {name: value.detach().clone() for name, value in module.state_dict().items()}
+        return there({name: value.detach().clone() for name, value in module.state_dict().items()})
 
     def _fresh(self, seed: int = 0) -> nn.Module:
         """A new module; the global random state is left as it was."""
@@ -73,15 +76,18 @@ class Net:
 
     def __call__(self, params: Params, x: Tensor) -> Output:
         meter.spend(self._passes(params, x) * len(x) * self.flops)
-        parts = [functional_call(self._module, params, (part,)) for part in self._chunks(x)]
-        return Output(*parts[0]) if len(parts) == 1 else Output(*map(torch.cat, zip(*parts, strict=True)))
+        weights = {**there(self._constants), **params}
+        with precision():
+            parts = [functional_call(self._module, weights, (part,)) for part in self._chunks(x)]
+        both = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
+        return Output(*(part.to(x.dtype) for part in both))
 
     def _chunks(self, x: Tensor) -> Sequence[Tensor]:
         """Equal parts whose activations stay small: memory is reused, not mapped anew for every layer.
 
-        Only where an image's output does not depend on the others in the batch.
+        Only in main memory, and where an image's output does not depend on the others in the batch.
         """
-        if len(x) <= 1 or not getattr(self._module, "per_image", False):
+        if len(x) <= 1 or x.device.type != "cpu" or not getattr(self._module, "per_image", False):
             return [x]
         return x.tensor_split(math.ceil(len(x) / self.chunk))
 

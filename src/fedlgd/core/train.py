@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
+from fedlgd.core.device import noise
 from fedlgd.core.errors import SettingError, check
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
@@ -51,8 +52,7 @@ def sgd(net: Net, start: Params, n: int, objective: Objective, how: Local, rng: 
     leaves = [w[name].requires_grad_() for name in w if name in net.trainable]
     velocity: list[Tensor] = []
     losses: list[Tensor] = []
-    with net.training(), torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(rng.at("noise").number())
+    with net.training(), noise(rng.at("noise").number()):
         for index in batches(n, how, rng.generator("shuffle")):
             loss = objective(w, index)
             grads = torch.autograd.grad(loss, leaves, materialize_grads=True)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fedlgd.core.device import there
+
 Params = dict[str, Tensor]
 Trees = Mapping[str, Params]
 
@@ -23,7 +25,8 @@ class Scale:
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
 
     def to_input(self, pixels: Tensor) -> Tensor:
-        return (pixels.float() / 255 - self._column(self.mean)) / self._column(self.std)
+        x = pixels.float() / 255
+        return (x - self._column(self.mean).to(x)) / self._column(self.std).to(x)
 
     def to_pixels(self, x: Tensor) -> Tensor:
         """Bytes to look at; values outside the valid range are clipped."""
@@ -48,8 +51,8 @@ class LabelledSet:
 
     def take(self, index: Tensor | slice) -> "LabelledSet":
         """The chosen images as float network input."""
-        x = self.x[index]
-        return LabelledSet(self.scale.to_input(x) if x.dtype == torch.uint8 else x, self.y[index], self.scale)
+        x, y = there((self.x[index], self.y[index]))
+        return LabelledSet(self.scale.to_input(x) if x.dtype == torch.uint8 else x, y, self.scale)
 
     def of_class(self, k: int) -> Tensor:
         """Where the images of class `k` are."""

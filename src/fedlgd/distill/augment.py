@@ -38,7 +38,7 @@ def cutout(x: Tensor, row: int, column: int) -> Tensor:
     size = int(h * 0.5 + 0.5), int(w * 0.5 + 0.5)
     rows = (torch.arange(size[0]) + row - size[0] // 2).clamp(0, h - 1)
     columns = (torch.arange(size[1]) + column - size[1] // 2).clamp(0, w - 1)
-    keep = torch.ones(h, w, dtype=x.dtype)
+    keep = x.new_ones(h, w)
     keep[rows[:, None], columns] = 0
     return x * keep
 
@@ -59,7 +59,7 @@ def rotate(x: Tensor, degrees: float) -> Tensor:
 
 
 def _affine(x: Tensor, theta: list[list[float]]) -> Tensor:
-    grid = F.affine_grid(torch.tensor([theta], dtype=x.dtype), [1, *x.shape[1:]], align_corners=False)
+    grid = F.affine_grid(x.new_tensor([theta]), [1, *x.shape[1:]], align_corners=False)
     return F.grid_sample(x, grid.expand(len(x), -1, -1, -1), padding_mode="zeros", align_corners=False)
 
 

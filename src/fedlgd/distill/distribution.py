@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from fedlgd.core.device import home, there
 from fedlgd.core.errors import SettingError, check
 from fedlgd.core.losses import class_means, mean_gap
 from fedlgd.core.meter import phase, track
@@ -22,6 +23,7 @@ from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet
 from fedlgd.data.federation import site_digest
 from fedlgd.distill.augment import OPERATIONS, Sides, Transform, draw
 from fedlgd.distill.shelf import recall
+from fedlgd.distill.smooth import smoothed
 from fedlgd.distill.start import (
     Start,
     Statistics,
@@ -44,10 +46,10 @@ class Distil:
     per_class: virtual images per class. steps: SGD steps on the pixels at `lr` and `momentum`. real_per_class:
     real images per class and draw. plan: "exact" draws a network and an augmentation for every step, as
     published; "bank" holds `pairs` of them, whose real means it computes once, and takes `reuse` steps with each
-    before it draws others. net: family of the random networks, "same" as the task's or a net's name; width:
-    theirs, 0 as the family has it. augment: operations of the siamese augmentation, [] for none. start:
-    "statistics", "noise" or "real". statistics: "class", or "site" as the released code. start_scale: shrinks
-    the std of a "statistics" start.
+    before it draws others. smooth: how far shapes go before single pixels; 0 is plain SGD, as published. net:
+    family of the random networks, "same" as the task's or a net's name; width: theirs, 0 as the family has it.
+    augment: operations of the siamese augmentation, [] for none. start: "statistics", "noise" or "real".
+    statistics: "class", or "site" as the released code. start_scale: shrinks the std of a "statistics" start.
     """
 
     per_class: int = 10
@@ -58,6 +60,7 @@ class Distil:
     real_per_class: int = 32
     lr: float = 1.0
     momentum: float = 0.5
+    smooth: float = 1.5
     start: Start = "statistics"
     statistics: Statistics = "class"
     start_scale: float = 0.3
@@ -71,6 +74,7 @@ class Distil:
         check(self.steps >= 0, "distil.steps", self.steps, "use 0 (keep the start) or more")
         check(self.width >= 0, "distil.width", self.width, "use 0 (as the task's network) or more")
         check(self.lr > 0, "distil.lr", self.lr, "use a positive one such as 1.0")
+        check(self.smooth >= 0, "distil.smooth", self.smooth, "use 0 (plain SGD) or more, such as 1.5")
         check(0 <= self.momentum < 1, "distil.momentum", self.momentum, "use 0 (off) up to below 1")
         check(
             self.start_scale >= 0,
@@ -91,13 +95,13 @@ def distil(site: Site, net: Net, how: Distil, rng: Stream) -> VirtualSet:
     classes = present_classes(site.train, net.classes, how.per_class, site.name)
 
     def compute() -> Tensor:
-        labels = labels_for(classes, how.per_class)
-        images = _start(site.train, classes, net.shape, how, rng)
-        return match(images, labels, site.train, net, lambda step: net.init(rng.at("net", step)), how, rng)
+        images, labels = there(
+            (_start(site.train, classes, net.shape, how, rng), labels_for(classes, how.per_class))
+        )
+        return home(match(images, labels, site.train, net, lambda step: net.init(rng.at("net", step)), how, rng))
 
-    return VirtualSet(
-        images=recall(key, compute), labels=labels_for(classes, how.per_class), origin=site.name, round=-1
-    )
+    images, labels = there((recall(key, compute), labels_for(classes, how.per_class)))
+    return VirtualSet(images=images, labels=labels, origin=site.name, round=-1)
 
 
 def _narrowed(net: Net, how: Distil) -> tuple[Net, Distil]:
@@ -143,7 +147,7 @@ def match(
         drawn = pairs(labels.unique(), real, net, params_at, how, rng)
         for _, pair in zip(track("distil", how.steps), drawn, strict=False):
             gradient = image_gradient(net, pair.params, images, labels, pair.target, pair.transforms)
-            velocity = how.momentum * velocity + gradient
+            velocity = how.momentum * velocity + smoothed(gradient, how.smooth)
             images -= how.lr * velocity
     return images
 

@@ -32,7 +32,7 @@ def from_statistics(
 ) -> Tensor:
     """Every pixel of class k i.i.d. from N(mu_k, (scale * sigma_k)^2), scalars per channel."""
     classes, _, channels = statistics.shape
-    noise = torch.randn(classes, per_class, channels, *side, generator=generator)
+    noise = torch.randn(classes, per_class, channels, *side, generator=generator).to(statistics.device)
     mean, std = statistics.float().view(classes, 2, 1, channels, 1, 1).unbind(1)
     return (mean + scale * std * noise).flatten(0, 1)
 

@@ -1,4 +1,7 @@
-"""Which engine does the work. It is no part of a run's configuration: the bits are the same."""
+"""Which engine does the work, and where. It is no part of a run's configuration.
+
+Engines come to the same bits; a GPU, or passes in bfloat16, to nearly the same numbers.
+"""
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
@@ -7,6 +10,7 @@ from typing import Literal, get_args
 
 import torch
 
+from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError, check
 from fedlgd.core.net import Net
 from fedlgd.data.federation import Federation
@@ -25,9 +29,14 @@ class Engine:
 
     name: Name = "loop"
     workers: int = 0
+    place: Place = Place()
 
     def __post_init__(self) -> None:
         check(self.name in get_args(Name), "engine", self.name, "use loop or pool")
+        if self.name == "pool" and not self.place.in_memory:
+            raise SettingError(
+                f"engine is pool, but device is {self.place.device!r}, which is one; use engine loop"
+            )
         check(self.workers >= 0, "workers", self.workers, "use 1 or more, or 0 for one on every core")
         if self.name == "pool":
             check_fork()
@@ -41,33 +50,39 @@ class Engine:
     def run(self, method: Method, federation: Federation, net: Net, plan: Plan, memory: Memory) -> Rounds:
         """Every round that is not committed yet. Close it when it is not read to the end."""
         if self.name == "loop":
-            return loop(method, federation, net, plan, memory)
-        return pool(method, federation, net, plan, memory, self.hands(federation))
+            return loop(method, federation, net, plan, memory, self.place)
+        return pool(method, federation, net, plan, memory, self.hands(federation), self.place)
 
     def hands(self, federation: Federation) -> int:
         """Processes that work at sites: no more than there are sites."""
         most = self.workers or usable_cores()
         return 1 if self.name == "loop" else min(most, len(federation.tested))
 
-    def facts(self, federation: Federation) -> dict[str, int | str]:
+    def facts(self, federation: Federation) -> dict[str, int | str | bool]:
         """For the manifest."""
-        return {"name": self.name, "workers": self.hands(federation), "threads": torch.get_num_threads()}
+        hands = {"name": self.name, "workers": self.hands(federation), "threads": torch.get_num_threads()}
+        return {**hands, "device": self.place.device, "autocast": self.place.autocast}
 
     def words(self, federation: Federation) -> str:
         """For the terminal."""
         if self.name == "loop":
-            return f"engine loop: one process, threads: {torch.get_num_threads()}"
-        return f"engine pool: worker processes: {self.hands(federation)}, one thread each"
+            words = f"engine loop: one process, threads: {torch.get_num_threads()}"
+        else:
+            words = f"engine pool: worker processes: {self.hands(federation)}, one thread each"
+        if not self.place.in_memory:
+            words += f"; device {self.place.device}"
+        return words + ("; passes in bfloat16" if self.place.autocast else "")
 
 
-def choose(name: str | None, workers: int, federation: Federation, threads: int) -> Engine:
+def choose(name: str | None, workers: int, federation: Federation, threads: int, place: Place = Place()) -> Engine:
     """The engine asked for; by default `pool` where it helps: several cores, several sites, one thread each."""
     if name is None:
-        helps = min(usable_cores(), len(federation.sites)) > 1 and threads == 1 and _forks_well()
+        several = min(usable_cores(), len(federation.sites)) > 1
+        helps = several and threads == 1 and place.in_memory and _forks_well()
         name = "pool" if workers or helps else "loop"
     if name == "pool" and threads != 1:
         raise SettingError(f"threads is {threads}, but a worker of engine pool has one; use --engine loop")
-    return Engine(name=name, workers=workers)  # type: ignore[arg-type]
+    return Engine(name=name, workers=workers, place=place)  # type: ignore[arg-type]
 
 
 def _forks_well() -> bool:

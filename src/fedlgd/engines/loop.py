@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from fedlgd.core.device import Place, there
 from fedlgd.core.errors import SettingError
 from fedlgd.core.meter import Meter, charge, metered, phase, track
 from fedlgd.core.net import Net
@@ -27,7 +28,8 @@ Rounds = Generator[RoundRecord, None, None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How long, how many sites at a time, from which seed, and how often the model is scored.
+    """How long, how many sites at a time, from which seed. evaluate_every: the model is scored after so many
+    rounds; 0: about ten times in a run.
 
     What a run folder keeps for its report: real_samples, training images a class of every site (0: none);
     analysis, how alike the sites' features are."""
@@ -35,7 +37,7 @@ class Plan:
     rounds: int = 100
     ratio: float = 1.0
     seed: int = 0
-    evaluate_every: int = 1
+    evaluate_every: int = 0
     real_samples: int = 4
     analysis: bool = True
 
@@ -44,14 +46,15 @@ class Plan:
             raise SettingError(f"rounds is {self.rounds}; run at least 1 round")
         if not 0 < self.ratio <= 1:
             raise SettingError(f"ratio is {self.ratio}; use a share of the sites above 0 and up to 1")
-        if self.evaluate_every < 1:
-            raise SettingError(f"evaluate_every is {self.evaluate_every}; use 1 (every round) or more")
+        if self.evaluate_every < 0:
+            raise SettingError(f"evaluate_every is {self.evaluate_every}; use 1 (every round) or more, or 0")
         if self.real_samples < 0:
             raise SettingError(f"real_samples is {self.real_samples}; use 0 (none) or more")
 
     def scores(self, t: int) -> bool:
         """Is the model scored after round t? The last round always is."""
-        return (t + 1) % self.evaluate_every == 0 or t + 1 == self.rounds
+        every = self.evaluate_every or max(1, self.rounds // 10)
+        return (t + 1) % every == 0 or t + 1 == self.rounds
 
 
 @dataclass(slots=True)
@@ -70,11 +73,13 @@ class Traffic:
         self.metrics[update.site] = dict(update.metrics)
 
 
-def loop(method: Method, federation: Federation, net: Net, plan: Plan, memory: Memory) -> Rounds:
+def loop(
+    method: Method, federation: Federation, net: Net, plan: Plan, memory: Memory, place: Place = Place()
+) -> Rounds:
     """Enrol every site, then run the rounds that are not committed yet; a record after each commit."""
     net = adapted(method, net)
-    sites = Sites(method, federation, net, plan.seed)
-    yield from Server.of(method, federation, net, plan, memory, partial(map, sites)).run()
+    sites = Sites(method, federation, net, plan.seed, place)
+    yield from Server.of(method, federation, net, plan, memory, partial(map, sites), place).run()
 
 
 def sample(names: list[str], ratio: float, rng: Stream) -> list[str]:
@@ -95,13 +100,22 @@ class Server:
     plan: Plan
     memory: Memory
     work: Work
+    place: Place
 
     @classmethod
     def of(
-        cls, method: Method, federation: Federation, net: Net, plan: Plan, memory: Memory, work: Work
+        cls,
+        method: Method,
+        federation: Federation,
+        net: Net,
+        plan: Plan,
+        memory: Memory,
+        work: Work,
+        place: Place,
     ) -> "Server":
         names, tested = list(federation.by_name), [site.name for site in federation.tested]
-        return cls(method=method, names=names, tested=tested, net=net, plan=plan, memory=memory, work=work)
+        half = {"method": method, "net": net, "plan": plan, "memory": memory, "work": work, "place": place}
+        return cls(names=names, tested=tested, **half)  # type: ignore[arg-type]
 
     def run(self) -> Iterator[RoundRecord]:
         """Every round that is not committed yet."""
@@ -156,11 +170,14 @@ class Server:
         moved: set[str] = set()
         with metered() as meter:
             with phase("server"), closing(self._updates(state, chosen, traffic, moved)) as updates:
-                new = self.method.server(state, updates, self.net, self._root.at("server", t))
+                new = self.place.do(partial(self._serve, updates), state)
             scores = self._scores(new) if self.plan.scores(t) else {}
         if new.anchors and new.anchors.round == t:
             moved.add("anchors")
         return new, _record(t, chosen, scores, traffic, meter, moved)
+
+    def _serve(self, updates: Iterator[Update], state: ServerState) -> ServerState:
+        return self.method.server(state, map(there, updates), self.net, self._root.at("server", state.round))
 
     def _updates(
         self, state: ServerState, chosen: list[str], traffic: Traffic, moved: set[str]

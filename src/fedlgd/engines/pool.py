@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 
+from fedlgd.core.device import Place
 from fedlgd.core.errors import FedlgdError, RunError
 from fedlgd.core.meter import listening, tick
 from fedlgd.core.net import Net
@@ -47,12 +48,20 @@ class WorkerError(Exception):
     """What a worker saw, as text."""
 
 
-def pool(method: Method, federation: Federation, net: Net, plan: Plan, memory: Memory, workers: int) -> Rounds:
+def pool(
+    method: Method,
+    federation: Federation,
+    net: Net,
+    plan: Plan,
+    memory: Memory,
+    workers: int,
+    place: Place = Place(),
+) -> Rounds:
     """As `loop`, with the sites' work in `workers` processes. Close the generator to end them."""
     net = adapted(method, net)
-    crew = Crew(Sites(method, federation, net, plan.seed), workers)
+    crew = Crew(Sites(method, federation, net, plan.seed, place), workers)
     try:
-        yield from Server.of(method, federation, net, plan, memory, crew.work).run()
+        yield from Server.of(method, federation, net, plan, memory, crew.work, place).run()
     finally:
         crew.stop()
 

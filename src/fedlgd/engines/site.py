@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from fedlgd.core.device import Place
 from fedlgd.core.evaluate import score
 from fedlgd.core.meter import metered, phase
 from fedlgd.core.net import Net
@@ -41,7 +42,8 @@ class Answer:
 class Sites:
     """The sites' half of a run: the images, and the part of the method that sees them. task -> answer."""
 
-    def __init__(self, method: Method, federation: Federation, net: Net, seed: int) -> None:
+    def __init__(self, method: Method, federation: Federation, net: Net, seed: int, place: Place) -> None:
+        self._place = place
         self._method, self._net, self._root = method, net, Stream(seed)
         self._sites = federation.by_name
         self._tested = {site.name: site for site in federation.tested}
@@ -50,7 +52,7 @@ class Sites:
     def __call__(self, task: Task) -> Answer:
         do = {"enrol": self._enrol, "train": self._train, "score": self._score}[task.what]
         with metered() as meter:
-            parts = do(task)
+            parts = self._place.do(do, task)
         return Answer(site=task.site, seconds=dict(meter.seconds), flops=dict(meter.flops), **parts)
 
     def _enrol(self, task: Task) -> dict[str, Any]:

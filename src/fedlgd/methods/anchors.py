@@ -55,7 +55,7 @@ class Anchors:
     selected: Selected = Selected()
     plan: Literal["target", "exact"] = "target"
     tolerance: float = 0.02
-    steps: int = 40
+    steps: int = 50
     lr: float = 1.0
     momentum: float = 0.5
     in_loss: Literal["unselected", "always", "never"] = "unselected"

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from fedlgd.core.device import home
 from fedlgd.core.errors import check
 from fedlgd.core.meter import phase
 from fedlgd.core.net import Net
@@ -30,6 +31,7 @@ PAPER: Mapping[str, Any] = {
     "distil.steps": 10_000,
     "distil.real_per_class": 256,
     "distil.width": 0,
+    "distil.smooth": 0.0,
 }
 """Virtual sets as they were published: hours for one site on a CPU."""
 
@@ -87,7 +89,7 @@ def _statistics(data: LabelledSet, how: Distil, net: Net) -> Tensor:
     """Per class and channel; a class the site lacks is NaN and drops out of the server's mean."""
     present = data.counts(net.classes).nonzero().flatten().tolist()
     statistics = torch.full((net.classes, 2, net.shape[0]), torch.nan)
-    statistics[present] = class_statistics(data, present, how.statistics).float()
+    statistics[present] = home(class_statistics(data, present, how.statistics).float())
     return statistics
 
 

@@ -20,7 +20,8 @@ PAPER = {**common.PAPER, **common.PAPER_ANCHORS, "refine.real_per_class": 256}
 class Refine:
     """Iterative DM: in `selected` rounds a site moves its virtual set `steps` steps under the global features.
 
-    pairs, reuse, real_per_class: its bank and draws, as in `distil`; the other settings are those of `distil`.
+    pairs, reuse, real_per_class: its bank and draws, as in `distil`; the other settings are those of `distil`,
+    but for `smooth`: under trained features it is plain SGD.
     """
 
     selected: Selected = Selected()
@@ -36,7 +37,7 @@ class Refine:
 
     def settings(self, distil: Distil) -> Distil:
         """How to refine a set that was made by `distil`."""
-        bank = replace(distil, pairs=self.pairs, reuse=self.reuse)
+        bank = replace(distil, pairs=self.pairs, reuse=self.reuse, smooth=0.0)
         return replace(bank, steps=self.steps, real_per_class=self.real_per_class)
 
 

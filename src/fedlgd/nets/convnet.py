@@ -4,10 +4,9 @@ import math
 from typing import Literal
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from fedlgd.core.net import Output
-from fedlgd.nets.pooling import AvgPool2x2
+from fedlgd.nets.fast import AvgPool2x2, Conv3x3
 
 Norm = Literal["instance", "group", "batch", "none"]
 Pooling = Literal["avg", "max", "none"]
@@ -22,13 +21,6 @@ def norm_layer(kind: Norm, channels: int) -> nn.Module:
         "none": nn.Identity(),
     }
     return layers[kind]
-
-
-class UnbiasedConv(nn.Conv2d):
-    """A convolution whose bias is a parameter without effect: an instance norm that follows would cancel it."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.conv2d(input, self.weight, padding=self.padding)
 
 
 class ConvNet(nn.Module):
@@ -46,9 +38,8 @@ class ConvNet(nn.Module):
         super().__init__()
         channels, height, side = shape
         blocks: list[nn.Module] = []
-        conv = UnbiasedConv if norm == "instance" else nn.Conv2d
         for i in range(depth):
-            blocks += [conv(channels if i == 0 else width, width, 3, padding=1), norm_layer(norm, width)]
+            blocks += [Conv3x3(channels if i == 0 else width, width, norm == "instance"), norm_layer(norm, width)]
             blocks += [nn.ReLU(inplace=True)]
             if pooling != "none":
                 blocks += [AvgPool2x2() if pooling == "avg" else nn.MaxPool2d(2)]

@@ -9,16 +9,18 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from typing import Any
 
 import torch
 
+from fedlgd.core.device import Place
 from fedlgd.core.evaluate import score
 from fedlgd.core.meter import Meter, metered, phase
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import ServerState, Site, SiteState
+from fedlgd.core.types import Broadcast, Params, ServerState, Site, SiteState, Update
 from fedlgd.data.federation import Federation
 from fedlgd.distill.distribution import Distil, distil
 from fedlgd.distill.shelf import Kept, Shelf, shelving
@@ -46,7 +48,12 @@ class Estimate:
 
 
 def estimate(
-    config: Config, federation: Federation, net: Net, committed: int | None = None, shelf: Shelf | None = None
+    config: Config,
+    federation: Federation,
+    net: Net,
+    committed: int | None = None,
+    shelf: Shelf | None = None,
+    place: Place = Place(),
 ) -> Estimate | None:
     """Of the rounds after the first `committed`; None: the sites have not enrolled either.
 
@@ -55,7 +62,7 @@ def estimate(
     method = config.method
     if not isinstance(method, Training) or getattr(method, "pooled", False):
         return None
-    trial = _Trial(config, method, federation, adapted(config.method, net))
+    trial = _Trial(config, method, federation, adapted(config.method, net), place)
     total = _Sum()
     if committed is None:
         total.add(trial.enrolment, _undistilled(config, method, federation, net, shelf), ("distil",))
@@ -83,26 +90,26 @@ class _Sum:
 class _Trial:
     """The middle one of the sites, by size, does a few steps of everything."""
 
-    def __init__(self, config: Config, method: Training, federation: Federation, net: Net) -> None:
+    def __init__(self, config: Config, method: Training, federation: Federation, net: Net, place: Place) -> None:
+        self._place = place
         self._method, self._plan, self._federation, self._net = method, config.plan, federation, net
         self._small: Any = shrunk(method)
         self._rng = Stream(config.plan.seed).at("estimate")
         self._site = sorted(federation.sites, key=lambda site: len(site.train))[len(federation.sites) // 2]
         self._params = net.init(self._rng)
-        self._warm()
+        place.do(self._warm, self._params)
         self._start()
 
-    def _warm(self) -> None:
+    def _warm(self, params: Params) -> None:
         """The first pass is not like the others."""
         net, data = self._net, self._site.train.take(slice(0, 32))
-        weights = {
-            name: value.clone().requires_grad_(name in net.trainable) for name, value in self._params.items()
-        }
+        weights = {name: value.clone().requires_grad_(name in net.trainable) for name, value in params.items()}
         torch.autograd.grad(net(weights, data.x).features.sum(), list(weights.values()), allow_unused=True)
 
     def _start(self) -> None:
         with metered() as self.enrolment:
-            self._state, hello = self._small.enrol(self._site, self._net, self._rng.at("enrol"))
+            enrol = partial(self._small.enrol, self._site, self._net)
+            self._state, hello = self._place.do(enrol, self._rng.at("enrol"))
         _scale(self.enrolment, "distil", _ratio(self._method.distil, self._small.distil))
         self._server: ServerState = self._small.start(self._params, [hello], self._net, self._rng.at("start"))
 
@@ -130,14 +137,22 @@ class _Trial:
     def _try(self, state: ServerState, kept: SiteState) -> tuple[Meter, Meter]:
         message = self._small.broadcast(state, self._site.name)
         with metered() as at_site:
-            update, after = self._small.site(message, kept, self._site, self._net, self._rng)
+            update, after = self._place.do(self._at_site, (message, kept))
         if (
             after.trees.keys() != kept.trees.keys()
         ):  # the first round of a method that remembers is not like the others
             return self._try(state, after)
         with metered() as at_server, phase("server"):
-            self._small.server(state, iter([update]), self._net, self._rng)
+            self._place.do(self._at_server, (state, update))
         return at_site, at_server
+
+    def _at_site(self, given: tuple[Broadcast, SiteState]) -> tuple[Update, SiteState]:
+        answer: tuple[Update, SiteState] = self._small.site(*given, self._site, self._net, self._rng)
+        return answer
+
+    def _at_server(self, given: tuple[ServerState, Update]) -> ServerState:
+        after: ServerState = self._small.server(given[0], iter([given[1]]), self._net, self._rng)
+        return after
 
     def _matchings(self, t: int) -> float:
         """Gradient matching, where there is some, is nearly all that a server does; as if no target was met."""
@@ -150,7 +165,7 @@ class _Trial:
     def add_scores(self, total: _Sum, times: int) -> None:
         part = max((site.test for site in self._federation.tested), key=len).take(slice(0, IMAGES))
         with metered() as meter:
-            score(self._net, self._params, part, self._net.classes)
+            self._place.do(lambda params: score(self._net, params, part, self._net.classes), self._params)
         images = sum(len(site.test) for site in self._federation.tested)
         total.add(meter, times * images / len(part), ("evaluate",))
 

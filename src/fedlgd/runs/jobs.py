@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Generator, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 
+from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
 from fedlgd.core.types import RoundRecord
 from fedlgd.engines.process import Child, check_fork
@@ -94,7 +95,9 @@ def _gone(job: Job, code: int) -> Outcome:
     return Outcome(job, f"its process {how}; if memory was short, use fewer --jobs")
 
 
-def check_jobs(count: int, threads: int) -> None:
-    """Jobs that run at once have one thread each."""
+def check_jobs(count: int, threads: int, place: Place) -> None:
+    """Jobs that run at once have one thread each, and no GPU to share."""
+    if count > 1 and not place.in_memory:
+        raise SettingError(f"device is {place.device!r}, which cannot do {count} jobs at once; use --jobs 1")
     if count > 1 and threads != 1:
         raise SettingError(f"threads is {threads}, but each of {count} jobs at once has one; use --jobs 1")

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fedlgd import __version__
+from fedlgd.core.device import Place
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
@@ -93,20 +94,23 @@ def run(
     rounds: int = 100,
     ratio: float = 1.0,
     seed: int = 0,
-    evaluate_every: int = 1,
+    evaluate_every: int = 0,
     net: str | Mapping[str, Any] = "convnet",
     out: str | Path | None = None,
     on_round: Listener | None = None,
     engine: Name = "loop",
     workers: int = 0,
+    device: str = "cpu",
+    autocast: bool = False,
 ) -> Result:
     """Run a method over a federation.
 
     `net` is a name, or {"name": "convnet", "width": 32}. With `out`, the run lives in that directory: called
     again with the same arguments it goes on where it stopped. `on_round` hears every record. With the engine
-    "pool", sites work in `workers` processes of one thread (0: one for every core), to the same bits.
+    "pool", sites work in `workers` processes of one thread (0: one for every core), to the same bits. `device`
+    "cuda" works on a GPU; `autocast` computes passes in bfloat16.
     """
-    how = Engine(name=engine, workers=workers)
+    how = Engine(name=engine, workers=workers, place=Place(device=device, autocast=autocast))
     federation = load(data) if isinstance(data, str) else data
     config = Config(
         method=configure(find(method)) if isinstance(method, str) else method,
@@ -136,10 +140,10 @@ def execute(
         memory: Memory = Ram()
         records: list[RoundRecord] = []
         if out is not None:
-            stack.enter_context(_shelved())
+            stack.enter_context(_shelved(engine.place))
             stack.enter_context(locked(out))
         if getattr(config.method, "pooled", False):
-            federation = _pooled(config, federation, net)
+            federation = _pooled(config, federation, net, engine.place)
         if out is not None:
             memory = directory = open_directory(out, config, federation, net, command, title, engine)
             records = directory.records()
@@ -173,13 +177,16 @@ def _illustrated(
     return analysed(rounds, list(committed), subject, out / "analysis.json")
 
 
-def _pooled(config: Config, federation: Federation, net: Net) -> Federation:
+def _pooled(config: Config, federation: Federation, net: Net, place: Place) -> Federation:
     """All sites' images at one site; or all their virtual sets, the very ones that other methods train on."""
     method, root = config.method, Stream(config.plan.seed)
     assert isinstance(method, Training)
     if method.train_on == "virtual":
-        sets = {s.name: distil(s, net, method.distil, root.at("enrol", s.name, "distil")) for s in federation.sites}
-        sites = tuple(replace(site, train=sets[site.name].data) for site in federation.sites)
+        sets = [
+            place.do(partial(distil, site, net, method.distil), root.at("enrol", site.name, "distil"))
+            for site in federation.sites
+        ]
+        sites = tuple(replace(s, train=made.data) for s, made in zip(federation.sites, sets, strict=True))
         return replace(pooled(replace(federation, sites=sites)), judges=federation.sites)
     return pooled(federation)
 
@@ -190,9 +197,10 @@ def default_folder(config: Config) -> Path:
     return Path("runs", safe_name(config.data.name), method, f"seed{config.plan.seed}-{config.digest}")
 
 
-def shared_shelf() -> FolderShelf | None:
+def shared_shelf(place: Place = Place()) -> FolderShelf | None:
     """Distilled sets are shared by all runs of this machine that would make the same ones."""
-    made_by = f"fedlgd{__version__}-torch{torch.__version__}-threads{torch.get_num_threads()}"
+    by = f"threads{torch.get_num_threads()}" if place.in_memory else torch.device(place.device).type
+    made_by = f"fedlgd{__version__}-torch{torch.__version__}-{by}" + ("-bfloat16" if place.autocast else "")
     try:
         folder = data_home() / "distilled" / made_by
         folder.mkdir(parents=True, exist_ok=True)
@@ -201,8 +209,8 @@ def shared_shelf() -> FolderShelf | None:
     return FolderShelf(folder)
 
 
-def _shelved() -> AbstractContextManager[None]:
-    shelf = shared_shelf()
+def _shelved(place: Place) -> AbstractContextManager[None]:
+    shelf = shared_shelf(place)
     return shelving(shelf) if shelf else nullcontext()
 
 

@@ -1,4 +1,4 @@
-"""Fast pooling and biases without effect, against the framework's own layers in float64."""
+"""Fast layers, against the framework's own layers in float64."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from torch import nn
 
 from fedlgd.core.rng import Stream
 from fedlgd.nets.convnet import ConvNet
-from fedlgd.nets.pooling import AvgPool2x2
+from fedlgd.nets.fast import AvgPool2x2, Conv3x3
 from fedlgd.nets.registry import build_net
 
 SIDES = st.integers(2, 9)
@@ -41,6 +41,24 @@ def test_memory_laid_out_otherwise_gives_the_same():
     assert torch.equal(AvgPool2x2()(x), AvgPool2x2()(x.contiguous()))
 
 
+@pytest.mark.parametrize("idle", [True, False])
+def test_the_gradient_by_images_is_the_frameworks(idle):
+    layer = Conv3x3(3, 5, idle).double()
+    x = torch.randn(2, 3, 7, 6, dtype=torch.float64, requires_grad=True)
+
+    def plain(v, w, b):
+        return nn.functional.conv2d(v, w, None if idle else b, padding=1)
+
+    leaves = [x, layer.weight, layer.bias]
+    found = []
+    for y in (layer(x), plain(*leaves)):
+        first = torch.autograd.grad(y.pow(3).sum(), leaves, create_graph=True, materialize_grads=True)
+        second = torch.autograd.grad(sum(g.pow(2).sum() for g in first), leaves, materialize_grads=True)
+        found.append((y, *first, *second))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
 def textbook(net, params):
     """The same network of the framework's layers, biases and all."""
     module = net.module(params)
@@ -66,6 +84,7 @@ def test_a_convnet_is_its_textbook_self(norm, side):
     plain = textbook(net, params).double()
     wanted = plain(x)
     torch.testing.assert_close(net(params, x).logits, wanted, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(net(params, x.clone().requires_grad_()).logits, wanted, rtol=1e-9, atol=1e-9)
     leaves = {name: value.clone().requires_grad_() for name, value in params.items()}
     got = torch.autograd.grad(net(leaves, x).logits.pow(2).sum(), list(leaves.values()), materialize_grads=True)
     for a, b in zip(got, torch.autograd.grad(wanted.pow(2).sum(), list(plain.parameters())), strict=True):

@@ -1,0 +1,118 @@
+"""Where tensors are worked on: this machine's processor, or one GPU.
+
+What a site or the server is given goes to the device, the work is done there, and what comes of it comes back.
+Everything else, all that is stored or sent, is in main memory and knows nothing of devices. Numbers are drawn and
+images are chosen by generators in main memory, so the same ones are on every device.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedlgd.core.errors import SettingError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+MEMORY = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """device: "cpu", "cuda", or one of several, "cuda:1". autocast: passes in bfloat16, all else as ever."""
+
+    device: str = "cpu"
+    autocast: bool = False
+
+    def __post_init__(self) -> None:
+        kind, _, number = self.device.partition(":")
+        if kind not in ("cpu", "cuda") or (number and not (kind == "cuda" and number.isdecimal())):
+            raise SettingError(f"device is {self.device!r}; use cpu, cuda, or cuda:1 for the second GPU")
+        if kind == "cuda":
+            _check_cuda(self.device, int(number or 0))
+
+    @property
+    def in_memory(self) -> bool:
+        return self.device == "cpu"
+
+    def do(self, work: Callable[[T], R], given: T) -> R:
+        """`work(given)`, done here; what is given and what comes of it are in main memory."""
+        if self == Place():
+            return work(given)
+        with self._entered():
+            return home(work(there(given)))
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        token = _place.set(self)
+        try:
+            with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+                yield
+        finally:
+            _place.reset(token)
+
+
+_place: ContextVar[Place] = ContextVar("place", default=Place())  # noqa: B039
+
+
+def there(value: T) -> T:
+    """The same with all its tensors on the device that is worked on now."""
+    device = _place.get().device
+    return value if device == "cpu" else moved(value, torch.device(device))
+
+
+def home(value: T) -> T:
+    """The same with all its tensors in main memory."""
+    return value if _place.get().in_memory else moved(value, MEMORY)
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """Messages, states, trees and tuples of tensors; a tensor that is there already stays itself."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: moved(getattr(value, f.name), device) for f in fields(value)})
+    if isinstance(value, Mapping):
+        return {name: moved(part, device) for name, part in value.items()}
+    if type(value) is tuple:
+        return tuple(moved(part, device) for part in value)
+    return value
+
+
+def precision() -> AbstractContextManager[Any]:
+    """How a pass computes: as its tensors are, or convolutions and products in bfloat16."""
+    place = _place.get()
+    kind = torch.device(place.device).type
+    return torch.autocast(kind, torch.bfloat16) if place.autocast else nullcontext()
+
+
+@contextmanager
+def noise(seed: int) -> Iterator[None]:
+    """Dropout and its like draw from `seed`; outside, the framework's random states are as they were."""
+    gpus = [] if _place.get().in_memory else [torch.device(_place.get().device)]
+    with torch.random.fork_rng(devices=gpus):
+        torch.default_generator.manual_seed(seed)
+        for gpu in gpus:
+            torch.cuda.default_generators[gpu.index or 0].manual_seed(seed)
+        yield
+
+
+def settle() -> None:
+    """Wait until the device has done what it was told: a GPU works behind one's back."""
+    if not _place.get().in_memory:
+        torch.cuda.synchronize(_place.get().device)
+
+
+def _check_cuda(device: str, number: int) -> None:
+    if not torch.cuda.is_available():
+        raise SettingError(
+            f"device is {device!r}, but torch {torch.__version__} sees no GPU here; "
+            "use --device cpu, or install a build of torch for CUDA and its driver"
+        )
+    if number >= torch.cuda.device_count():
+        raise SettingError(f"device is {device!r}, but there are {torch.cuda.device_count()} GPUs, from cuda:0 on")

@@ -1,0 +1,98 @@
+"""Layers that compute what the framework's do, faster on a CPU. They have derivatives of every order.
+
+Average pooling is sums of whole rows, where the framework loops over windows. Its transpose spreads, and each is
+the other's derivative. The gradient of a convolution by its images is one matrix product and a sum of patches.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.nn import functional as F
+from torch.nn.grad import conv2d_weight
+
+FEW = 4  # channels of an image; with more the framework's own way is faster
+
+
+class Conv3x3(nn.Conv2d):
+    """3x3, padded by 1. Where a norm of every channel follows, the bias is `idle`: a parameter without effect."""
+
+    def __init__(self, channels: int, out: int, idle: bool) -> None:
+        super().__init__(channels, out, 3, padding=1)
+        self.idle = idle
+
+    def forward(self, input: Tensor) -> Tensor:
+        bias = None if self.idle else self.bias
+        wanted = input.requires_grad and self.in_channels <= FEW
+        if not wanted or torch.is_autocast_enabled(input.device.type):
+            return F.conv2d(input, self.weight, bias, padding=1)
+        y: Tensor = _ImageConv.apply(input, self.weight)  # type: ignore[no-untyped-call]
+        return y if bias is None else y + bias[:, None, None]
+
+
+class _ImageConv(Function):
+    """y = W * x;  dx: every patch gets W^T dy, and patches add up."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return F.conv2d(x, weight, padding=1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        (x, weight), (dy,) = ctx.saved_tensors, gradients
+        dx = dw = None
+        if ctx.needs_input_grad[0]:
+            dx = F.fold(weight.flatten(1).T @ dy.flatten(2), x.shape[2:], 3, padding=1)
+        if ctx.needs_input_grad[1]:
+            dw = conv2d_weight(x, weight.shape, dy, padding=1)
+        return dx, dw
+
+
+class AvgPool2x2(nn.Module):
+    """What `nn.AvgPool2d(2)` computes: the mean of every 2x2 window; an odd last row or column is left out."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pool(x)
+
+
+def pool(x: Tensor) -> Tensor:
+    """(x[2i, 2j] + x[2i+1, 2j] + x[2i, 2j+1] + x[2i+1, 2j+1]) / 4"""
+    pooled: Tensor = _Pool.apply(x)  # type: ignore[no-untyped-call]
+    return pooled
+
+
+def spread(y: Tensor, sides: tuple[int, int]) -> Tensor:
+    """A quarter of every value to each of its window's four places; 0 where there was no window."""
+    x: Tensor = _Spread.apply(y, sides)  # type: ignore[no-untyped-call]
+    return x
+
+
+class _Pool(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.sides = height, side = x.shape[-2:]
+        height, side = height // 2 * 2, side // 2 * 2
+        rows = x[..., 0:height:2, :] + x[..., 1:height:2, :]
+        return (rows[..., 0:side:2] + rows[..., 1:side:2]).mul_(0.25)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return spread(gradients[0], ctx.sides)
+
+
+class _Spread(Function):
+    @staticmethod
+    def forward(_: Any, y: Tensor, sides: tuple[int, int]) -> Tensor:
+        height, side = y.shape[-2] * 2, y.shape[-1] * 2
+        covered = (height, side) == tuple(sides)
+        x = (y.new_empty if covered else y.new_zeros)((*y.shape[:-2], *sides))
+        upper, quarter = x[..., 0:height:2, :], y * 0.25
+        upper[..., 0:side:2] = upper[..., 1:side:2] = quarter
+        x[..., 1:height:2, :] = upper
+        return x
+
+    @staticmethod
+    def backward(_: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return pool(gradients[0]), None
