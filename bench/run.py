@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from bench import growth, match, measure, memory, ours, project, published, table
+from bench import growth, match, measure, memory, ours, project, published, table, workers
 from bench.measure import Compared
 from bench.phases import Phase, phases
 from bench.scene import Scene
@@ -103,6 +103,8 @@ def bench(how: argparse.Namespace) -> Iterator[Record]:
     if not how.no_growth:
         for what, factor, ratio in growth.grown((2,) if how.quick else (2, 4)):
             yield {"kind": "growth", "what": what, "factor": factor, "ratio": ratio}
+    if not how.quick:
+        yield {"kind": "engine", **workers.speed_up(how.data, how.width // 2, min(3, how.repeats))}
     if not (how.no_memory or how.quick):
         yield from ({"kind": "memory", **memory.apart("fedlgd", sites)} for sites in memory.SITES)
 

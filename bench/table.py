@@ -25,6 +25,8 @@ def line(record: Record) -> str:
         return f"bar: {record['name']}: {number(record['measured'])} of {record['wanted']}: {record['verdict']}"
     if kind == "anomaly":
         return f"{record['phase']}: published {ratio(record['ratio'])} times dearer with its anomaly detection"
+    if kind == "engine":
+        return f"pool, {record['workers']} workers, {record['sites']} sites: {record['median']:.2f} times sooner"
     if kind == "memory":
         return f"{record['method']}, {record['sites']} sites: {record['peak']} MB at most, {record['seconds']} s"
     return f"growth: {record['what']} x{record['factor']}: cost x{record['ratio']:.2f}"
@@ -88,6 +90,11 @@ def cost(side: Record) -> list[str]:
     return [f"{side['seconds']['median']:.4g}", f"{side['share_of_peak']:.0%}", f"{side['megabytes']:.0f}"]
 
 
+def turns(pairs: Sequence[Sequence[float]]) -> list[str]:
+    """Seconds of each side at every turn."""
+    return [", ".join(f"{value:.1f}" for value in side) for side in zip(*pairs, strict=True)]
+
+
 def _hours(record: Record) -> list[str]:
     main = ("dm-initial", "dm-iterative", "gm", "epoch-regularised", "evaluation")
     return [f"{record['hours'][name]:.3g}" for name in main]
@@ -101,6 +108,7 @@ TITLES = {
     "projection": "Whole runs, CPU hours of one core",
     "bar": "Bars",
     "growth": "Growth of ours with the federation",
+    "engine": "Wall time, engine `pool` against `loop`",
     "memory": "Memory of a run with many sites",
 }
 HEADS = {
@@ -111,6 +119,7 @@ HEADS = {
     "projection": ["run", "by", "initial DM", "iterative DM", "GM", "regularised", "evaluation", "total"],
     "bar": ["bar", "wanted", "measured", "verdict"],
     "growth": ["what", "times", "cost times"],
+    "engine": ["sites", "workers", "loop s", "pool s", "times sooner"],
     "memory": ["method", "sites", "MB at first", "MB at most", "seconds"],
 }
 ROWS = {
@@ -121,5 +130,6 @@ ROWS = {
     "projection": lambda r: [r["run"], whose(r), *_hours(r), f"{r['total']:.3g}"],
     "bar": lambda r: [r["name"], str(r["wanted"]), number(r["measured"]), r["verdict"]],
     "growth": lambda r: [r["what"], str(r["factor"]), f"{r['ratio']:.2f}"],
+    "engine": lambda r: [str(r["sites"]), str(r["workers"]), *turns(r["seconds"]), f"{r['median']:.2f}"],
     "memory": lambda r: [r["method"], *(str(r[key]) for key in ("sites", "start", "peak", "seconds"))],
 }

@@ -42,16 +42,17 @@ def test_memory_laid_out_otherwise_gives_the_same():
 
 
 @pytest.mark.parametrize("idle", [True, False])
-def test_the_gradient_by_images_is_the_frameworks(idle):
-    layer = Conv3x3(3, 5, idle).double()
+@pytest.mark.parametrize("frozen", [True, False])
+def test_the_gradient_by_images_is_the_frameworks(idle, frozen):
+    layer = Conv3x3(3, 5, idle).double().requires_grad_(not frozen)
     x = torch.randn(2, 3, 7, 6, dtype=torch.float64, requires_grad=True)
 
     def plain(v, w, b):
         return nn.functional.conv2d(v, w, None if idle else b, padding=1)
 
-    leaves = [x, layer.weight, layer.bias]
+    leaves = [x] if frozen else [x, layer.weight, layer.bias]
     found = []
-    for y in (layer(x), plain(*leaves)):
+    for y in (layer(x), plain(x, layer.weight, layer.bias)):
         first = torch.autograd.grad(y.pow(3).sum(), leaves, create_graph=True, materialize_grads=True)
         second = torch.autograd.grad(sum(g.pow(2).sum() for g in first), leaves, materialize_grads=True)
         found.append((y, *first, *second))

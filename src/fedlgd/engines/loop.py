@@ -114,8 +114,9 @@ class Server:
         place: Place,
     ) -> "Server":
         names, tested = list(federation.by_name), [site.name for site in federation.tested]
-        half = {"method": method, "net": net, "plan": plan, "memory": memory, "work": work, "place": place}
-        return cls(names=names, tested=tested, **half)  # type: ignore[arg-type]
+        return cls(
+            method=method, names=names, tested=tested, net=net, plan=plan, memory=memory, work=work, place=place
+        )
 
     def run(self) -> Iterator[RoundRecord]:
         """Every round that is not committed yet."""

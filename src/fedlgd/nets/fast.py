@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
-from torch.nn.grad import conv2d_weight
 
 FEW = 4  # channels of an image; with more the framework's own way is faster
 
@@ -24,30 +23,26 @@ class Conv3x3(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         bias = None if self.idle else self.bias
-        wanted = input.requires_grad and self.in_channels <= FEW
-        if not wanted or torch.is_autocast_enabled(input.device.type):
+        images_alone = input.requires_grad and not self.weight.requires_grad and self.in_channels <= FEW
+        if not images_alone or torch.is_autocast_enabled(input.device.type):
             return F.conv2d(input, self.weight, bias, padding=1)
         y: Tensor = _ImageConv.apply(input, self.weight)  # type: ignore[no-untyped-call]
         return y if bias is None else y + bias[:, None, None]
 
 
 class _ImageConv(Function):
-    """y = W * x;  dx: every patch gets W^T dy, and patches add up."""
+    """y = W * x, W fixed;  dx: every patch gets W^T dy, and patches add up."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        ctx.save_for_backward(weight)
+        ctx.sides = x.shape[2:]
         return F.conv2d(x, weight, padding=1)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        (x, weight), (dy,) = ctx.saved_tensors, gradients
-        dx = dw = None
-        if ctx.needs_input_grad[0]:
-            dx = F.fold(weight.flatten(1).T @ dy.flatten(2), x.shape[2:], 3, padding=1)
-        if ctx.needs_input_grad[1]:
-            dw = conv2d_weight(x, weight.shape, dy, padding=1)
-        return dx, dw
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (weight,), (dy,) = ctx.saved_tensors, gradients
+        return F.fold(weight.flatten(1).T @ dy.flatten(2), ctx.sides, 3, padding=1), None
 
 
 class AvgPool2x2(nn.Module):

@@ -1,0 +1,28 @@
+"""Wall time of one small run by engine `loop` and by `pool`, by turns."""
+
+import time
+
+from bench.measure import Spread
+from fedlgd.data.registry import load
+from fedlgd.engines.choice import Name
+from fedlgd.engines.process import usable_cores
+from fedlgd.methods.fedlgd import FedLGD
+from fedlgd.runs.config import configure
+from fedlgd.runs.runner import run
+
+METHOD = configure(FedLGD, distil__steps=40, refine__steps=10, anchors__steps=5)
+
+
+def speed_up(data: str, width: int, repeats: int) -> dict[str, object]:
+    """How many times sooner `pool` is there, with a worker on every core; enrolment and four rounds."""
+    federation = load(data)
+
+    def seconds(engine: Name) -> float:
+        start = time.perf_counter()
+        run(federation, METHOD, rounds=4, net={"width": width}, engine=engine)
+        return time.perf_counter() - start
+
+    turns = [(seconds("loop"), seconds("pool")) for _ in range(repeats)]
+    ratio = Spread.of([alone / together for alone, together in turns])
+    workers = min(usable_cores(), len(federation.sites))
+    return {"sites": len(federation.sites), "workers": workers, "seconds": turns, "median": ratio.median}
