@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlgd.distill.smooth import FLOOR, UNCHANGED, smoothed
@@ -35,6 +35,7 @@ def test_none_is_plain_sgd():
     assert smoothed(g, 0.0) is g
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.floats(0.1, 3), st.integers(2, 12), st.integers(2, 12), st.integers(0, 99))
 def test_it_is_linear_points_downhill_and_treats_images_alone(strength, height, side, seed):
     g = torch.randn(3, 2, height, side, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
