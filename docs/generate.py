@@ -183,16 +183,14 @@ def _bench(name: str) -> str:
 
 def _holds(name: str) -> str:
     """Accuracy of stored runs against those of the published procedure, seed by seed."""
-    groups = {group.label: group for group in groups_of(RECORDS / name)} if (RECORDS / name).exists() else {}
-    base = next((group for label, group in groups.items() if label.startswith("published")), None)
-    if base is None:
-        return "No stored runs yet."
+    groups = sorted(groups_of(RECORDS / name), key=lambda group: not group.label.startswith("published"))
+    base = groups[0]
     lines = ["| | by seed | mean | difference | CPU minutes |", "| :-- | :-- | --: | --: | --: |"]
-    for label, group in groups.items():
+    for group in groups:
         values = [100 * final.accuracy for final in group.finals]
         gaps = [100 * (a.accuracy - b.accuracy) for a, b in zip(group.finals, base.finals, strict=True)]
         seconds = [sum(sum(record.seconds.values()) for record in run.records) for run in group.counted]
-        shown = [label, ", ".join(f"{v:.1f}" for v in values), _spread(values, ".1f")]
+        shown = [group.label, ", ".join(f"{v:.1f}" for v in values), _spread(values, ".1f")]
         shown += ["" if group is base else _spread(gaps, "+.1f"), f"{fmean(seconds) / 60:.1f}"]
         lines.append(f"| {' | '.join(shown)} |")
     return "\n".join(lines)

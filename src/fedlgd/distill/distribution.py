@@ -53,7 +53,7 @@ class Distil:
     """
 
     per_class: int = 10
-    steps: int = 1000
+    steps: int = 2000
     plan: Plan = "bank"
     pairs: int = 10
     reuse: int = 2
