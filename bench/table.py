@@ -97,7 +97,11 @@ def turns(pairs: Sequence[Sequence[float]]) -> list[str]:
 
 def _hours(record: Record) -> list[str]:
     main = ("dm-initial", "dm-iterative", "gm", "epoch-regularised", "evaluation")
-    return [f"{record['hours'][name]:.3g}" for name in main]
+    return [duration(record["hours"][name]) for name in main] + [duration(record["total"])]
+
+
+def duration(hours: float) -> str:
+    return f"{hours:.3g}" if hours < 1000 else f"{hours:.0f}"
 
 
 TITLES = {
@@ -127,7 +131,7 @@ ROWS = {
     "allocation": lambda r: [r["phase"], ratio(r["ratio"])],
     "anomaly": lambda r: [r["phase"], ratio(r["ratio"])],
     "match": lambda r: [r["phase"], str(r["width"]), str(r["theirs"]), f"{r['value']:.4g}", number(r["ours"])],
-    "projection": lambda r: [r["run"], whose(r), *_hours(r), f"{r['total']:.3g}"],
+    "projection": lambda r: [r["run"], whose(r), *_hours(r)],
     "bar": lambda r: [r["name"], str(r["wanted"]), number(r["measured"]), r["verdict"]],
     "growth": lambda r: [r["what"], str(r["factor"]), f"{r['ratio']:.2f}"],
     "engine": lambda r: [str(r["sites"]), str(r["workers"]), *turns(r["seconds"]), f"{r['median']:.2f}"],

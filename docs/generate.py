@@ -185,13 +185,12 @@ def _holds(name: str) -> str:
     """Accuracy of stored runs against those of the published procedure, seed by seed."""
     groups = sorted(groups_of(RECORDS / name), key=lambda group: not group.label.startswith("published"))
     base = groups[0]
-    lines = ["| | by seed | mean | difference | CPU minutes |", "| :-- | :-- | --: | --: | --: |"]
+    lines = ["| | by seed | mean | difference |", "| :-- | :-- | --: | --: |"]
     for group in groups:
         values = [100 * final.accuracy for final in group.finals]
         gaps = [100 * (a.accuracy - b.accuracy) for a, b in zip(group.finals, base.finals, strict=True)]
-        seconds = [sum(sum(record.seconds.values()) for record in run.records) for run in group.counted]
         shown = [group.label, ", ".join(f"{v:.1f}" for v in values), _spread(values, ".1f")]
-        shown += ["" if group is base else _spread(gaps, "+.1f"), f"{fmean(seconds) / 60:.1f}"]
+        shown.append("" if group is base else _spread(gaps, "+.1f"))
         lines.append(f"| {' | '.join(shown)} |")
     return "\n".join(lines)
 
