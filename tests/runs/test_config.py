@@ -126,7 +126,7 @@ def test_each_source_wins_over_the_one_before_and_leaves_its_other_settings(monk
 
     file.write_text("rounds = 11\nseed = 12\n[distil]\nsteps = 13\n")
     flags = {"rounds": 21}
-    assert steps(False, "", {}, []) == (1000, 32, 100, 0)
+    assert steps(False, "", {}, []) == (2000, 32, 100, 0)
     assert steps(False, "paper", {}, []) == (10_000, 256, 100, 0)
     assert steps(False, "quick", {}, []) == (100, 32, 100, 0)
     assert steps(True, "quick", {}, []) == (13, 32, 11, 12)
