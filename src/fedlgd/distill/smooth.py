@@ -2,7 +2,7 @@
 
 Gradients of matching are as large in single pixels as in shapes, but it is shapes that have far to go. Weighing
 frequencies as they occur in natural images, where amplitude falls with frequency, conditions the problem: the same
-loss in a third of the steps.
+loss in about half of the steps.
 """
 
 from functools import cache
