@@ -1,0 +1,81 @@
+"""Digests of a whole run: every tensor the server and the sites end with, and every record but its seconds.
+
+`python -m tests.contract.digests` prints those of the present code; the stored ones are in `digests.json`.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedlgd.core.pack import pack
+from fedlgd.engines.loop import loop
+from fedlgd.engines.memory import Ram
+from fedlgd.engines.pool import pool
+from tests import tiny
+from tests.contract import battery
+
+PLAN = replace(battery.PLAN, seed=0)
+STORED = Path(__file__).with_name("digests.json")
+ENGINES = {"loop": loop, "pool": partial(pool, workers=2)}
+
+
+def of_run(case: str, engine: str) -> dict[str, Any]:
+    """What a run of this case comes to; `size` is for machines that round differently."""
+    data, method = battery.uneven(), battery.CASES[case]
+    net, memory = tiny.net(classes=len(data.classes)), Ram()
+    data = battery.prepared(method, data, net, PLAN.seed)
+    records = [replace(record, seconds={}) for record in ENGINES[engine](method, data, net, PLAN, memory)]
+    server = pack(memory.server())[0]
+    sites = {f"{name}/{leaf}": t for name in data.by_name for leaf, t in pack(memory.site(name))[0].items()}
+    return {
+        "records": _digest(msgspec.json.encode(records, order="sorted")),
+        "server": of_tensors(server),
+        "sites": of_tensors(sites),
+        "size": [_size(server), _size(sites), records[-1].accuracy],
+    }
+
+
+def of_tensors(tensors: Mapping[str, Tensor]) -> str:
+    parts = [(name, str(t.dtype), tuple(t.shape), t.contiguous().numpy().tobytes()) for name, t in tensors.items()]
+    return _digest(repr(sorted(parts)).encode())
+
+
+def _size(tensors: Mapping[str, Tensor]) -> float:
+    return float(sum(t.double().abs().sum() for t in tensors.values()))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=12).hexdigest()
+
+
+@cache
+def machine() -> str:
+    """How this machine rounds: a digest of convolutions, products and exponentials that no code of ours is in."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(6, 3, 8, 8, generator=generator, requires_grad=True)
+    kernel = torch.randn(4, 3, 3, 3, generator=generator, requires_grad=True)
+    dense = torch.randn(64, 3, generator=generator, requires_grad=True)
+    y = F.avg_pool2d(F.relu(F.group_norm(F.conv2d(x, kernel, padding=1), 4)), 2)
+    grid = F.affine_grid(
+        torch.tensor([[[0.9, 0.1, 0.0], [-0.1, 0.9, 0.0]]]).expand(6, -1, -1), [6, 4, 4, 4], align_corners=False
+    )
+    loss = F.cross_entropy(F.grid_sample(y, grid, align_corners=False).flatten(1) @ dense, torch.arange(6) % 3)
+    gradients = torch.autograd.grad(loss, [x, kernel, dense])
+    return (
+        torch.__version__ + " " + of_tensors({str(i): g for i, g in enumerate((loss.detach()[None], *gradients))})
+    )
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    runs = {case: of_run(case, "loop") for case in battery.CASES}
+    print(json.dumps({"machine": machine(), "runs": runs}, indent=1))
