@@ -1,0 +1,26 @@
+"""Did you mean ...? And the door for a user's own classes. This module imports no torch."""
+
+import difflib
+import importlib
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from fedlgd.core.errors import FedlgdError, SettingError
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'fedavg'?`, or nothing where no known word is near."""
+    near = difflib.get_close_matches(word, list(known), 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def own_class(spec: str, what: str, kind: type[FedlgdError] = SettingError) -> Any:
+    """The class behind `package.module:Class`; the current folder is searched too."""
+    module, _, attribute = spec.partition(":")
+    if "" not in sys.path:
+        sys.path.append("")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        raise kind(f"cannot import {what} {spec!r}: {error}") from error
