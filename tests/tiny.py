@@ -10,8 +10,9 @@ from torch import Tensor
 
 from fedlgd.core import losses
 from fedlgd.core.net import Net
+from fedlgd.core.records import RoundRecord
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, Params, RoundRecord, ServerState, Site
+from fedlgd.core.types import LabelledSet, Params, ServerState, Site
 from fedlgd.data.federation import Federation, from_arrays
 from fedlgd.engines.loop import Plan, loop
 from fedlgd.engines.memory import Ram

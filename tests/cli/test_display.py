@@ -13,7 +13,7 @@ from fedlgd.cli.display import Display, Lines
 from fedlgd.cli.live import LiveTable
 from fedlgd.cli.pace import Pace, clock_time
 from fedlgd.core.errors import RunError
-from fedlgd.core.types import RoundRecord, Score
+from fedlgd.core.records import RoundRecord, Score
 
 FIVE = ("mnist", "scans", "photos", "fonts", "street")
 TERMINAL = {"TERM": "xterm-256color"}

@@ -12,7 +12,8 @@ from torch import Tensor
 from fedlgd.core.device import Place
 from fedlgd.core.net import Net
 from fedlgd.core.pack import pack, unpack
-from fedlgd.core.types import Broadcast, Hello, RoundRecord, ServerState, SiteState, Update
+from fedlgd.core.records import RoundRecord
+from fedlgd.core.types import Broadcast, Hello, ServerState, SiteState, Update
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Plan
 from fedlgd.engines.memory import Ram

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedlgd.core import device
-from fedlgd.core.device import Place, home, moved, there
+from fedlgd.core.device import Place, moved, to_cpu, to_device
 from fedlgd.core.errors import SettingError
 from fedlgd.core.evaluate import score
 from fedlgd.core.net import Net, Output
@@ -170,8 +170,8 @@ def test_a_message_moves_whole_and_else_nothing():
     assert (found.images.device.type, found.labels.device.type) == ("meta", "meta")
     assert (found.origin, found.round) == (virtual.origin, virtual.round)
     assert moved(({"a": torch.ones(1)}, 3, None), torch.device("meta"))[0]["a"].is_meta
-    assert there(virtual) is virtual
-    assert home(virtual) is virtual
+    assert to_device(virtual) is virtual
+    assert to_cpu(virtual) is virtual
 
 
 @pytest.mark.parametrize("wrong", ["gpu", "cuda:x", "cpu:1", "", "mps"])

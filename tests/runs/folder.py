@@ -8,7 +8,8 @@ from typing import Any
 
 from safetensors.numpy import load
 
-from fedlgd.core.types import Params, RoundRecord
+from fedlgd.core.records import RoundRecord
+from fedlgd.core.types import Params
 from fedlgd.data.federation import Federation
 from fedlgd.data.registry import DataChoice
 from fedlgd.engines.loop import Plan

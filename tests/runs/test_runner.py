@@ -13,8 +13,8 @@ import torch
 import fedlgd
 from fedlgd.core.errors import FedlgdError, RunError
 from fedlgd.core.net import Net
+from fedlgd.core.records import RoundRecord
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import RoundRecord
 from fedlgd.data.federation import Federation, from_arrays
 from fedlgd.data.registry import DataChoice
 from fedlgd.distill import distribution

@@ -19,7 +19,7 @@ from fedlgd.cli.checking import progress
 from fedlgd.cli.display import Display
 from fedlgd.cli.foretelling import estimated, foretell, tell
 from fedlgd.core.device import Place
-from fedlgd.core.types import RoundRecord
+from fedlgd.core.records import RoundRecord
 from fedlgd.data.federation import Federation
 from fedlgd.engines.choice import Engine, choose
 from fedlgd.report.page import write_report

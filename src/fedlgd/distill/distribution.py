@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedlgd.core.device import home, there
+from fedlgd.core.device import to_cpu, to_device
 from fedlgd.core.errors import SettingError, check
 from fedlgd.core.losses import class_means, mean_gap
 from fedlgd.core.meter import phase, track
@@ -95,12 +95,12 @@ def distil(site: Site, net: Net, how: Distil, rng: Stream) -> VirtualSet:
     classes = present_classes(site.train, net.classes, how.per_class, site.name)
 
     def compute() -> Tensor:
-        images, labels = there(
+        images, labels = to_device(
             (_start(site.train, classes, net.shape, how, rng), labels_for(classes, how.per_class))
         )
-        return home(match(images, labels, site.train, net, lambda step: net.init(rng.at("net", step)), how, rng))
+        return to_cpu(match(images, labels, site.train, net, lambda step: net.init(rng.at("net", step)), how, rng))
 
-    images, labels = there((recall(key, compute), labels_for(classes, how.per_class)))
+    images, labels = to_device((recall(key, compute), labels_for(classes, how.per_class)))
     return VirtualSet(images=images, labels=labels, origin=site.name, round=-1)
 
 

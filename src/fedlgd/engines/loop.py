@@ -8,13 +8,14 @@ from functools import partial
 
 import torch
 
-from fedlgd.core.device import Place, there
+from fedlgd.core.device import Place, to_device
 from fedlgd.core.errors import SettingError
 from fedlgd.core.meter import Meter, charge, metered, phase, track
 from fedlgd.core.net import Net
 from fedlgd.core.pack import nbytes
+from fedlgd.core.records import RoundRecord, Score
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import Broadcast, RoundRecord, Score, ServerState, Update
+from fedlgd.core.types import Broadcast, ServerState, Update
 from fedlgd.data.federation import Federation
 from fedlgd.engines.memory import Enrolment, Memory
 from fedlgd.engines.site import Answer, Sites, Task
@@ -178,7 +179,7 @@ class Server:
         return new, _record(t, chosen, scores, traffic, meter, moved)
 
     def _serve(self, updates: Iterator[Update], state: ServerState) -> ServerState:
-        return self.method.server(state, map(there, updates), self.net, self._root.at("server", state.round))
+        return self.method.server(state, map(to_device, updates), self.net, self._root.at("server", state.round))
 
     def _updates(
         self, state: ServerState, chosen: list[str], traffic: Traffic, moved: set[str]

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from fedlgd.core.types import Hello, RoundRecord, ServerState, SiteState
+from fedlgd.core.records import RoundRecord
+from fedlgd.core.types import Hello, ServerState, SiteState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

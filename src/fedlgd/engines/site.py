@@ -9,8 +9,9 @@ from fedlgd.core.evaluate import score
 from fedlgd.core.meter import metered, phase
 from fedlgd.core.net import Net
 from fedlgd.core.pack import same
+from fedlgd.core.records import Score
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import Broadcast, Hello, Score, SiteState, Update
+from fedlgd.core.types import Broadcast, Hello, SiteState, Update
 from fedlgd.data.federation import Federation
 from fedlgd.methods.protocol import Method
 

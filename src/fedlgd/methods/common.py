@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from fedlgd.core.device import home
+from fedlgd.core.device import to_cpu
 from fedlgd.core.errors import check
 from fedlgd.core.meter import phase
 from fedlgd.core.net import Net
@@ -89,7 +89,7 @@ def _statistics(data: LabelledSet, how: Distil, net: Net) -> Tensor:
     """Per class and channel; a class the site lacks is NaN and drops out of the server's mean."""
     present = data.counts(net.classes).nonzero().flatten().tolist()
     statistics = torch.full((net.classes, 2, net.shape[0]), torch.nan)
-    statistics[present] = home(class_statistics(data, present, how.statistics).float())
+    statistics[present] = to_cpu(class_statistics(data, present, how.statistics).float())
     return statistics
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedlgd.core.device import there
+from fedlgd.core.device import to_device
 from fedlgd.core.errors import check
 from fedlgd.core.losses import class_means
 from fedlgd.core.meter import phase
@@ -33,7 +33,7 @@ def site_prototypes(net: Net, params: Params, data: LabelledSet, chunk: int = 25
     with phase("train"):
         features = torch.cat([net.frozen(params, x).features for x in parts])
     counts = data.counts(net.classes).to(features)
-    means = class_means(features, there(data.y), there(torch.arange(net.classes))).nan_to_num()
+    means = class_means(features, to_device(data.y), to_device(torch.arange(net.classes))).nan_to_num()
     return {"means": means, "counts": counts}
 
 

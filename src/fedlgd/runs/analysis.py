@@ -17,8 +17,9 @@ from torch.nn import functional as F
 from fedlgd.core.errors import RunError
 from fedlgd.core.losses import class_means
 from fedlgd.core.net import Net
+from fedlgd.core.records import RoundRecord
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, Params, RoundRecord, VirtualSet
+from fedlgd.core.types import LabelledSet, Params, VirtualSet
 from fedlgd.data.federation import Federation
 from fedlgd.distill.shift import between
 from fedlgd.engines.memory import Memory

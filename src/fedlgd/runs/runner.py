@@ -14,8 +14,9 @@ from fedlgd import __version__
 from fedlgd.core.device import Place
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.net import Net
+from fedlgd.core.records import RoundRecord
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import Params, RoundRecord, VirtualSet
+from fedlgd.core.types import Params, VirtualSet
 from fedlgd.data.federation import Federation, pooled
 from fedlgd.data.home import data_home
 from fedlgd.data.registry import DataChoice, load

@@ -22,7 +22,8 @@ from typing import Any
 import msgspec
 
 from fedlgd.core.errors import RunError
-from fedlgd.core.types import RoundRecord, ServerState, SiteState, VirtualSet
+from fedlgd.core.records import RoundRecord
+from fedlgd.core.types import ServerState, SiteState, VirtualSet
 from fedlgd.data.federation import Federation
 from fedlgd.engines.memory import Enrolment
 from fedlgd.runs import files

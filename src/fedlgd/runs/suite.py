@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlgd.core.errors import SettingError
-from fedlgd.core.types import RoundRecord
+from fedlgd.core.records import RoundRecord
 from fedlgd.data.federation import Federation
 from fedlgd.engines.choice import Engine
 from fedlgd.methods import registry

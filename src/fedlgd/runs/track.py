@@ -22,7 +22,7 @@ import numpy as np
 from PIL import Image
 
 from fedlgd.core.errors import SettingError
-from fedlgd.core.types import RoundRecord
+from fedlgd.core.records import RoundRecord
 from fedlgd.runs import files
 from fedlgd.runs.config import Config
 from fedlgd.runs.store import read_record, safe_name
