@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from fedlgd.data.registry import SUITES, DataChoice
-from fedlgd.engines.loop import Plan
+from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS, settings_of
 from fedlgd.report.caveats import caveats

@@ -4,6 +4,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from fedlgd.engines.choice import Engine, choose
 from torch import nn
 
 from fedlgd.core import device
@@ -13,7 +14,6 @@ from fedlgd.core.evaluate import score
 from fedlgd.core.net import Net, Output
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Broadcast, VirtualSet
-from fedlgd.engines.choice import Engine, choose
 from fedlgd.engines.loop import loop
 from fedlgd.runs.config import resolve
 from fedlgd.runs.estimate import estimate

@@ -15,8 +15,10 @@ from fedlgd.cli.foretelling import foretell_all
 from fedlgd.cli.pace import time_left
 from fedlgd.cli.running import ACROSS, EngineChoice, both, command_line, prepare, say
 from fedlgd.core.errors import FedlgdError
+from fedlgd.core.files import writing as saving
 from fedlgd.data.federation import Federation
-from fedlgd.engines.choice import Engine
+from fedlgd.engines.loop import Loop
+from fedlgd.engines.registry import Engine
 from fedlgd.nets.registry import build_net
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_report
@@ -24,7 +26,6 @@ from fedlgd.report.read import read_runs
 from fedlgd.report.tables import accuracy_table, cost_table, flops_table, without_sites
 from fedlgd.report.texts import as_text
 from fedlgd.runs.config import Config, parse_assignment
-from fedlgd.runs.files import saving
 from fedlgd.runs.jobs import check_jobs, run_jobs
 from fedlgd.runs.runner import Listener
 from fedlgd.runs.suite import Job, Outcome, budget, matched_steps, parse_entry, plan, run_job
@@ -61,7 +62,7 @@ def compare(
     if not (quiet or json):
         say(f"{len(runs)} runs: {len(entries)} methods x {seeds} seeds on {federation.name}; {budget(steps)}")
     with _stoppable():
-        engine = Engine(place=wanted.place) if jobs > 1 else wanted.engine(federation)
+        engine = Loop(place=wanted.place) if jobs > 1 else wanted.engine(federation)
         if not (quiet or json):
             foretell_all(runs, federation, engine, jobs)
         if jobs > 1:

@@ -14,7 +14,7 @@ from fedlgd.cli.pace import Pace, time_left
 from fedlgd.core.errors import RunError
 from fedlgd.core.meter import listening
 from fedlgd.core.records import RoundRecord
-from fedlgd.runs.track import committed
+from fedlgd.core.records import committed_records as committed
 
 PLAIN_EVERY = 10.0  # seconds between plain lines about one long step
 

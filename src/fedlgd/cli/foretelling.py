@@ -10,14 +10,14 @@ import typer
 from fedlgd.cli.pace import about
 from fedlgd.core.device import Place
 from fedlgd.core.errors import FedlgdError
+from fedlgd.core.records import committed_records as committed
 from fedlgd.data.federation import Federation
-from fedlgd.engines.choice import Engine
+from fedlgd.engines.registry import Engine
 from fedlgd.nets.registry import build_net
+from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config
 from fedlgd.runs.estimate import Estimate, estimate
-from fedlgd.runs.runner import shared_shelf
 from fedlgd.runs.suite import Job
-from fedlgd.runs.track import committed
 
 LONG = 60.0  # seconds worth a word
 
@@ -28,13 +28,13 @@ def estimated(config: Config, folder: Path, federation: Federation, place: Place
     if done >= config.plan.rounds:
         return None
     net = build_net(config.net["name"], federation.shape, len(federation.classes), config.net_settings)
-    return estimate(config, federation, net, None if done < 0 else done, shared_shelf(place), place)
+    return estimate(config, federation, net, None if done < 0 else done, shared_cache(place), place)
 
 
 def foretell(config: Config, folder: Path, federation: Federation, engine: Engine) -> None:
     """A line about a run that takes a minute or more. What is wrong with it, the run itself will say."""
     with suppress(FedlgdError):
-        found, workers = estimated(config, folder, federation, engine.place), engine.hands(federation)
+        found, workers = estimated(config, folder, federation, engine.place), engine.processes(federation)
         if found and found.total(workers) >= LONG:
             typer.echo(about(found.total(workers)), err=True)
 
@@ -42,7 +42,7 @@ def foretell(config: Config, folder: Path, federation: Federation, engine: Engin
 def foretell_all(jobs: Sequence[Job], federation: Federation, engine: Engine, at_once: int) -> None:
     """The same of a comparison, by workers at the sites of one run or by so many runs at once."""
     with suppress(FedlgdError):
-        seconds = all_seconds(jobs, federation, engine.hands(federation), engine.place) / at_once
+        seconds = all_seconds(jobs, federation, engine.processes(federation), engine.place) / at_once
         if seconds >= LONG:
             typer.echo(f"{about(seconds)} in all", err=True)
 

@@ -19,13 +19,12 @@ from fedlgd.cli.checking import progress
 from fedlgd.cli.display import Display
 from fedlgd.cli.foretelling import estimated, foretell, tell
 from fedlgd.core.device import Place
+from fedlgd.core.files import writing as saving
 from fedlgd.core.records import RoundRecord
 from fedlgd.data.federation import Federation
-from fedlgd.engines.choice import Engine, choose
+from fedlgd.engines.registry import Engine, choose
 from fedlgd.report.page import write_report
 from fedlgd.runs.config import Config, parse_assignment, read_toml, resolve
-from fedlgd.runs.files import saving
-from fedlgd.runs.manifest import label
 from fedlgd.runs.runner import Listener, Result, default_folder, execute
 from fedlgd.runs.track import Tracked, Tracking, check_trackers
 
@@ -79,13 +78,13 @@ def run(
     if only_estimate:
         _estimate(config, folder, engine, json)
         return
-    title = f"{label(config.method)} on {config.data.name}, seed {config.plan.seed}"
+    title = f"{config.method.label} on {config.data.name}, seed {config.plan.seed}"
     result = _execute(config, folder, engine, quiet or json, title, track)
     page = _report([folder], folder / "report.html")
     if json:
         typer.echo(jsonlib.dumps(_summary(config, folder, page, result)))
         return
-    _print_table({label(config.method): result})
+    _print_table({config.method.label: result})
     say(f"Report: {page}")
 
 
@@ -95,7 +94,7 @@ def _estimate(config: Config, folder: Path, wanted: EngineChoice, json: bool) ->
     with progress(json):
         federation = config.data.open()
     engine = wanted.engine(federation)
-    tell(estimated(config, folder, federation, engine.place), engine.hands(federation), json)
+    tell(estimated(config, folder, federation, engine.place), engine.processes(federation), json)
 
 
 def demo(out: Path, rounds: int, seed: int, threads: int, json: bool, quiet: bool) -> None:
@@ -103,8 +102,8 @@ def demo(out: Path, rounds: int, seed: int, threads: int, json: bool, quiet: boo
     for name, settings in DEMO_METHODS.items():
         config = resolve({**DEMO, **settings, "rounds": rounds, "seed": seed}, preset="quick")
         if not (quiet or json):
-            say(f"{label(config.method)} on builtin-digits")
-        results[label(config.method)] = result = _execute(
+            say(f"{config.method.label} on builtin-digits")
+        results[config.method.label] = result = _execute(
             config, out / name, EngineChoice(threads=threads), quiet or json
         )
         summaries.append(_summary(config, out / name, out / "report.html", result))
@@ -138,7 +137,7 @@ def _execute(
             Display(config.plan.rounds, quiet, title, folder) as display,
             Tracking(track, Tracked(title, folder, config)) as tracking,
         ):
-            heard = both(_at_first(engine.words(federation), quiet), display.round, tracking)
+            heard = both(_at_first(engine.describe(federation), quiet), display.round, tracking)
             result = execute(config, federation, folder, heard, command_line(), "", engine)
     except KeyboardInterrupt:
         typer.echo(f"\nStopped; the finished rounds are saved in {folder}. To go on: {command_line()}", err=True)
@@ -186,7 +185,7 @@ def command_line() -> str:
 
 def _summary(config: Config, folder: Path, page: Path, result: Result) -> dict[str, Any]:
     return {
-        "method": label(config.method),
+        "method": config.method.label,
         "rounds": config.plan.rounds,
         "accuracy": result.accuracy,
         "mean": statistics.fmean(result.accuracy.values()),

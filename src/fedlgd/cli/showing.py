@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fedlgd.core.errors import FedlgdError
+from fedlgd.core.files import writing as saving
 from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS, build_net, settings_of
 from fedlgd.report.page import write_figures, write_report
 from fedlgd.report.read import ReportError
 from fedlgd.report.watch import run_folders
-from fedlgd.runs.files import saving
 
 
 def methods(json: bool) -> None:

@@ -13,16 +13,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedlgd.cli.checking import chosen_data, progress
+from fedlgd.core.files import writing as saving
 from fedlgd.core.rng import Stream
 from fedlgd.data.federation import Federation
 from fedlgd.data.home import data_home
 from fedlgd.data.registry import SUITES, Suite
 from fedlgd.data.sheet import contact_sheet
 from fedlgd.data.statistics import Statistics, spark, statistics_of
-from fedlgd.distill.shift import Draws, Shift, Space, measure, measure_class, pixels, random_features
 from fedlgd.nets.registry import build_net
 from fedlgd.runs.config import parse_assignment, resolve
-from fedlgd.runs.files import saving
+from fedlgd.runs.shift import Draws, Shift, Space, measure, measure_class, pixels, random_features
 
 WIDTH = 64  # of the untrained ConvNets whose features are compared
 MATRIX = 12  # sites; of more, the terminal shows a summary

@@ -5,15 +5,6 @@ import statistics
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
-from fedlgd.core.errors import DataError, SettingError
-from fedlgd.core.losses import mmd_rbf
-from fedlgd.core.meter import listening
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet
-from fedlgd.distill import shift as module
 from fedlgd.distill.shift import (
     Draws,
     between,
@@ -26,6 +17,15 @@ from fedlgd.distill.shift import (
     random_features,
     width_of,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedlgd.core.errors import DataError, SettingError
+from fedlgd.core.losses import mmd_rbf
+from fedlgd.core.meter import listening
+from fedlgd.core.rng import Stream
+from fedlgd.core.types import LabelledSet
+from fedlgd.distill import shift as module
 from fedlgd.nets.registry import build_net
 from tests.oracle import slow
 from tests.vectors import close, floats, vector
