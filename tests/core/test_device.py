@@ -14,7 +14,6 @@ from fedlgd.core.evaluate import score
 from fedlgd.core.net import Net, Output
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Broadcast, VirtualSet
-from fedlgd.engines.loop import loop
 from fedlgd.runs.config import resolve
 from fedlgd.runs.estimate import estimate
 from fedlgd.runs.runner import execute, shared_shelf
