@@ -20,7 +20,7 @@ from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
-from fedlgd.methods.parts import Part
+from fedlgd.methods.parts import Part, Regularised
 from fedlgd.nets.registry import build_net
 
 SIDE = 8
@@ -134,6 +134,8 @@ def settings(method: Any, values: Mapping[str, Any]) -> Any:
     """A copy of a nest of dataclasses with values set by dotted path."""
     for path, value in values.items():
         first, _, rest = path.partition(".")
+        if isinstance(method, Regularised) and first == method.term.section:
+            first = "term"
         if isinstance(method, Part) and first not in {f.name for f in fields(method)}:
             method = replace(method, method=settings(method.method, {path: value}))
             continue
@@ -192,13 +194,14 @@ class Run:
         rounds: int | None = None,
     ) -> None:
         self.memory = memory or Kept()
+        self.names = list(data.by_name)
         self.records: list[RoundRecord] = []
         self.states: list[ServerState] = []
         self.virtual: list[dict[str, Tensor]] = []
         for record in play(method, data, using or net(classes=len(data.classes)), plan, self.memory):
             self.records.append(record)
             self.states.append(self.memory.server())
-            sites = {name: self.memory.site(name) for name in data.by_name}
+            sites = {name: self.memory.site(name) for name in self.names}
             self.virtual.append({k: s.virtual.images.clone() for k, s in sites.items() if s.virtual})
             if rounds is not None and record.round + 1 == rounds:
                 break

@@ -26,7 +26,6 @@ from fedlgd.methods.fedavg import FedAvg
 from fedlgd.runs.config import Config, resolve
 from tests import tiny
 from tests.contract.battery import (
-    ANCHORS,
     CASES,
     PLAN,
     SIZES,
@@ -82,12 +81,11 @@ def lacking(case: str) -> tuple[tiny.Run, list[tuple[int, int]]]:
 
 def test_the_battery_has_every_method_in_every_guise():
     for name in registry.names():
-        guises = {case for case in CASES if type(CASES[case]) is registry.find(name)}
-        own = {f.name for f in fields(registry.find(name))}
-        if "train_on" in own:
+        guises = {case for case in CASES if CASES[case].name.partition("+")[0] == name}
+        if "train_on" in {f.name for f in fields(registry.find(name))}:
             assert {CASES[case].train_on for case in guises} == {"real", "virtual"}
-        if "anchors" in own:
-            assert any(CASES[case].anchors.per_class for case in guises)
+        if "anchors" in registry.find(name).stackable:
+            assert any(CASES[case].name == f"{name}+anchors" for case in guises)
     assert len(CASES) == len({repr(method) for method in CASES.values()})
 
 
@@ -201,7 +199,7 @@ def test_one_site_is_a_federation(case):
 def test_a_site_that_lacks_a_class_is_no_obstacle(case):
     run, _ = lacking(case)
     assert finite(run.states[-1])
-    assert all(finite(run.memory.site(name)) for name in run.memory._sites)
+    assert all(finite(run.memory.site(name)) for name in run.names)
     assert all(math.isfinite(s.loss) for s in run.records[-1].scores.values())
     assert len(run.records[-1].scores) == 2
 
@@ -277,7 +275,7 @@ def test_no_message_holds_a_training_image_or_the_labels(case):
 def test_virtual_sets_never_leave_their_site_even_if_they_are_real_images(case):
     method = tiny.settings(CASES[case], {"distil.start": "real", "distil.steps": 0})
     other = watch(method, uneven(), replace(PLAN, rounds=2), times=1)
-    if not getattr(method, "pooled", False):
+    if not method.pooled:
         kept = Diary.opened(other.diary.pages[0])
         assert all(leaks([kept.site(name)], uneven()) for name in tiny.NAMES)
     assert leaks(other.watched.messages, uneven()) == []
@@ -415,7 +413,7 @@ def test_a_site_is_scored_with_its_own_model_if_the_method_is_personal_and_else_
 
 
 def test_the_personal_methods_are_those_that_keep_a_model_or_a_part_of_one():
-    personal = {name for name in registry.names() if getattr(registry.find(name), "personal", False)}
+    personal = {name for name in registry.names() if registry.find(name).personal}
     assert personal == {"fedbn", "fedproto-local", "local"}
 
 
@@ -425,7 +423,7 @@ def test_the_personal_methods_are_those_that_keep_a_model_or_a_part_of_one():
 @every_case
 def test_local_steps_are_taken_exactly_whatever_the_number_of_images(case):
     run, fits = lacking(case)
-    sites = len(run.memory._sites)
+    sites = len(run.names)
     assert [taken for _, taken in fits] == [5] * (2 * sites)
     assert len({n for n, _ in fits}) > 1 or sites == 1
 
@@ -464,7 +462,7 @@ def test_a_term_of_weight_zero_is_fedavg_bit_for_bit(name, train_on):
 
 @pytest.mark.parametrize("name", [name for name in OFF if name != "vhl"])
 def test_a_term_of_weight_zero_beside_anchors_is_fedavg_with_anchors_bit_for_bit(name):
-    a = play(quick(name, train_on="virtual", **ANCHORS, **OFF[name]), uneven())
+    a = play(quick(f"{name}+anchors", train_on="virtual", **OFF[name]), uneven())
     b = seen("fedavg-anchored").run
     for mine, theirs in zip(a.states, b.states, strict=True):
         assert tiny.equal(mine.params, theirs.params)
@@ -581,7 +579,8 @@ def test_settings_survive_the_way_through_a_file(case):
     assert _again(config).digest == config.digest
 
 
-NOT_ALONE = {"scaffold": {"local.momentum", "local.weight_decay"}}
+NOT_ALONE = {"scaffold": {"local.momentum", "local.weight_decay"}, "fedlgd": {"pull.loss"}}
+"""Settings that refuse any other value where nothing else changes, or that must name something there is."""
 
 
 @every_method
@@ -682,13 +681,19 @@ def test_every_method_shows_its_formula(name):
     assert FORMULA.search(registry.find(name).__doc__)
 
 
-@every_method
-def test_every_methods_own_settings_are_explained(name):
-    cls = registry.find(name)
-    text = " ".join(part.__doc__ for part in cls.__mro__ if is_dataclass(part))
+def _helps(cls: type, prefix: str = "") -> Iterator[tuple[str, str]]:
     for f in fields(cls):
-        if not is_dataclass(f.default):
-            assert f.name in text
+        if is_dataclass(f.default):
+            yield from _helps(type(f.default), f"{prefix}{f.name}.")
+        else:
+            yield prefix + f.name, f.metadata.get("help", "")
+
+
+@pytest.mark.parametrize("name", [*registry.names(), *(f"fedavg+{stack}" for stack in registry.stacks())])
+def test_every_setting_has_one_line_of_help(name):
+    helps = dict(_helps(registry.recipe(name).settings))
+    assert len(helps) > 10
+    assert {path: text for path, text in helps.items() if not re.fullmatch(r"[A-Z`][^\n]{5,110}\.", text)} == {}
 
 
 # The battery itself: it sees what it is there to see

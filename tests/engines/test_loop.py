@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from fedlgd.core.errors import SettingError
 from fedlgd.core.evaluate import score
 from fedlgd.core.rng import Stream
-from fedlgd.distill.cache import Kept, shelving
-from fedlgd.engines.memory import Ram
+from fedlgd.distill.cache import Cached, caching
 from fedlgd.engines.plan import Plan, sample
 from fedlgd.nets.registry import build_net
 from tests import tiny
@@ -120,7 +119,7 @@ def test_a_run_taken_up_again_is_bit_equal_to_one_that_never_stopped(method):
 def test_a_finished_run_has_nothing_left_to_do():
     data, plan = tiny.federation(), Plan(rounds=2)
     run = tiny.Run(METHODS["fedavg-virtual"], data, plan)
-    assert list(loop(METHODS["fedavg-virtual"], data, tiny.net(), plan, run.memory)) == []
+    assert list(tiny.play(METHODS["fedavg-virtual"], data, tiny.net(), plan, run.memory)) == []
 
 
 class Fails:
@@ -141,7 +140,7 @@ class Fails:
 def test_a_round_that_fails_leaves_nothing_behind():
     data, plan = tiny.federation(), Plan(rounds=4, seed=3)
     whole = tiny.Run(METHODS["fedlgd-paper"], data, plan)
-    method, memory = Fails(METHODS["fedlgd-paper"]), Ram()
+    method, memory = Fails(METHODS["fedlgd-paper"]), tiny.Kept()
     with pytest.raises(RuntimeError, match="cut"):
         tiny.Run(method, data, plan, memory=memory)
     assert memory.server().round == 2
@@ -154,7 +153,7 @@ def test_a_round_that_fails_leaves_nothing_behind():
 
 
 def test_sites_that_enrolled_before_a_failure_do_not_enrol_again():
-    data, plan, memory = tiny.federation(), Plan(rounds=1), Ram()
+    data, plan, memory = tiny.federation(), Plan(rounds=1), tiny.Kept()
     whole = tiny.Run(METHODS["fedlgd-paper"], data, plan)
     enrolled = []
 
@@ -415,16 +414,16 @@ def test_all_work_of_a_site_is_charged_to_training_unless_it_says_otherwise():
 
 
 class Box(dict):
-    """A shelf in memory."""
+    """A cache in memory."""
 
-    def put(self, key: str, kept: Kept) -> None:
-        self[key] = kept
+    def put(self, key: str, item: Cached) -> None:
+        self[key] = item
 
 
-def test_virtual_sets_from_a_shelf_are_charged_as_if_made():
+def test_virtual_sets_from_a_cache_are_charged_as_if_made():
     data, plan, box = tiny.federation(), Plan(rounds=1), Box()
     alone = tiny.Run(METHODS["fedlgd-paper"], data, plan)
-    with shelving(box):
+    with caching(box):
         first = tiny.Run(METHODS["fedavg-virtual"], data, plan)
         assert len(box) == 3
         second = tiny.Run(METHODS["fedlgd-paper"], data, plan)

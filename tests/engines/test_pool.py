@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 import torch
-from fedlgd.engines.choice import Engine, choose
 
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.meter import listening
 from fedlgd.data.federation import Federation
-from fedlgd.engines.memory import Ram
+from fedlgd.engines.loop import Loop
 from fedlgd.engines.plan import Plan
-from fedlgd.engines.pool import AHEAD, Crew, pool
+from fedlgd.engines.pool import Crew, Pool
 from fedlgd.engines.process import usable_cores
+from fedlgd.engines.registry import choose, engine, facts
 from fedlgd.engines.site import Answer, Task
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
@@ -40,14 +40,18 @@ QUICK = {next((c for c in WITNESSES if c in battery.CASES and c.startswith(n)), 
 
 def played(engine: Any, of: Any, data: Federation, plan: Plan = battery.PLAN) -> tuple[Any, Any]:
     """Records without seconds, and the states after every commit as bytes."""
-    net, diary = tiny.net(classes=len(data.classes)), battery.Diary()
+    net, diary = tiny.net(classes=len(data.classes)), battery.Diary(engine.states())
     data = battery.prepared(of, data, net, plan.seed)
-    records = list(engine(of, data, net, plan, diary))
+    records = list(tiny.play(of, data, net, plan, diary, engine))
     return tiny.without_seconds(records), battery.bits(diary.pages)
 
 
-def two(*arguments: Any) -> Iterator[Any]:
-    return pool(*arguments, workers=2)
+TWO = Pool(workers=2)
+
+
+def two(of: Any, plan: Plan, memory: tiny.Kept | None = None) -> Any:
+    """A run over the tiny federation with two workers."""
+    return tiny.play(of, tiny.federation(), tiny.net(), plan, memory or tiny.Kept(TWO.states()), TWO)
 
 
 def children() -> list[Any]:
@@ -59,14 +63,14 @@ def children() -> list[Any]:
 )
 def test_every_method_has_the_bits_of_the_loop(case):
     of, data = battery.CASES[case], battery.uneven()
-    assert played(two, of, data) == played(loop, of, data)
+    assert played(TWO, of, data) == played(Loop(), of, data)
     assert children() == []
 
 
 @pytest.mark.parametrize("workers", [1, 3, 5])
 def test_the_number_of_workers_changes_no_bit(workers):
     of, data = battery.CASES["scaffold-anchored"], battery.uneven()
-    assert played(lambda *a: pool(*a, workers=workers), of, data) == played(loop, of, data)
+    assert played(Pool(workers=workers), of, data) == played(Loop(), of, data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,20 +94,20 @@ class Unhurried(FedAvg):
 def test_the_server_hears_the_sites_in_the_order_of_their_names_whoever_is_first():
     of, data = Unhurried(arrived=[]), tiny.federation()
     plan = Plan(rounds=1)
-    fast = played(lambda *a: pool(*a, workers=3), of, data, plan)
+    fast = played(Pool(workers=3), of, data, plan)
     assert of.arrived == ["ape", "bee", "cat"]
-    assert fast == played(loop, tiny.settings(FedAvg(), {}), data, plan)
+    assert fast == played(Loop(), FedAvg(), data, plan)
 
 
 def test_waiting_for_sites_is_not_charged_to_the_server_and_their_work_is_charged_to_them():
     of = Unhurried(arrived=[])
-    *_, record = pool(of, tiny.federation(), tiny.net(), Plan(rounds=1), Ram(), 2)
+    *_, record = two(of, Plan(rounds=1))
     assert record.seconds["train"] > 0.6
     assert record.seconds["server"] < 0.3
     assert set(record.seconds) == {"train", "server", "evaluate"}
 
 
-def test_few_answers_wait_for_a_slow_one():
+def test_a_slow_site_holds_up_nobody_and_no_task_is_made_before_a_worker_is_free():
     pulled = []
 
     def tasks() -> Iterator[Task]:
@@ -117,18 +121,21 @@ def test_few_answers_wait_for_a_slow_one():
 
     crew = Crew(do, 3)
     answers = crew.work(tasks())
-    assert next(answers).site == "0"
-    assert len(pulled) <= 3 + AHEAD
-    assert [a.site for a in answers] == [str(i) for i in range(1, 60)]
+    first = next(answers)
+    assert first.site != "0"
+    assert len(pulled) <= 4
+    heard = [first.site, *(a.site for a in answers)]
+    assert sorted(heard, key=int) == [str(i) for i in range(60)]
+    assert heard.index("0") > 5
     crew.stop()
 
 
 def test_answers_that_nobody_asks_for_any_more_are_not_taken_for_others():
     crew = Crew(lambda task: Answer(site=task.site), 2)
     asked = crew.work(Task(what="enrol", site=name) for name in "abcdef")
-    assert next(asked).site == "a"
+    assert next(asked).site in "ab"
     asked.close()
-    assert [a.site for a in crew.work(Task(what="enrol", site=name) for name in "xyz")] == ["x", "y", "z"]
+    assert {a.site for a in crew.work(Task(what="enrol", site=name) for name in "xyz")} == {"x", "y", "z"}
     crew.stop()
 
 
@@ -142,7 +149,7 @@ class Impatient(FedAvg):
 
 def test_a_server_that_does_not_listen_to_the_end_gets_the_scores_it_asks_for():
     plan, data = Plan(rounds=2), tiny.federation()
-    records = [played(engine, Impatient(), data, plan)[0] for engine in (loop, two)]
+    records = [played(engine, Impatient(), data, plan)[0] for engine in (Loop(), TWO)]
     assert records[0][-1].scores == records[1][-1].scores
     assert children() == []
 
@@ -152,7 +159,7 @@ def test_progress_of_a_worker_is_heard():
     of = tiny.fedavg(distil__steps=4)
     with (
         listening(lambda *tick: heard.append(tick)),
-        closing(two(of, tiny.federation(), tiny.net(), Plan(), Ram())) as it,
+        closing(two(of, Plan())) as it,
     ):
         next(it)
     assert ("enrol", 3, 3) in heard
@@ -161,7 +168,7 @@ def test_progress_of_a_worker_is_heard():
 
 
 def test_a_run_that_is_left_early_leaves_no_process():
-    rounds = two(tiny.fedavg(), tiny.federation(), tiny.net(), Plan(rounds=3), Ram())
+    rounds = two(tiny.fedavg(), Plan(rounds=3))
     next(rounds)
     assert len(children()) == 2
     rounds.close()
@@ -169,10 +176,10 @@ def test_a_run_that_is_left_early_leaves_no_process():
 
 
 def test_a_finished_run_starts_no_process(monkeypatch):
-    memory, plan = Ram(), Plan(rounds=1)
-    list(loop(tiny.fedavg(), tiny.federation(), tiny.net(), plan, memory))
+    memory, plan = tiny.Kept(), Plan(rounds=1)
+    list(tiny.play(tiny.fedavg(), tiny.federation(), tiny.net(), plan, memory))
     monkeypatch.setattr("fedlgd.engines.pool.Child", None)
-    assert list(two(tiny.fedavg(), tiny.federation(), tiny.net(), plan, memory)) == []
+    assert list(two(tiny.fedavg(), plan, memory)) == []
 
 
 # Failures
@@ -207,7 +214,7 @@ def test_a_worker_that_fails_names_the_site_and_the_finished_rounds_are_kept(how
     monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
     data, of = tiny.federation(), Fails(how=how, at_home=os.getpid())
     with pytest.raises(RunError, match=FAILURES[how]) as raised:
-        execute(config(of), data, tmp_path / "run", engine=Engine(name="pool", workers=2))
+        execute(config(of), data, tmp_path / "run", engine=Pool(workers=2))
     if how != "kill":
         assert "in site" in str(raised.value.__cause__)
     assert children() == []
@@ -231,12 +238,12 @@ def test_a_worker_killed_while_it_waits_is_missed_at_the_next_task():
 def test_a_run_begun_with_one_engine_goes_on_with_the_other(name, engines, tmp_path, monkeypatch):
     monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
     how, data = config(method(name), ratio=0.7), tiny.federation(train=3, test=1)
-    first, second = (Engine(name=engine) for engine in engines)
+    first, second = map(engine, engines)
     monkeypatch.setattr("tests.runs.folder.execute", lambda *a: execute(*a, engine=first))
     run_until(0, how, data, tmp_path / "run")
     assert children() == []
     manifest = json.loads((tmp_path / "run/manifest.json").read_text())
-    assert manifest["engine"] == first.facts(data)
+    assert manifest["engine"] == facts(first, data)
     execute(how, data, tmp_path / "run", engine=second)
     execute(how, data, tmp_path / "straight")
     assert everything(tmp_path / "run") == everything(tmp_path / "straight")
@@ -248,14 +255,14 @@ LONG = {"local.epochs": 3}
 DRIVER = """
 import sys
 from pathlib import Path
-from fedlgd.engines.choice import Engine
+from fedlgd.engines.pool import Pool
 from fedlgd.runs.runner import execute
 from tests import tiny
 from tests.engines.test_pool import LONG
 from tests.runs.folder import config, method
 
 how = config(method("fedavg", **LONG), rounds=2000, evaluate_every=2000)
-execute(how, tiny.federation(), Path(sys.argv[1]), engine=Engine(name="pool", workers=2))
+execute(how, tiny.federation(), Path(sys.argv[1]), engine=Pool(workers=2))
 """
 
 
@@ -325,30 +332,30 @@ def test_a_run_that_is_stopped_or_killed_takes_its_workers_along_and_goes_on_lat
 
 def test_by_default_the_pool_works_where_it_helps(monkeypatch):
     many, one = tiny.federation(), tiny.federation(names=("ape",))
-    monkeypatch.setattr("fedlgd.engines.choice.usable_cores", lambda: 2)
-    assert choose(None, 0, many, threads=1) == Engine(name="pool")
+    monkeypatch.setattr("fedlgd.engines.registry.usable_cores", lambda: 2)
+    assert choose(None, 0, many, threads=1) == Pool()
     assert choose(None, 0, one, threads=1).name == "loop"
     assert choose(None, 0, many, threads=2).name == "loop"
     assert choose("loop", 0, many, threads=1).name == "loop"
-    monkeypatch.setattr("fedlgd.engines.choice.usable_cores", lambda: 1)
+    monkeypatch.setattr("fedlgd.engines.registry.usable_cores", lambda: 1)
     assert choose(None, 0, many, threads=1).name == "loop"
-    assert choose(None, 3, many, threads=1) == Engine(name="pool", workers=3)
+    assert choose(None, 3, many, threads=1) == Pool(workers=3)
 
 
 def test_there_are_as_many_workers_as_cores_and_no_more_than_sites(monkeypatch):
     data = tiny.federation()
-    assert Engine(name="pool", workers=2).hands(data) == 2
-    assert Engine(name="pool", workers=9).hands(data) == 3
-    assert Engine(name="pool").hands(data) == min(usable_cores(), 3)
-    assert Engine().hands(data) == 1
+    assert Pool(workers=2).processes(data) == 2
+    assert Pool(workers=9).processes(data) == 3
+    assert Pool().processes(data) == min(usable_cores(), 3)
+    assert Loop().processes(data) == 1
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Engine(name="lop"), "engine is lop; use loop or pool"),
-        (lambda: Engine(name="pool", workers=-1), "workers is -1"),
-        (lambda: Engine(workers=2), "workers is 2, but engine loop has none"),
+        (lambda: engine("lop"), "engine is 'lop'; use loop or pool; did you mean 'loop'"),
+        (lambda: engine("pool", workers=-1), "workers is -1"),
+        (lambda: engine(workers=2), "workers is 2, but engine loop has none"),
         (
             lambda: choose("pool", 0, tiny.federation(), threads=2),
             "threads is 2, but a worker of engine pool has one",
@@ -364,7 +371,7 @@ def test_where_processes_cannot_be_forked_the_loop_works_and_the_pool_says_why(m
     monkeypatch.setattr(sys, "platform", "darwin")
     assert choose(None, 0, tiny.federation(), threads=1).name == "loop"
     with pytest.raises(SettingError, match="need Linux, this is darwin; use --engine loop"):
-        Engine(name="pool")
+        engine("pool")
 
 
 def test_from_python_the_pool_runs_a_method_of_ones_own_and_leaves_the_threads_as_they_were(tmp_path):

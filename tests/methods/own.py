@@ -1,10 +1,16 @@
-"""Nets whose loss has a closed form, so that a round of local training can be followed by hand."""
+"""Nets whose loss has a closed form, and regularisers of a user's own."""
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from fedlgd.core.net import Net
+from fedlgd.core.settings import setting
+from fedlgd.core.tree import only, sqnorm
 from fedlgd.core.types import LabelledSet, Site
+from fedlgd.methods.objective import Embedded
+from fedlgd.methods.regularisers import Pull, Regulariser, contrastive
 from fedlgd.nets.registry import build_net
 
 
@@ -24,6 +30,20 @@ class Quadratic(nn.Module):
         q = 1 + 0.5 * (a * (self.w - b).square()).sum(1)
         s = torch.expm1(q).log()
         return features, torch.stack([torch.zeros_like(s), s], dim=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Heavy(Regulariser):
+    """weight * sum w^2"""
+
+    weight: float = setting(1.0, "How heavy weights are.", least=0)
+
+    def term(self, msg, state, net):
+        return lambda w, _: self.weight * sqnorm(only(w, net.trainable))
+
+
+def half_contrastive(z: Embedded, pull: Pull) -> Tensor:
+    return contrastive(z, pull) / 2
 
 
 def quadratic_net(dimensions: int) -> Net:

@@ -10,22 +10,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedlgd.core.errors import SettingError
+from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import Hello, LabelledSet, ServerState, Update, VirtualSet
-from fedlgd.methods.anchors import (
-    Anchors,
-    Pull,
-    Selected,
-    _pull,
-    anchored,
-    move_anchors,
-    needed_in,
-    noting,
-    send_anchors,
-    start_anchors,
-)
+from fedlgd.core.train import Local
+from fedlgd.core.types import Hello, LabelledSet, Params, ServerState, Update, VirtualSet
+from fedlgd.methods.anchors import Anchors, Selected, noted, stale_anchors, start_anchors
+from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
-from fedlgd.methods.objective import Joined
+from fedlgd.methods.objective import Embedded, Joined, pulled
+from fedlgd.methods.parts import Anchored
+from fedlgd.methods.regularisers import Pull
 from fedlgd.nets.registry import build_net
 from fedlgd.runs.config import configure
 from tests import tiny
@@ -33,6 +27,10 @@ from tests.oracle import slow
 from tests.vectors import close, floats, vector
 
 SCHEDULE = vector("schedule")
+
+
+def _pull(pull: Pull, features: Tensor, labels: Tensor, batch: Tensor, local: int) -> Tensor:
+    return replace(pull, weight=1.0)(Embedded(features, labels, local, batch))
 
 
 def _rounds(selected: Selected) -> list[int]:
@@ -118,7 +116,7 @@ def test_objective_is_cross_entropy_plus_lambda_times_the_pull(repeat, order):
     pull = Pull(weight=10.0, temperature=MIXED["temperature"], repeat=repeat)
     sets = [LabelledSet(x.view(-1, 1, 1, 3), y) for x, y in ((local, local_y), (anchors, anchors_y))]
     index = torch.tensor(order)
-    got = anchored(net, *sets, pull)(params, index)
+    got = pulled(net, *sets, pull)(params, index)
     x, y = torch.cat([local, anchors])[index], torch.cat([local_y, anchors_y])[index]
     logits = x @ params["head.weight"].T + params["head.bias"]
     ce = -logits.log_softmax(1)[torch.arange(4), y].mean()
@@ -150,7 +148,7 @@ def test_a_batch_of_anchors_alone_is_finite(loss):
     net = tiny.net()
     local, anchors = tiny.labelled(net, 2, 1), tiny.labelled(net, 2, 2)
     leaves = {k: v.requires_grad_() for k, v in tiny.params(net).items()}
-    value = anchored(net, local, anchors, Pull(loss=loss))(leaves, torch.tensor([7, 9]))
+    value = pulled(net, local, anchors, Pull(loss=loss))(leaves, torch.tensor([7, 9]))
     assert torch.isfinite(value)
     for gradient in torch.autograd.grad(value, list(leaves.values()), materialize_grads=True):
         assert torch.isfinite(gradient).all()
@@ -227,20 +225,20 @@ def _anchors(version: int, net=None) -> VirtualSet:
 )
 def test_anchors_are_sent_when_needed_and_stale(held, needed, sent):
     state = ServerState(params={}, anchors=_anchors(5), held=held)
-    assert (send_anchors(state, "ape", needed) is state.anchors) == sent
+    assert (stale_anchors(state, "ape", needed) is state.anchors) == sent
 
 
 def test_the_first_version_is_stale_for_everybody_once():
     state = ServerState(params={}, anchors=_anchors(-1))
-    assert send_anchors(state, "ape", True) is state.anchors
-    assert send_anchors(replace(state, held={"ape": -1}), "ape", True) is None
-    assert send_anchors(ServerState(params={}), "ape", True) is None
+    assert stale_anchors(state, "ape") is state.anchors
+    assert stale_anchors(replace(state, held={"ape": -1}), "ape", True) is None
+    assert stale_anchors(ServerState(params={}), "ape", True) is None
 
 
-def test_noting_passes_updates_on_one_at_a_time():
+def test_updates_are_noted_one_at_a_time():
     held = {"old": 1}
     sent = [Update(site=name, params={}, weight=1.0) for name in ("ape", "bee")]
-    passing = noting(iter(sent), held, 7)
+    passing = noted(iter(sent), held, _anchors(7))
     assert next(passing) is sent[0]
     assert "bee" not in held
     assert list(passing) == sent[1:]
@@ -252,12 +250,23 @@ HOW = Anchors(
 )
 
 
+def _moved(how: Anchors, state: ServerState, new: Params, lr: float, net: Net) -> VirtualSet:
+    """After a round in which one site sent the model `new`; FedLGD and a stacked method move them alike."""
+    sent = [Update(site="ape", params=new, weight=1.0)]
+    rng, local = Stream(0), Local(lr=lr)
+    own = FedLGD(local=local, anchors=how).server(state, sent, net, rng)
+    stacked = Anchored(method=FedAvg(local=local), anchors=how).server(state, sent, net, rng)
+    assert torch.equal(own.anchors.images, stacked.anchors.images)
+    assert own.anchors.round == stacked.anchors.round
+    return stacked.anchors
+
+
 def test_anchors_move_under_the_old_model_towards_where_the_average_went():
     net = tiny.net()
     old, new = tiny.double(tiny.params(net, 0)), tiny.double(tiny.params(net, 1))
     anchors = replace(_anchors(0, net), images=_anchors(0, net).images.double())
     state = ServerState(params=old, anchors=anchors, round=5)
-    moved = move_anchors(HOW, state, new, 0.01, net)
+    moved = _moved(HOW, state, new, 0.01, net)
     target = {k: (v - new[k]) / 0.01 for k, v in old.items()}
     wanted, _ = slow.gm_steps(net, old, anchors.images, anchors.labels, target, 3, 0.5, 0.5)
     torch.testing.assert_close(moved.images, wanted, rtol=1e-7, atol=1e-9)
@@ -269,7 +278,7 @@ def test_anchors_move_under_the_old_model_towards_where_the_average_went():
 def test_anchors_stay_in_other_rounds_and_without_steps(t, steps):
     net = tiny.net()
     state = ServerState(params=tiny.params(net), anchors=_anchors(-1), round=t)
-    assert move_anchors(replace(HOW, steps=steps), state, tiny.params(net, 1), 0.01, net) is state.anchors
+    assert _moved(replace(HOW, steps=steps), state, tiny.params(net, 1), 0.01, net) is state.anchors
 
 
 def test_joined_sets_keep_local_images_first():
@@ -294,7 +303,7 @@ def test_joined_sets_scale_bytes_and_leave_network_input_alone():
 
 @pytest.mark.parametrize("in_loss", ["unselected", "always", "never"])
 def test_no_anchors_are_needed_never(in_loss):
-    assert not any(needed_in(Anchors(per_class=0, in_loss=in_loss), Pull(), t) for t in range(60))
+    assert not any(Anchors(per_class=0, in_loss=in_loss).needed_in(t, Pull()) for t in range(60))
 
 
 def test_rounds_in_which_anchors_are_needed():
@@ -308,7 +317,7 @@ def test_rounds_in_which_anchors_are_needed():
         ("always", 0.0, always),
         ("always", 1.0, always),
     ):
-        got = [t for t in always if needed_in(replace(how, in_loss=in_loss), Pull(weight=weight), t)]
+        got = [t for t in always if replace(how, in_loss=in_loss).needed_in(t, Pull(weight=weight))]
         assert got == wanted
 
 

@@ -12,7 +12,7 @@ from fedlgd.core.train import Local, sgd
 from fedlgd.core.types import Broadcast, Params, ServerState, SiteState, Update
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fednova import FedNova, local_work
-from fedlgd.methods.fedprox import proximal
+from fedlgd.methods.regularisers import proximal
 from fedlgd.nets.registry import build_net
 from tests import tiny
 from tests.methods.own import quadratic_net, quadratic_site

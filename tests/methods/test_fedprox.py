@@ -9,7 +9,8 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, sgd
 from fedlgd.core.types import Broadcast, SiteState
 from fedlgd.methods.fedavg import FedAvg
-from fedlgd.methods.fedprox import FedProx, proximal
+from fedlgd.methods.fedprox import FedProx
+from fedlgd.methods.regularisers import proximal
 from fedlgd.nets.registry import build_net
 from tests import tiny
 from tests.methods.own import quadratic_net, quadratic_site

@@ -1,15 +1,18 @@
 """Anchors on top of other methods, the control with noise images, and budgets of equal steps."""
 
+from typing import Any
+
 import pytest
 import torch
 
+from fedlgd.core.errors import SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, batches
 from fedlgd.core.types import Broadcast, SiteState, VirtualSet
 from fedlgd.engines.plan import Plan
 from fedlgd.methods import common, registry
-from fedlgd.methods.anchors import anchored as objective
-from fedlgd.runs.manifest import label
+from fedlgd.methods.objective import pulled as objective
+from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.suite import matched_steps
 from tests import tiny
 from tests.contract.battery import Watched, uneven
@@ -34,11 +37,7 @@ STRONG = {
     "moon": {"mu": 5.0},
     "scaffold": {},
 }
-AVERAGING = [
-    name
-    for name in registry.names()
-    if issubclass(registry.find(name), common.Averaging) and name not in ("fedavg", "fedlgd")
-]
+AVERAGING = [name for name in registry.names() if "anchors" in registry.find(name).stackable and name != "fedavg"]
 every_averaging = pytest.mark.parametrize("name", AVERAGING)
 
 
@@ -46,7 +45,8 @@ def _tiny(name: str, *more: dict, **values):
     own = tiny.SETTINGS | {"distil.steps": 1, "train_on": "virtual"}
     for part in more:
         own |= part
-    return tiny.settings(registry.find(name)(), own | {k.replace("__", "."): v for k, v in values.items()})
+    stacked = f"{name}+anchors" if "anchors.per_class" in own else name
+    return tiny.settings(tiny.stacked(stacked), own | {k.replace("__", "."): v for k, v in values.items()})
 
 
 def _run(method, plan: Plan = PLAN, data=None) -> tiny.Run:
@@ -165,6 +165,98 @@ def test_fedavg_with_anchors_is_fedlgd_without_refinement_bit_for_bit(more):
     assert not tiny.equal(c.states[-1].params, b.states[-1].params)
 
 
+# Refinement and regularisers on top of a method
+
+REFINE = {"refine.steps": 2, "refine.selected.every": 2, "refine.selected.count": 2}
+
+
+def _stacked(name: str, values: dict) -> Any:
+    own = tiny.SETTINGS | {"distil.steps": 1} | values
+    return tiny.settings(tiny.stacked(name), own)
+
+
+def _same(a: tiny.Run, b: tiny.Run) -> bool:
+    states = zip(a.states, b.states, strict=True)
+    sets = all(torch.equal(a.virtual[-1][n], b.virtual[-1][n]) for n in a.virtual[-1])
+    return sets and all(tiny.equal(x.params, y.params) for x, y in states)
+
+
+@pytest.mark.parametrize("order", ["anchors+refine", "refine+anchors"])
+def test_fedavg_with_anchors_and_refinement_is_fedlgd_bit_for_bit(order):
+    a = _run(_stacked(f"fedavg+{order}", ANCHORS | REFINE | {"train_on": "virtual"}))
+    b = _run(_stacked("fedlgd", ANCHORS | REFINE))
+    assert _same(a, b)
+    assert tiny.without_seconds(a.records) == tiny.without_seconds(b.records)
+
+
+@pytest.mark.parametrize("name", [n for n in registry.names() if "refine" in registry.find(n).stackable])
+def test_refinement_moves_virtual_sets_of_other_methods_in_selected_rounds(name):
+    run = _run(_stacked(f"{name}+refine", REFINE | {"train_on": "virtual"}), Plan(rounds=3, evaluate_every=3))
+    moved = [
+        any(not torch.equal(before[n], after[n]) for n in before)
+        for before, after in zip(run.virtual[:-1], run.virtual[1:], strict=True)
+    ]
+    assert moved == [True, False, True]
+    assert [record.flags for record in run.records[1:]] == [("virtual",), (), ("virtual",)]
+
+
+@pytest.mark.parametrize("train_on", ["real", "virtual"])
+def test_fedavg_with_a_proximal_term_is_fedprox_bit_for_bit(train_on):
+    data = uneven()
+    a = _run(_stacked("fedavg+proximal", {"proximal.mu": 0.5, "train_on": train_on}), data=data)
+    b = _run(_stacked("fedprox", {"mu": 0.5, "train_on": train_on}), data=data)
+    assert _same(a, b)
+    off = _run(_stacked("fedavg+proximal", {"proximal.mu": 0.0, "train_on": train_on}), data=data)
+    assert _same(off, _run(_stacked("fedavg", {"train_on": train_on}), data=data))
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_method_can_be_given_a_regulariser(name):
+    """One that holds every weight at its place: the model moves less."""
+    values = {"train_on": "real"} if name != "fedlgd" else {}
+    runs = [
+        _run(method, Plan(rounds=2, evaluate_every=2), uneven(("bee",)))
+        for method in (_stacked(f"{name}+tests.methods.own:Heavy", values), _stacked(name, values))
+    ]
+    models = [run.memory.site("bee").trees.get("model") or run.states[-1].params for run in runs]
+    heavy, light = (sum(float(v.abs().sum()) for v in model.values()) for model in models)
+    assert heavy < light
+
+
+def test_a_regulariser_of_ones_own_has_a_section_named_after_it():
+    method = resolve({"method": "fedlgd+tests.methods.own:Heavy"}, {"heavy.weight": 3.0}).method
+    assert method.term.weight == 3.0
+    assert method.label == "FedLGD + heavy"
+    assert resolve(Config(method=method).plain()).method == method
+    with pytest.raises(SettingError, match=r"heavy\.weight is -1.0; use 0 or more"):
+        resolve({"method": "fedlgd+tests.methods.own:Heavy"}, {"heavy.weight": -1.0})
+
+
+def test_a_pull_of_ones_own_takes_the_place_of_the_contrastive_one():
+    own = {"pull.loss": "tests.methods.own:half_contrastive", "pull.weight": 2.0}
+    a, b = _run(_stacked("fedlgd", ANCHORS | REFINE | own)), _run(_stacked("fedlgd", ANCHORS | REFINE))
+    for x, y in zip(a.states, b.states, strict=True):
+        for name, value in x.params.items():
+            torch.testing.assert_close(value, y.params[name])
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ("fedlgd+anchors", "anchors cannot be stacked on fedlgd; it takes: regulariser"),
+        ("fedbn+refine", "refine cannot be stacked on fedbn"),
+        ("vhl+anchors", "anchors cannot be stacked on vhl; it takes: refine, regulariser"),
+        ("fedavg+anchors+anchors", r"anchors cannot be stacked on fedavg\+anchors"),
+        ("fedavg+anchor", "nothing called 'anchor' can be stacked on a method; did you mean 'anchors'"),
+        ("fedavg+tests.methods.own:Quadratic", "is no fedlgd.methods.regularisers.Regulariser"),
+        ("fedavg+nowhere:Term", "cannot import regulariser 'nowhere:Term'"),
+    ],
+)
+def test_what_cannot_be_stacked_says_why(spec, why):
+    with pytest.raises(SettingError, match=why):
+        resolve({"method": spec})
+
+
 # The control: as many images in the loss, but noise that never learns and never pulls
 
 
@@ -191,7 +283,7 @@ def test_noise_images_are_in_every_epoch_and_never_move(name, fits):
     assert all(not record.flags for record in run.records[1:])
     down = [record.bytes_down for record in run.records[1:]]
     assert down[0] > down[1] or name == "fedproto-avg"
-    assert label(_tiny(name, NOISE)) != label(_tiny(name)) != label(_tiny(name, ANCHORS))
+    assert _tiny(name, NOISE).label != _tiny(name).label != _tiny(name, ANCHORS).label
 
 
 @pytest.mark.parametrize("name", [name for name in AVERAGING if name != "fednova"])

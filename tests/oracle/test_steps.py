@@ -15,7 +15,9 @@ from fedlgd.distill import augment
 from fedlgd.distill.distribution import Distil, image_gradient, match, real_means
 from fedlgd.distill.gradient import image_gradient as gm_gradient
 from fedlgd.distill.gradient import match_gradient, matched_names
-from fedlgd.methods.anchors import Anchors, Pull, anchored
+from fedlgd.methods.anchors import Anchors
+from fedlgd.methods.objective import pulled
+from fedlgd.methods.regularisers import Pull
 from tests import tiny
 from tests.oracle import slow
 
@@ -109,7 +111,7 @@ def test_regularised_loss_and_gradient(index, repeat):
     chosen = torch.tensor(index)
     leaves = {k: v.clone().requires_grad_() for k, v in params.items()}
     pull = Pull(weight=2.5, temperature=0.2, repeat=repeat)
-    got = anchored(net, local, anchors, pull)(leaves, chosen)
+    got = pulled(net, local, anchors, pull)(leaves, chosen)
     wanted = slow.regularised(net, leaves, local, anchors, chosen, 2.5, 0.2, repeat)
     assert got.item() == pytest.approx(wanted.item(), rel=1e-10)
     every = list(leaves.values())
@@ -124,7 +126,7 @@ def test_a_regularised_epoch(repeat):
     anchors = tiny.labelled(net, 2, 8, torch.float64)
     how, rng = Local(batch=5, lr=0.05), Stream(4)
     pull = Pull(weight=0.5, temperature=0.2, repeat=repeat)
-    got = sgd(net, params, 12, anchored(net, local, anchors, pull), how, rng).params
+    got = sgd(net, params, 12, pulled(net, local, anchors, pull), how, rng).params
     leaves = {k: v.clone().requires_grad_() for k, v in params.items()}
     optimiser = torch.optim.SGD(leaves.values(), lr=0.05)
     for index in batches(12, how, rng.generator("shuffle")):

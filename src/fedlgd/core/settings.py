@@ -3,7 +3,8 @@
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, TypeVar
+from functools import cache
+from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from fedlgd.core.errors import SettingError
 
@@ -32,8 +33,19 @@ class Settings:
     section: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
+        words = _words(type(self))
         for f in fields(self):
-            check_bounds(f"{self.section}.{f.name}".lstrip("."), getattr(self, f.name), f.metadata)
+            path, value = f"{self.section}.{f.name}".lstrip("."), getattr(self, f.name)
+            check_bounds(path, value, f.metadata)
+            if f.name in words and value not in words[f.name]:
+                raise SettingError(f"{path} is {value!r}; use {' or '.join(map(repr, words[f.name]))}")
+
+
+@cache
+def _words(cls: type) -> dict[str, tuple[str, ...]]:
+    """The words that each field which is a choice of words may be."""
+    hints = get_type_hints(cls).items()
+    return {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}
 
 
 TESTS: dict[str, tuple[Callable[[Any, float], bool], str]] = {

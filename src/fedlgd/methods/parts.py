@@ -17,7 +17,7 @@ from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteS
 from fedlgd.distill.distribution import refine
 from fedlgd.distill.gradient import match_gradient, pseudo_gradient
 from fedlgd.methods.anchors import Anchors, beside, noted, stale_anchors, start_anchors, uploaded_statistics
-from fedlgd.methods.common import Training, fit
+from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Term
 from fedlgd.methods.protocol import Cost, Fit, Method
 from fedlgd.methods.refine import Refine
@@ -45,13 +45,14 @@ class Part(Method):
         if isinstance(method, Part):
             inner = Part.stackable(method.method)
             return tuple(kind for kind in inner if kind != method.kind or kind == "regulariser")
-        return getattr(method, "stackable", ("regulariser",))
+        kinds: tuple[str, ...] = getattr(method, "stackable", ("regulariser",))
+        return kinds
 
-    @property
-    def base(self) -> Training:
-        """The method below everything that is stacked on it."""
-        inner: Any = self.method
-        return inner.base if isinstance(inner, Part) else inner
+    def __getattr__(self, name: str) -> Any:
+        """The settings of the inner method are the part's too: `local`, `distil`, `train_on`, `mu`."""
+        if name.startswith("_") or name == "method":
+            raise AttributeError(name)
+        return getattr(self.method, name)
 
     @property
     def sections(self) -> dict[str, Settings]:
@@ -132,7 +133,7 @@ class Anchored(Part):
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         state, hello = self.method.enrol(site, net, rng)
-        statistics = uploaded_statistics(self.anchors, site, self.base.distil.statistics, net)
+        statistics = uploaded_statistics(self.anchors, site, self.distil.statistics, net)
         return state, replace(hello, statistics=statistics)
 
     def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
@@ -156,7 +157,7 @@ class Anchored(Part):
         sent = anchors if self.anchors.needed_in(t, self.pull) else None
         after = self.method.server(state, noted(updates, held, sent), net, rng)
         if anchors and self.anchors.move_in(t):
-            target = pseudo_gradient(state.params, after.params, self.base.local.lr)
+            target = pseudo_gradient(state.params, after.params, self.local.lr)
             anchors, _ = match_gradient(anchors, net, state.params, target, self.anchors, t)
         return replace(after, anchors=anchors, held=held)
 
@@ -181,7 +182,7 @@ class Refined(Part):
         self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit
     ) -> tuple[Update, SiteState]:
         if state.virtual and self.refine.move_in(msg.round):
-            how = self.refine.settings(self.base.distil)
+            how = self.refine.settings(self.distil)
             virtual = refine(state.virtual, site.train, net, msg.params, how, msg.round, rng.at("refine"))
             state = replace(state, virtual=virtual)
         return self.method.site(msg, state, site, net, rng, fit)
@@ -190,8 +191,8 @@ class Refined(Part):
         cost = self.method.cost(t, site, classes)
         if cost is None:
             return None
-        trial = replace(self, method=cost.trial, refine=self.refine.shrunk(self.base.distil))
-        return self.refine.added_to(cost, self.base.distil, t)._replace(trial=trial)
+        trial = replace(self, method=cost.trial, refine=self.refine.shrunk(self.distil))
+        return self.refine.added_to(cost, self.distil, t)._replace(trial=trial)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fedlgd.methods.alone import LocalOnly, Pooled
 from torch.nn import functional as F
 
 from fedlgd.core.rng import Stream
@@ -12,6 +11,7 @@ from fedlgd.core.train import batches
 from fedlgd.core.types import Params
 from fedlgd.data.federation import Federation
 from fedlgd.engines.plan import Plan
+from fedlgd.methods.baselines import LocalOnly, Pooled
 from fedlgd.runs.config import Config
 from fedlgd.runs.runner import Result, execute
 from tests import tiny
