@@ -33,7 +33,7 @@ class Settings:
     section: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        words = _words(type(self))
+        words = _words(type(self))  # type: ignore[arg-type]
         for f in fields(self):
             path, value = f"{self.section}.{f.name}".lstrip("."), getattr(self, f.name)
             check_bounds(path, value, f.metadata)
@@ -42,7 +42,7 @@ class Settings:
 
 
 @cache
-def _words(cls: type) -> dict[str, tuple[str, ...]]:
+def _words(cls: Any) -> dict[str, tuple[str, ...]]:
     """The words that each field which is a choice of words may be."""
     hints = get_type_hints(cls).items()
     return {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}

@@ -7,8 +7,8 @@ It moves the anchors so that  g = grad_theta CE(anchors; theta_t)  matches G in 
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Literal, NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch import Tensor
 from fedlgd.core import meter
 from fedlgd.core.losses import cross_entropy
 from fedlgd.core.net import Net
+from fedlgd.core.settings import Settings, setting
 from fedlgd.core.tree import scale, sub
 from fedlgd.core.types import Params, VirtualSet
 
@@ -63,19 +64,19 @@ def image_gradient(
     return gradient, dist.item()
 
 
-class Matching(Protocol):
-    """How far and by which way anchors move. `exact`: `steps` of SGD. `target`: L-BFGS until rows agree."""
+@dataclass(frozen=True, kw_only=True)
+class Matching(Settings):
+    """How far and by which way anchors move.
 
-    @property
-    def plan(self) -> Literal["target", "exact"]: ...
-    @property
-    def steps(self) -> int: ...
-    @property
-    def lr(self) -> float: ...
-    @property
-    def momentum(self) -> float: ...
-    @property
-    def tolerance(self) -> float: ...
+    Plan `exact` takes `steps` of SGD, as published. Plan `target` goes by L-BFGS until the gradient of every row is
+    within `tolerance` (1 - cosine, mean over rows), no longer improves, or `steps` are done.
+    """
+
+    plan: Literal["target", "exact"] = setting("target", "`exact`, as published, or `target`, by L-BFGS.")
+    tolerance: float = setting(0.02, "Where plan `target` stops; 0: all steps.", least=0)
+    steps: int = setting(50, "Steps of gradient matching; 0: anchors never move.", least=0, most=10_000_000)
+    lr: float = setting(1.0, "Learning rate of the pixels; of the first step in plan `target`.", above=0)
+    momentum: float = setting(0.5, "Momentum of plan `exact`.", least=0, below=1)
 
 
 def match_gradient(

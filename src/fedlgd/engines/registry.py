@@ -1,64 +1,28 @@
 """Engines by name. Which one does the work is no part of a run's configuration: all come to the same bits."""
 
 import sys
-from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Protocol
 
 import torch
 
 from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
-from fedlgd.core.net import Net
 from fedlgd.core.suggest import did_you_mean
 from fedlgd.data.federation import Federation
-from fedlgd.engines.loop import Loop, Rounds
-from fedlgd.engines.memory import Memory, States
-from fedlgd.engines.plan import Plan
+from fedlgd.engines.loop import Loop
 from fedlgd.engines.pool import Pool
 from fedlgd.engines.process import usable_cores
-from fedlgd.methods.protocol import Method
 
+Engine = Loop | Pool
+"""Moves messages between the two halves of a method; `Loop` says what an engine offers."""
 
-class Engine(Protocol):
-    """Moves messages between the two halves of a method."""
-
-    name: ClassVar[str]
-
-    @property
-    def place(self) -> Place: ...
-
-    def run(
-        self, method: Method, federation: Federation, net: Net, plan: Plan, memory: Memory, states: States
-    ) -> Rounds:
-        """Every round that is not committed yet. Close it when it is not read to the end."""
-        ...
-
-    def states(self) -> States:
-        """Where the sites' states are in a run that leaves no folder."""
-        ...
-
-    def threads(self) -> AbstractContextManager[None]:
-        """The number of threads that the server's half has inside."""
-        ...
-
-    def processes(self, federation: Federation) -> int:
-        """Processes that work at sites."""
-        ...
-
-    def describe(self, federation: Federation) -> str:
-        """One line for the terminal."""
-        ...
-
-
-ENGINES: dict[str, type[Any]] = {"loop": Loop, "pool": Pool}
+ENGINES: dict[str, type[Engine]] = {"loop": Loop, "pool": Pool}
 
 
 def engine(name: str = "loop", workers: int = 0, place: Place = Place()) -> Engine:
     """The engine of this name."""
     if name not in ENGINES:
         raise SettingError(f"engine is {name!r}; use {' or '.join(ENGINES)}{did_you_mean(name, ENGINES)}")
-    made: Engine = ENGINES[name](workers=workers, place=place)
-    return made
+    return ENGINES[name](workers=workers, place=place)
 
 
 def choose(name: str | None, workers: int, federation: Federation, threads: int, place: Place = Place()) -> Engine:

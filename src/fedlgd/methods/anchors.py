@@ -12,13 +12,11 @@ import torch
 from torch import Tensor
 
 from fedlgd.core.device import to_cpu
-from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.settings import Settings, setting
-from fedlgd.core.types import Hello, ServerState, Site, Update, VirtualSet
+from fedlgd.core.types import VirtualSet
+from fedlgd.distill.gradient import Matching
 from fedlgd.distill.start import Statistics, class_statistics, from_noise, from_statistics, labels_for
 from fedlgd.methods.common import TRIED, Beside
-from fedlgd.methods.protocol import Cost
+from fedlgd.methods.protocol import Cost, Hello, Net, ServerState, Settings, Site, Stream, Update, setting
 from fedlgd.methods.regularisers import Pull
 
 
@@ -37,12 +35,8 @@ class Selected(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Anchors(Settings):
-    """How the server makes and moves anchors.
-
-    Plan `exact` takes `steps` of SGD, as published. Plan `target` goes by L-BFGS until the gradient of every row is
-    within `tolerance` (1 - cosine, mean over rows), no longer improves, or `steps` are done.
-    """
+class Anchors(Matching):
+    """How the server makes anchors and moves them by gradient matching."""
 
     section: ClassVar[str] = "anchors"
 
@@ -51,11 +45,6 @@ class Anchors(Settings):
         "noise", "Where anchors start: `noise`, or `statistics` averaged over the sites' uploads."
     )
     selected: Selected = Selected()
-    plan: Literal["target", "exact"] = setting("target", "`exact`, as published, or `target`, by L-BFGS.")
-    tolerance: float = setting(0.02, "Where plan `target` stops; 0: all steps.", least=0)
-    steps: int = setting(50, "Steps of gradient matching; 0: anchors never move.", least=0, most=10_000_000)
-    lr: float = setting(1.0, "Learning rate of the pixels; of the first step in plan `target`.", above=0)
-    momentum: float = setting(0.5, "Momentum of plan `exact`.", least=0, below=1)
     in_loss: Literal["unselected", "always", "never"] = setting(
         "unselected", "Rounds in which sites train on anchors: `unselected`, `always` or `never`."
     )

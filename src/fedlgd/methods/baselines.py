@@ -4,11 +4,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
 from fedlgd.methods import common
-from fedlgd.methods.protocol import Fit
+from fedlgd.methods.common import fit
+from fedlgd.methods.protocol import (
+    Broadcast,
+    Fit,
+    Hello,
+    Net,
+    Params,
+    ServerState,
+    Site,
+    SiteState,
+    Stream,
+    Update,
+    Visit,
+)
 from fedlgd.methods.registry import register
 
 
@@ -24,15 +34,12 @@ class LocalOnly(common.Training):
     personal: ClassVar[bool] = True
     stackable: ClassVar[tuple[str, ...]] = ("regulariser",)
 
-    enrol = common.enrol
-    start = common.start
+    enrol, start = common.enrol, common.start
 
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
         return Broadcast(round=state.round, params={})
 
-    def site(
-        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = common.fit
-    ) -> tuple[Update, SiteState]:
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         model = state.trees.get("model") or common.first_model(net, rng)
         trained = fit(self, model, state, site, net, rng)
         sent = replace(common.update(site, state, trained), params={})
@@ -62,12 +69,9 @@ class Pooled(common.Training):
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         return SiteState(), Hello(site=site.name, counts=site.train.counts(net.classes))
 
-    start = common.start
-    broadcast = common.broadcast
+    start, broadcast = common.start, common.broadcast
 
-    def site(
-        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = common.fit
-    ) -> tuple[Update, SiteState]:
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         trained = fit(self, msg.params, state, site, net, rng)
         return common.update(site, state, trained), state
 

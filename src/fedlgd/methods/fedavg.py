@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import Broadcast, Site, SiteState, Update
 from fedlgd.methods import common
-from fedlgd.methods.protocol import Fit
+from fedlgd.methods.common import fit
+from fedlgd.methods.protocol import Broadcast, Fit, Net, Site, SiteState, Stream, Visit
 from fedlgd.methods.registry import register
 
 
@@ -21,14 +19,8 @@ class FedAvg(common.Training):
 
     name: ClassVar[str] = "fedavg"
 
-    enrol = common.enrol
-    start = common.start
-    broadcast = common.broadcast
+    enrol, start, broadcast, server = common.enrol, common.start, common.broadcast, common.average
 
-    def site(
-        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = common.fit
-    ) -> tuple[Update, SiteState]:
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         trained = fit(self, msg.params, state, site, net, rng)
         return common.update(site, state, trained), state
-
-    server = common.average

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
 from fedlgd.core.tree import only
-from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
 from fedlgd.methods import common
-from fedlgd.methods.protocol import Fit
+from fedlgd.methods.common import fit
+from fedlgd.methods.protocol import Broadcast, Fit, Hello, Net, Params, ServerState, Site, SiteState, Stream, Visit
 from fedlgd.methods.registry import register
 
 
@@ -34,9 +32,7 @@ class FedBN(common.Training):
 
     broadcast = common.broadcast
 
-    def site(
-        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = common.fit
-    ) -> tuple[Update, SiteState]:
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         trained = fit(self, {**msg.params, **state.trees["own"]}, state, site, net, rng)
         sent = common.update(site, state, trained)
         shared = only(trained.params, frozenset(msg.params))

@@ -4,14 +4,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.distribution import distil, refine
 from fedlgd.distill.gradient import match_gradient, pseudo_gradient
 from fedlgd.methods.anchors import Anchors, beside, noted, stale_anchors, start_anchors, uploaded_statistics
 from fedlgd.methods.common import PAPER, QUICK, Training, fit, update, weighted_mean
-from fedlgd.methods.protocol import Cost, Fit
+from fedlgd.methods.protocol import (
+    Broadcast,
+    Cost,
+    Fit,
+    Hello,
+    Net,
+    Params,
+    ServerState,
+    Site,
+    SiteState,
+    Stream,
+    Update,
+    Visit,
+)
 from fedlgd.methods.refine import Refine
 from fedlgd.methods.registry import register
 from fedlgd.methods.regularisers import Pull
@@ -70,9 +80,7 @@ class FedLGD(Training):
         needed = self.anchors.needed_in(state.round, self.pull)
         return Broadcast(round=state.round, params=state.params, anchors=stale_anchors(state, site, needed))
 
-    def site(
-        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit
-    ) -> tuple[Update, SiteState]:
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         """Algorithm 1, the site's half."""
         t, virtual, anchors = msg.round, state.virtual, msg.anchors or state.anchors
         if virtual and self.refine.move_in(t):  # V^c moves by Eq. 1 under psi_t

@@ -7,14 +7,23 @@ from typing import ClassVar
 import torch
 
 from fedlgd.core.errors import check
-from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.settings import setting
 from fedlgd.core.train import Local
 from fedlgd.core.tree import Mean, cast, double, only, scale, sub
-from fedlgd.core.types import Broadcast, Params, ServerState, Site, SiteState, Update
 from fedlgd.methods import common
-from fedlgd.methods.protocol import Fit
+from fedlgd.methods.common import fit
+from fedlgd.methods.protocol import (
+    Broadcast,
+    Fit,
+    Net,
+    Params,
+    ServerState,
+    Site,
+    SiteState,
+    Stream,
+    Update,
+    Visit,
+    setting,
+)
 from fedlgd.methods.registry import register
 from fedlgd.methods.regularisers import Proximal
 
@@ -51,13 +60,9 @@ class FedNova(common.Training):
         both = self.mu > 0 and self.local.momentum > 0
         check(not both, "mu", self.mu, f"with local.momentum={self.local.momentum} set; use one of the two")
 
-    enrol = common.enrol
-    start = common.start
-    broadcast = common.broadcast
+    enrol, start, broadcast = common.enrol, common.start, common.broadcast
 
-    def site(
-        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = common.fit
-    ) -> tuple[Update, SiteState]:
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         near = Proximal(mu=self.mu).term(msg, state, net)
         trained = fit(self, msg.params, state, site, net, rng, terms=[near] if near else [])
         work = torch.tensor(local_work(trained.steps, self.local, self.mu), dtype=torch.float64)

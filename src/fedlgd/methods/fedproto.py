@@ -10,13 +10,23 @@ from torch import Tensor
 from fedlgd.core.device import to_device
 from fedlgd.core.losses import class_means
 from fedlgd.core.meter import phase
-from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.settings import setting
-from fedlgd.core.types import Broadcast, LabelledSet, Params, ServerState, Site, SiteState, Update
 from fedlgd.methods import common
+from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Batch, Term
-from fedlgd.methods.protocol import Fit
+from fedlgd.methods.protocol import (
+    Broadcast,
+    Fit,
+    LabelledSet,
+    Net,
+    Params,
+    ServerState,
+    Site,
+    SiteState,
+    Stream,
+    Update,
+    Visit,
+    setting,
+)
 from fedlgd.methods.registry import register
 
 Weigh = Literal["counts", "uniform"]
@@ -97,15 +107,12 @@ class FedProtoLocal(common.Training):
         "counts", "Average prototypes by `counts` of images, or `uniform` as in the original's code."
     )
 
-    enrol = common.enrol
-    start = common.start
+    enrol, start = common.enrol, common.start
 
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
         return Broadcast(round=state.round, params={}, trees=state.trees)
 
-    def site(
-        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = common.fit
-    ) -> tuple[Update, SiteState]:
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         model = state.trees.get("model") or common.first_model(net, rng)
         trained = fit(self, model, state, site, net, rng, terms=_term(msg, self.weight))
         prototypes = site_prototypes(net, trained.params, common.training_set(state, site))
@@ -132,15 +139,12 @@ class FedProtoAvg(common.Training):
         "counts", "Average prototypes by `counts` of images, or `uniform` as in the original's code."
     )
 
-    enrol = common.enrol
-    start = common.start
+    enrol, start = common.enrol, common.start
 
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
         return Broadcast(round=state.round, params=state.params, trees=state.trees)
 
-    def site(
-        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = common.fit
-    ) -> tuple[Update, SiteState]:
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         trained = fit(self, msg.params, state, site, net, rng, terms=_term(msg, self.weight))
         prototypes = site_prototypes(net, trained.params, common.training_set(state, site))
         return replace(common.update(site, state, trained), trees={"prototypes": prototypes}), state

@@ -3,12 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.settings import setting
-from fedlgd.core.types import Broadcast, Site, SiteState, Update
 from fedlgd.methods import common
-from fedlgd.methods.protocol import Fit
+from fedlgd.methods.common import fit
+from fedlgd.methods.protocol import Broadcast, Fit, Net, Site, SiteState, Stream, Visit, setting
 from fedlgd.methods.registry import register
 from fedlgd.methods.regularisers import Proximal
 
@@ -22,15 +19,9 @@ class FedProx(common.Training):
 
     mu: float = setting(0.01, "Weight of the proximal term; 0 is FedAvg.", least=0)
 
-    enrol = common.enrol
-    start = common.start
-    broadcast = common.broadcast
+    enrol, start, broadcast, server = common.enrol, common.start, common.broadcast, common.average
 
-    def site(
-        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = common.fit
-    ) -> tuple[Update, SiteState]:
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         near = Proximal(mu=self.mu).term(msg, state, net)
         trained = fit(self, msg.params, state, site, net, rng, terms=[near] if near else [])
         return common.update(site, state, trained), state
-
-    server = common.average

@@ -7,13 +7,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedlgd.core.net import Net, Output
-from fedlgd.core.rng import Stream
-from fedlgd.core.settings import setting
-from fedlgd.core.types import Broadcast, Params, Site, SiteState, Update
+from fedlgd.core.net import Output
 from fedlgd.methods import common
+from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Batch
-from fedlgd.methods.protocol import Fit
+from fedlgd.methods.protocol import Broadcast, Fit, Net, Params, Site, SiteState, Stream, Visit, setting
 from fedlgd.methods.registry import register
 
 
@@ -64,13 +62,9 @@ class Moon(common.Training):
             return net
         return net.wrapped(lambda body, outputs: Projected(body, net.shape, outputs), "projected")
 
-    enrol = common.enrol
-    start = common.start
-    broadcast = common.broadcast
+    enrol, start, broadcast, server = common.enrol, common.start, common.broadcast, common.average
 
-    def site(
-        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = common.fit
-    ) -> tuple[Update, SiteState]:
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         previous = state.trees.get("previous")
 
         def contrast(w: Params, batch: Batch) -> Tensor:
@@ -82,5 +76,3 @@ class Moon(common.Training):
         terms = [contrast] if previous and self.mu else []
         trained = fit(self, msg.params, state, site, net, rng, terms=terms)
         return common.update(site, state, trained), replace(state, trees={"previous": trained.params})
-
-    server = common.average

@@ -9,17 +9,28 @@ from functools import partial
 from typing import Any, ClassVar
 
 from fedlgd.core.errors import SettingError
-from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.settings import Settings
-from fedlgd.core.train import Trained
-from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.distribution import refine
 from fedlgd.distill.gradient import match_gradient, pseudo_gradient
 from fedlgd.methods.anchors import Anchors, beside, noted, stale_anchors, start_anchors, uploaded_statistics
 from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Term
-from fedlgd.methods.protocol import Cost, Fit, Method
+from fedlgd.methods.protocol import (
+    Broadcast,
+    Cost,
+    Fit,
+    Hello,
+    Method,
+    Net,
+    Params,
+    ServerState,
+    Settings,
+    Site,
+    SiteState,
+    Stream,
+    Trained,
+    Update,
+    Visit,
+)
 from fedlgd.methods.refine import Refine
 from fedlgd.methods.registry import qualified
 from fedlgd.methods.regularisers import Pull, Regulariser
@@ -28,8 +39,8 @@ Presets = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part(Method):
-    """A method with something stacked on it: every function is the inner method's unless a part says otherwise."""
+class Part:
+    """A method with something stacked on it. What a part does not define is the inner method's."""
 
     kind: ClassVar[str]
     method: Method
@@ -49,7 +60,7 @@ class Part(Method):
         return kinds
 
     def __getattr__(self, name: str) -> Any:
-        """The settings of the inner method are the part's too: `local`, `distil`, `train_on`, `mu`."""
+        """Functions and settings of the inner method: `adapt`, `personal`, `local`, `mu`."""
         if name.startswith("_") or name == "method":
             raise AttributeError(name)
         return getattr(self.method, name)
@@ -65,12 +76,8 @@ class Part(Method):
         return self.kind
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         return f"{self.method.name}+{self.stack}"
-
-    @property
-    def personal(self) -> bool:  # type: ignore[override]
-        return self.method.personal
 
     @property
     def label(self) -> str:
@@ -81,32 +88,10 @@ class Part(Method):
     def title(self) -> str:
         return self.stack
 
-    def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
-        return self.method.enrol(site, net, rng)
-
-    def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
-        return self.method.start(params, hellos, net, rng)
-
-    def broadcast(self, state: ServerState, site: str) -> Broadcast:
-        return self.method.broadcast(state, site)
-
-    def site(
-        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit
-    ) -> tuple[Update, SiteState]:
-        return self.method.site(msg, state, site, net, rng, fit)
-
-    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
-        return self.method.server(state, updates, net, rng)
-
-    def adapt(self, net: Net) -> Net:
-        return self.method.adapt(net)
-
-    def model_at(self, params: Params, kept: SiteState) -> Params:
-        return self.method.model_at(params, kept)
-
     def cost(self, t: int, site: Site, classes: int) -> Cost | None:
         cost = self.method.cost(t, site, classes)
-        return cost and cost._replace(trial=replace(self, method=cost.trial))
+        trial: Any = cost and replace(self, method=cost.trial)
+        return cost and cost._replace(trial=trial)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,9 +129,7 @@ class Anchored(Part):
         needed = self.anchors.needed_in(state.round, self.pull)
         return replace(self.method.broadcast(state, site), anchors=stale_anchors(state, site, needed))
 
-    def site(
-        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit
-    ) -> tuple[Update, SiteState]:
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         if msg.anchors:
             state = replace(state, anchors=msg.anchors)
         present = beside(self.anchors, self.pull, state.anchors, msg.round)
@@ -165,7 +148,7 @@ class Anchored(Part):
         cost = self.method.cost(t, site, classes)
         if cost is None:
             return None
-        trial = replace(self, method=cost.trial, anchors=self.anchors.shrunk())
+        trial: Any = replace(self, method=cost.trial, anchors=self.anchors.shrunk())
         return self.anchors.added_to(cost, self.pull, t, classes)._replace(trial=trial)
 
 
@@ -178,9 +161,7 @@ class Refined(Part):
 
     refine: Refine = Refine()
 
-    def site(
-        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit
-    ) -> tuple[Update, SiteState]:
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         if state.virtual and self.refine.move_in(msg.round):
             how = self.refine.settings(self.distil)
             virtual = refine(state.virtual, site.train, net, msg.params, how, msg.round, rng.at("refine"))
@@ -191,7 +172,7 @@ class Refined(Part):
         cost = self.method.cost(t, site, classes)
         if cost is None:
             return None
-        trial = replace(self, method=cost.trial, refine=self.refine.shrunk(self.distil))
+        trial: Any = replace(self, method=cost.trial, refine=self.refine.shrunk(self.distil))
         return self.refine.added_to(cost, self.distil, t)._replace(trial=trial)
 
 
@@ -215,9 +196,7 @@ class Regularised(Part):
     def title(self) -> str:
         return self.term.section
 
-    def site(
-        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit
-    ) -> tuple[Update, SiteState]:
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         extra = self.term.term(msg, state, net)
 
         def regularised(*given: Any, terms: Sequence[Term] = (), **more: Any) -> Trained:

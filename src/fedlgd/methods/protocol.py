@@ -1,16 +1,25 @@
-"""What a method is: hyper-parameters in a frozen dataclass, and five functions."""
+"""What a method is: hyper-parameters in a frozen dataclass, and five functions. And the words to write one."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
+from fedlgd.core.settings import Settings, setting
 from fedlgd.core.train import Local, Trained
-from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
+from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.distribution import Distil
+
+# fmt: off
+__all__ = ["Broadcast", "Cost", "Fit", "Hello", "LabelledSet", "Method", "Net", "Params", "ServerState", "Settings",
+           "Site", "SiteState", "Stream", "Trained", "Update", "Visit", "setting"]
+# fmt: on
 
 Fit = Callable[..., Trained]
 """Local training: `common.fit`, or one that a part made of it by adding terms or anchors."""
+
+Visit = tuple[Update, SiteState]
+"""What comes of a round at a site: what it sends, and what it keeps."""
 
 
 class Cost(NamedTuple):
@@ -55,9 +64,7 @@ class Method(Protocol):
         """Server: what this site needs for round `state.round`."""
         ...
 
-    def site(
-        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = ...
-    ) -> tuple[Update, SiteState]:
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = ...) -> Visit:
         """Site: one round of local work. `fit` trains; what is stacked on a method passes a `fit` of its own."""
         ...
 

@@ -3,10 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from fedlgd.core.settings import Settings, setting
 from fedlgd.distill.distribution import Distil
 from fedlgd.methods.anchors import Selected
-from fedlgd.methods.protocol import Cost
+from fedlgd.methods.protocol import Cost, Settings, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,7 +42,7 @@ class Stack:
     """Something to stack on a method: its sections with their defaults, its presets, and how it wraps."""
 
     sections: Mapping[str, Settings]
-    wrap: Callable[..., Method]
+    wrap: Callable[..., Any]
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 

@@ -8,14 +8,24 @@ import torch
 from torch import Tensor
 
 from fedlgd.core.errors import SettingError
-from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.settings import setting
 from fedlgd.core.tree import Mean, add, dot, only, scale, sub, zeros
-from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
 from fedlgd.methods import common
+from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Batch
-from fedlgd.methods.protocol import Fit
+from fedlgd.methods.protocol import (
+    Broadcast,
+    Fit,
+    Hello,
+    Net,
+    Params,
+    ServerState,
+    Site,
+    SiteState,
+    Stream,
+    Update,
+    Visit,
+    setting,
+)
 from fedlgd.methods.registry import register
 
 
@@ -46,9 +56,7 @@ class Scaffold(common.Training):
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
         return Broadcast(round=state.round, params=state.params, trees={"variate": state.trees["variate"]})
 
-    def site(
-        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = common.fit
-    ) -> tuple[Update, SiteState]:
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         c = msg.trees["variate"]
         mine = state.trees.get("variate") or zeros(c)
         drift = sub(c, mine)

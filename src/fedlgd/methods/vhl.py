@@ -8,26 +8,28 @@ import torch
 from torch import Tensor
 
 from fedlgd.core.losses import cross_entropy, supervised_contrastive
-from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.settings import setting
-from fedlgd.core.types import (
-    Broadcast,
-    Hello,
-    LabelledSet,
-    Params,
-    ServerState,
-    Site,
-    SiteState,
-    Update,
-    VirtualSet,
-)
+from fedlgd.core.types import VirtualSet
 from fedlgd.distill.generate import from_class_noise, from_style
 from fedlgd.distill.start import labels_for
 from fedlgd.methods import common
 from fedlgd.methods.anchors import noted, stale_anchors
+from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Batch, Term
-from fedlgd.methods.protocol import Fit
+from fedlgd.methods.protocol import (
+    Broadcast,
+    Fit,
+    Hello,
+    LabelledSet,
+    Net,
+    Params,
+    ServerState,
+    Site,
+    SiteState,
+    Stream,
+    Update,
+    Visit,
+    setting,
+)
 from fedlgd.methods.registry import register
 
 
@@ -72,9 +74,7 @@ class VHL(common.Training):
         virtual = stale_anchors(state, site)
         return Broadcast(round=state.round, params=state.params, anchors=virtual)
 
-    def site(
-        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = common.fit
-    ) -> tuple[Update, SiteState]:
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         if msg.anchors:
             state = replace(state, anchors=msg.anchors)
         assert state.anchors is not None
