@@ -18,11 +18,11 @@ from fedlgd.core.errors import FedlgdError
 from fedlgd.data.federation import Federation
 from fedlgd.engines.choice import Engine
 from fedlgd.nets.registry import build_net
+from fedlgd.report.formats import as_text
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_report
 from fedlgd.report.read import read_runs
 from fedlgd.report.tables import accuracy_table, cost_table, flops_table, without_sites
-from fedlgd.report.texts import as_text
 from fedlgd.runs.config import Config, parse_assignment
 from fedlgd.runs.files import saving
 from fedlgd.runs.jobs import check_jobs, run_jobs
