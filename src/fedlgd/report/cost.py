@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean
+from typing import Any
 
 import msgspec
 
@@ -74,24 +75,6 @@ class _Selected:
     @property
     def rounds(self) -> range:
         return range(self.first, min(self.first + self.every * self.count, LAST_ROUND), self.every)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    selected: _Selected
-
-
-@dataclass(frozen=True, slots=True)
-class _Settings:
-    """The settings in `config.toml` that break-even needs; a method may have neither of the last two parts."""
-
-    local: _Local
-    anchors: _Part | None = None
-    refine: _Part | None = None
-
-    @property
-    def selected(self) -> set[int]:
-        return {t for part in (self.anchors, self.refine) if part for t in part.selected.rounds}
 
 
 def group_cost(group: Group, *, enrolment: bool) -> Cost:
@@ -155,16 +138,23 @@ def _break_even(run: Run) -> BreakEven | None:
     enrolment = [record for record in run.records if record.round < 0]
     rounds = [record for record in run.records if record.round >= 0]
     try:
-        settings = msgspec.convert(run.settings, _Settings)
-    except msgspec.ValidationError:
+        local, selected = _training_settings(run.settings)
+    except (msgspec.ValidationError, KeyError, TypeError):
         return None
     if not rounds or not any("virtual" in record.flags for record in enrolment):
         return None
-    real = fmean(_real_flops(run, record, settings.local) for record in rounds)
-    own, later = _projected(rounds, settings.selected)
+    real = fmean(_real_flops(run, record, local) for record in rounds)
+    own, later = _projected(rounds, selected)
     first = sum(map(_site_flops, enrolment))
     without, including = (break_even_round(start, own, later, real) for start in (0.0, first))
     return BreakEven(run.label, real, fmean(map(_site_flops, rounds)), first, without, including)
+
+
+def _training_settings(settings: Mapping[str, Any]) -> tuple[_Local, set[int]]:
+    """Local training, and the rounds that are selected for anchors or virtual sets; a method may have neither."""
+    parts = [settings[part]["selected"] for part in ("anchors", "refine") if part in settings]
+    selected = {t for part in msgspec.convert(parts, list[_Selected]) for t in part.rounds}
+    return msgspec.convert(settings["local"], _Local), selected
 
 
 def break_even_round(enrolment: float, own: Sequence[float], later: float, real: float) -> int | None:

@@ -48,19 +48,10 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SiteFigures:
-    """The curves of one site."""
+class Section:
+    """Figures under a heading."""
 
-    site: str
-    drawings: tuple[Drawing, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Similarity:
-    """How similar the sites are under the model of one method."""
-
-    label: str
-    seed: int
+    heading: str
     drawings: tuple[Drawing, ...]
 
 
@@ -69,24 +60,24 @@ class Figures:
     """All figures; a part without data is empty. `hidden` is the number of sites without figures of their own."""
 
     rounds: tuple[Drawing, ...]
-    sites: tuple[SiteFigures, ...]
+    sites: tuple[Section, ...]
     efficiency: tuple[Drawing, ...]
     phases: tuple[Drawing, ...]
-    similarity: tuple[Similarity, ...]
+    similarity: tuple[Section, ...]
     hidden: int = 0
 
     @property
     def all(self) -> Iterator[Drawing]:
         yield from self.rounds
-        for site in self.sites:
-            yield from site.drawings
+        yield from (drawing for site in self.sites for drawing in site.drawings)
         yield from (*self.efficiency, *self.phases)
-        for each in self.similarity:
-            yield from each.drawings
+        yield from (drawing for method in self.similarity for drawing in method.drawings)
 
 
 def draw(groups: Sequence[Group]) -> Figures:
-    by_bytes, by_time = (curves(groups, _accuracy, along) for along in (cumulative_bytes, cumulative_seconds))
+    by_bytes, by_time = (curves(groups, _accuracy, cost) for cost in (cumulative_bytes, cumulative_seconds))
+    bytes_plot = line_plot(by_bytes, ACCURACY, "bytes up and down", number_of_bytes)
+    time_plot = line_plot(by_time, ACCURACY, "computing time", duration)
     sites = site_names(groups)
     return Figures(
         rounds=_drawings(
@@ -95,12 +86,8 @@ def draw(groups: Sequence[Group]) -> Figures:
         ),
         sites=tuple(_site_figures(groups, number, site) for number, site in enumerate(sites[:SITES])),
         efficiency=_drawings(
-            (
-                "accuracy-by-bytes",
-                "Accuracy against bytes",
-                line_plot(by_bytes, ACCURACY, "bytes up and down", number_of_bytes),
-            ),
-            ("accuracy-by-time", "Accuracy against time", line_plot(by_time, ACCURACY, "computing time", duration)),
+            ("accuracy-by-bytes", "Accuracy against bytes", bytes_plot),
+            ("accuracy-by-time", "Accuracy against time", time_plot),
         ),
         phases=_drawings(
             ("time", "Time by phase", bar_plot(phase_bars(groups, "seconds"), "time", duration)),
@@ -117,8 +104,8 @@ def save_all(groups: Sequence[Group], folder: Path) -> list[Path]:
     return [file for each in draw(groups).all for file in save(each.figure, folder / each.name)]
 
 
-def _drawings(*parts: "tuple[str, str, Figure | None]", note: str = "") -> tuple[Drawing, ...]:
-    return tuple(Drawing(name, about, figure, note) for name, about, figure in parts if figure is not None)
+def _drawings(*parts: "tuple[str, str, Figure | None]") -> tuple[Drawing, ...]:
+    return tuple(Drawing(name, about, figure) for name, about, figure in parts if figure is not None)
 
 
 def _accuracy(record: RoundRecord) -> float:
@@ -131,57 +118,42 @@ def _mean_loss(record: RoundRecord) -> float:
     return fmean(losses) if all(map(math.isfinite, losses)) else math.nan
 
 
-def _site_figures(groups: Sequence[Group], number: int, site: str) -> SiteFigures:
+def _site_figures(groups: Sequence[Group], number: int, site: str) -> Section:
     def plot(value: Callable[[Score], float | None], title: str) -> "Figure | None":
         at_site = curves(groups, lambda record: value(record.scores[site]) if site in record.scores else None)
         return line_plot(at_site, title)
 
     stem = f"site{number}-{_file_name(site)}"
+    accuracy = plot(lambda score: 100 * score.accuracy, ACCURACY)
     loss = plot(lambda score: None if math.isnan(score.loss) else score.loss, LOSS)
-    return SiteFigures(
-        site,
-        _drawings(
-            (f"{stem}-accuracy", f"Accuracy at {site} by round", plot(lambda s: 100 * s.accuracy, ACCURACY)),
-            (f"{stem}-loss", f"Test loss at {site} by round", loss),
-        ),
+    both = _drawings(
+        (f"{stem}-accuracy", f"Accuracy at {site} by round", accuracy),
+        (f"{stem}-loss", f"Test loss at {site} by round", loss),
     )
+    return Section(site, both)
 
 
-def _similarities(groups: Sequence[Group]) -> tuple[Similarity, ...]:
+def _similarities(groups: Sequence[Group]) -> tuple[Section, ...]:
     """One for each method with an analysis, from its counted run with the lowest seed; most figures first."""
     found = []
     for number, group in enumerate(groups):
         run = group.counted[0]
-        drawings = (
-            _analysis_figures(run.analysis, f"sites{number}-{_file_name(group.label)}") if run.analysis else ()
-        )
-        if drawings:
-            found.append(Similarity(group.label, run.seed, drawings))
-    return tuple(sorted(found, key=lambda each: -len(each.drawings)))
+        if run.analysis:
+            drawings = _analysis_figures(run.analysis, f"sites{number}-{_file_name(group.label)}")
+            found.append(Section(f"{group.label}, seed {run.seed}", tuple(drawings)))
+    return tuple(sorted((each for each in found if each.drawings), key=lambda each: -len(each.drawings)))
 
 
-def _analysis_figures(analysis: Analysis, stem: str) -> tuple[Drawing, ...]:
+def _analysis_figures(analysis: Analysis, stem: str) -> Iterator[Drawing]:
     top = max((value for rows in analysis.mmd.values() for row in rows for value in row), default=0.0)
-    about = f"{MMD} {analysis.images} images of each site."
-    titles = {kind: f"MMD between sites, {kind} images" for kind in analysis.mmd}
-    return (
-        *_drawings(
-            *(
-                (f"{stem}-mmd-{kind}", titles[kind], matrix_plot(rows, analysis.sites, titles[kind], top))
-                for kind, rows in analysis.mmd.items()
-            ),
-            note=about,
-        ),
-        *_drawings((f"{stem}-map", "Map of features", scatter_plot(analysis.map, "features, t-SNE")), note=MAP),
-        *_drawings(
-            (
-                f"{stem}-distance",
-                "Distance of virtual sets to the anchors by round",
-                line_plot(_distance_curves(analysis), "distance to the anchors"),
-            ),
-            note=DISTANCE,
-        ),
-    )
+    for kind, rows in analysis.mmd.items():
+        title, note = f"MMD between sites, {kind} images", f"{MMD} {analysis.images} images of each site."
+        yield Drawing(f"{stem}-mmd-{kind}", title, matrix_plot(rows, analysis.sites, title, top), note)
+    if features := scatter_plot(analysis.map, "features, t-SNE"):
+        yield Drawing(f"{stem}-map", "Map of features", features, MAP)
+    if distances := line_plot(_distance_curves(analysis), "distance to the anchors"):
+        about = "Distance of virtual sets to the anchors by round"
+        yield Drawing(f"{stem}-distance", about, distances, DISTANCE)
 
 
 def _distance_curves(analysis: Analysis) -> list[Curve]:

@@ -21,6 +21,7 @@ _LARGEST_WITH_NUMBERS = 8  # larger matrices show colours only
 _MARKERS = {"real": ("o", 7, 0.45, 0.0), "virtual": ("D", 20, 0.95, 0.0), "anchors": ("x", 22, 0.9, 1.0)}
 
 
+@styled()
 def line_plot(
     curves: Sequence[Curve], title: str, along: str = "round", show: Callable[[float], str] | None = None
 ) -> "Figure | None":
@@ -29,15 +30,13 @@ def line_plot(
     `along` is the label of the x-axis, `show` formats its ticks (default: integers)."""
     if not any(curve.x for curve in curves):
         return None
-    with styled():
-        figure, axes = canvas(3.3, left=["0.000"], right=[shorten(curve.label) for curve in curves], bottom=0.5)
-        for number, curve in enumerate(curves):
-            _draw_line(axes, curve, number)
-        _label_lines(axes, curves)
-        axes.set_title(title, loc="left", fontsize="medium")
-        axes.set_xlabel(along)
-        _format_ticks(axes, show)
-        return figure
+    figure, axes = canvas(title, 3.3, left=["0.000"], right=[shorten(curve.label) for curve in curves], bottom=0.5)
+    for number, curve in enumerate(curves):
+        _draw_line(axes, curve, number)
+    _label_lines(axes, curves)
+    axes.set_xlabel(along)
+    _format_ticks(axes, show)
+    return figure
 
 
 def _draw_line(axes: "Axes", curve: Curve, number: int) -> None:
@@ -89,30 +88,25 @@ def _format_ticks(axes: "Axes", show: Callable[[float], str] | None) -> None:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: whole.sub("", show(value))))
 
 
+@styled()
 def bar_plot(phases: Mapping[str, Sequence[Bar]], title: str, show: Callable[[float], str]) -> "Figure | None":
     """A bar per method in every phase; the fainter part is the enrolment. None without a phase."""
     if not phases:
         return None
     methods = max(map(len, phases.values()))
-    labels = [
-        f"{shorten(bar.label)}, {show(bar.total) if bar.total else NONE}"
-        for bars in phases.values()
-        for bar in bars
-    ]
-    with styled():
-        figure, axes = canvas(0.5 + 0.22 * (len(labels) + len(phases)), left=[*phases], right=labels, bottom=0.1)
-        for at, bars in enumerate(phases.values()):
-            for number, bar in enumerate(bars):
-                place = at * (methods + 1) + number
-                label = labels[at * methods + number]
-                _draw_bar(axes, bar, place, series_style(number)[0], label)
-        axes.set_yticks([at * (methods + 1) + (methods - 1) / 2 for at in range(len(phases))], list(phases))
-        axes.set_xticks([])
-        axes.invert_yaxis()
-        axes.grid(visible=False)
-        axes.spines["bottom"].set_visible(False)
-        axes.set_title(title, loc="left", fontsize="medium")
-        return figure
+    all_bars = [bar for bars in phases.values() for bar in bars]
+    labels = [f"{shorten(bar.label)}, {show(bar.total) if bar.total else NONE}" for bar in all_bars]
+    figure, axes = canvas(title, 0.5 + 0.22 * (len(labels) + len(phases)), left=[*phases], right=labels)
+    for at, bars in enumerate(phases.values()):
+        for number, bar in enumerate(bars):
+            place, label = at * (methods + 1) + number, labels[at * methods + number]
+            _draw_bar(axes, bar, place, series_style(number)[0], label)
+    axes.set_yticks([at * (methods + 1) + (methods - 1) / 2 for at in range(len(phases))], list(phases))
+    axes.set_xticks([])
+    axes.invert_yaxis()
+    axes.grid(visible=False)
+    axes.spines["bottom"].set_visible(False)
+    return figure
 
 
 def _draw_bar(axes: "Axes", bar: Bar, place: int, colour: str, label: str) -> None:
@@ -121,18 +115,17 @@ def _draw_bar(axes: "Axes", bar: Bar, place: int, colour: str, label: str) -> No
     axes.annotate(label, (bar.total, place), xytext=(4, 0), textcoords="offset points", va="center")
 
 
+@styled()
 def matrix_plot(rows: Sequence[Sequence[float]], names: Sequence[str], title: str, top: float) -> "Figure":
     """A square for each pair, darker for larger values; `top` is the value of the darkest."""
     labels = [shorten(name, _SITE_NAME) for name in names]
-    with styled():
-        side = WIDTH * (1 - text_width(labels) - 0.05)
-        figure, axes = canvas(min(side, 0.55 * len(rows)) + 0.75, left=labels, right=[""], bottom=0.1, top=0.65)
-        for y, row in enumerate(rows):
-            for x, value in enumerate(row):
-                _draw_square(axes, x, y, value, top, number=len(rows) <= _LARGEST_WITH_NUMBERS and x != y)
-        _label_matrix(axes, labels)
-        axes.set_title(title, loc="left", fontsize="medium", pad=10)
-        return figure
+    side = WIDTH * (1 - text_width(labels) - 0.05)
+    figure, axes = canvas(title, min(side, 0.55 * len(rows)) + 0.75, left=labels, right=[""], top_ticks=True)
+    for y, row in enumerate(rows):
+        for x, value in enumerate(row):
+            _draw_square(axes, x, y, value, top, number=len(rows) <= _LARGEST_WITH_NUMBERS and x != y)
+    _label_matrix(axes, labels)
+    return figure
 
 
 def _draw_square(axes: "Axes", x: int, y: int, value: float, top: float, *, number: bool) -> None:
@@ -156,25 +149,24 @@ def _label_matrix(axes: "Axes", labels: Sequence[str]) -> None:
     _set_frame(axes, visible=False)
 
 
+@styled()
 def scatter_plot(clouds: Sequence[Cloud], title: str) -> "Figure | None":
     """Real images are dots, virtual ones diamonds, anchors crosses; each site has a colour. None without points."""
     if not any(cloud.points for cloud in clouds):
         return None
     sites = list(dict.fromkeys(cloud.site for cloud in clouds if cloud.kind != "anchors"))
-    with styled():
-        names = [shorten(site, _SITE_NAME) for site in sites]
-        figure, axes = canvas(4.0, left=[""], right=[name + "  " for name in names], bottom=0.1)
-        for cloud in clouds:
-            marker, size, alpha, edge = _MARKERS[cloud.kind]
-            colour = INK if cloud.kind == "anchors" else series_style(sites.index(cloud.site))[0]
-            x, y = zip(*cloud.points, strict=True)
-            axes.scatter(x, y, s=size, marker=marker, color=colour, alpha=alpha, linewidth=edge)
-        _list_names(axes, names)
-        axes.set_xticks([])
-        axes.set_yticks([])
-        _set_frame(axes, visible=True)
-        axes.set_title(title, loc="left", fontsize="medium")
-        return figure
+    names = [shorten(site, _SITE_NAME) for site in sites]
+    figure, axes = canvas(title, 4.0, left=[""], right=[name + "  " for name in names])
+    for cloud in clouds:
+        marker, size, alpha, edge = _MARKERS[cloud.kind]
+        colour = INK if cloud.kind == "anchors" else series_style(sites.index(cloud.site))[0]
+        x, y = zip(*cloud.points, strict=True)
+        axes.scatter(x, y, s=size, marker=marker, color=colour, alpha=alpha, linewidth=edge)
+    _list_names(axes, names)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    _set_frame(axes, visible=True)
+    return figure
 
 
 def _list_names(axes: "Axes", names: Sequence[str]) -> None:

@@ -66,7 +66,7 @@ def shorten(label: str, letters: int = _LONGEST_LABEL) -> str:
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Inside, figures are drawn and saved in the style of this module."""
+    """A context, or decorator, in which figures are drawn and saved in the style of this module."""
     import matplotlib
 
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
@@ -76,14 +76,17 @@ def styled() -> Iterator[None]:
 
 
 def canvas(
-    height: float, left: Sequence[str], right: Sequence[str], bottom: float, top: float = 0.3
+    title: str, height: float, left: list[str], right: list[str], bottom: float = 0.1, top_ticks: bool = False
 ) -> "tuple[Figure, Axes]":
-    """A figure with one pair of axes, and room for a title above and for these texts on either side."""
+    """A figure with one pair of axes, a title above, and room for these texts on either side."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, height))
+    top, pad = (0.65, 10) if top_ticks else (0.3, 6)
     start, end = text_width(left), 1 - text_width(right)
-    return figure, figure.add_axes((start, bottom / height, end - start, 1 - (bottom + top) / height))
+    axes = figure.add_axes((start, bottom / height, end - start, 1 - (bottom + top) / height))
+    axes.set_title(title, loc="left", fontsize="medium", pad=pad)
+    return figure, axes
 
 
 def text_width(texts: Sequence[str]) -> float:

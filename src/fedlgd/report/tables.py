@@ -5,20 +5,9 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any
 
+from fedlgd.report import formats
 from fedlgd.report.cost import BreakEven, Cost, group_cost, phases
-from fedlgd.report.formats import (
-    NONE,
-    Cell,
-    Column,
-    Row,
-    Table,
-    duration,
-    number_of_bytes,
-    operations,
-    percent,
-    percent_stat,
-    plural,
-)
+from fedlgd.report.formats import NONE, Cell, Column, Row, Table
 from fedlgd.report.groups import Group, Stat, site_names, summarise
 from fedlgd.report.run import DataInfo
 
@@ -49,7 +38,7 @@ def _accuracy_row(group: Group, sites: Sequence[str]) -> Row:
         Cell(rounds, least.done),
         *map(_share, at_sites),
         _share(group.accuracy),
-        Cell(NONE) if spread is None else Cell(percent(spread), spread),
+        Cell(NONE) if spread is None else Cell(formats.percent(spread), spread),
     )
 
 
@@ -60,8 +49,10 @@ def mark_best(rows: Sequence[Row], columns: Collection[int]) -> tuple[Row, ...]:
 
 
 def _mark(cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    best = percent(max((cell.value for cell in cells if cell.value is not None), default=0.0))
-    return tuple(replace(cell, best=cell.value is not None and percent(cell.value) == best) for cell in cells)
+    best = formats.percent(max((cell.value for cell in cells if cell.value is not None), default=0.0))
+    return tuple(
+        replace(cell, best=cell.value is not None and formats.percent(cell.value) == best) for cell in cells
+    )
 
 
 def without_sites(table: Table, most: int) -> Table:
@@ -94,7 +85,7 @@ def _binary_row(group: Group, site: str) -> Row:
         Cell(site),
         _count(size) if size else Cell(NONE),
         _share(accuracy),
-        Cell(" to ".join(map(percent, interval)), interval[0]) if interval else Cell(NONE),
+        Cell(" to ".join(map(formats.percent, interval)), interval[0]) if interval else Cell(NONE),
         _share(_stat_if_complete(score.balanced if any(score.total) else None for score in scores)),
         _share(_stat_if_complete(score.auc for score in scores)),
     )
@@ -119,13 +110,16 @@ def cost_table(groups: Sequence[Group]) -> Table:
 
     def cells(cost: Cost) -> Row:
         moved = [cost.get(("bytes", way), 0.0) for way in ("up", "down")]
-        return (*(Cell(number_of_bytes(amount), amount) for amount in moved), *_by_phase(cost, "seconds", names))
+        return (
+            *(Cell(formats.number_of_bytes(amount), amount) for amount in moved),
+            *_by_phase(cost, "seconds", names),
+        )
 
     return _cost_table(groups, ("bytes up", "bytes down", *names, "all phases"), cells)
 
 
 def flops_table(groups: Sequence[Group]) -> Table:
-    """Floating-point operations by phase."""
+    """Floating-point formats.operations by phase."""
     names = phases(groups)
     return _cost_table(groups, (*names, "all phases"), lambda cost: _by_phase(cost, "flops", names))
 
@@ -142,7 +136,7 @@ def _cost_table(groups: Sequence[Group], names: Sequence[str], cells: Callable[[
 
 
 def _by_phase(cost: Cost, kind: str, names: Sequence[str]) -> Row:
-    show = duration if kind == "seconds" else operations
+    show = formats.duration if kind == "seconds" else formats.operations
     values = [cost.get((kind, name), 0.0) for name in names]
     return tuple(Cell(show(value) if value else NONE, value) for value in (*values, sum(values)))
 
@@ -152,12 +146,12 @@ def break_even_table(found: Sequence[BreakEven]) -> Table:
     names = ("real images, a round", "this method, a round", "enrolment", "cheaper without it", "cheaper with it")
 
     def after(rounds: int | None) -> Cell:
-        return Cell("never") if rounds is None else Cell(f"after {plural(rounds, 'round')}", rounds)
+        return Cell("never") if rounds is None else Cell(f"after {formats.plural(rounds, 'round')}", rounds)
 
     rows = (
         (
             Cell(each.label),
-            *(Cell(operations(amount), amount) for amount in (each.real, each.own, each.enrolment)),
+            *(Cell(formats.operations(amount), amount) for amount in (each.real, each.own, each.enrolment)),
             after(each.without_enrolment),
             after(each.with_enrolment),
         )
@@ -203,7 +197,7 @@ def _findings(audit: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _share(stat: Stat | None) -> Cell:
-    return Cell(percent_stat(stat), stat.mean, std=stat.std) if stat else Cell(NONE)
+    return Cell(formats.percent_stat(stat), stat.mean, std=stat.std) if stat else Cell(NONE)
 
 
 def _count(number: int) -> Cell:
