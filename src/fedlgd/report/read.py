@@ -4,6 +4,7 @@ A damaged or missing file is a `RunError` that names it.
 """
 
 import json
+import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -100,9 +101,9 @@ def _read_records(path: Path) -> tuple[RoundRecord, ...]:
             if after.round <= before.round:  # its cost would be counted twice
                 raise ValueError(f"round {after.round} is recorded after round {before.round}")
         for record in records:
-            for site, score in record.scores.items():
-                if not 0 <= score.accuracy <= 1 or len(score.correct) != len(score.total):
-                    raise ValueError(f"the score of site {site!r} in round {record.round} is not valid")
+            scores = [0 <= s.accuracy <= 1 and len(s.correct) == len(s.total) for s in record.scores.values()]
+            if not all(scores) or not all(map(math.isfinite, record.seconds.values())):
+                raise ValueError(f"the scores or seconds of round {record.round} are not valid")
         return records
 
 

@@ -42,7 +42,7 @@ class NetInfo:
 
     label: str
     parameters: int
-    flops: float
+    flops: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,17 +42,17 @@ def headline(groups: Sequence[Group]) -> Headline:
     verb = "ends" if all(each.group.finished for each in results) else "stands"
     if not others:
         return Headline(f"{first.label} {verb} at {percent_stat(first.accuracy)} %.")
-    title = _versus(first, others[0], verb) if len(others) == 1 else _highest(results, verb)
+    title = _title(first, others[0], verb) if len(others) == 1 else _title_of_many(results, verb)
     return Headline(title, tuple(_comparison(first, other) for other in others))
 
 
-def _versus(first: _Result, second: _Result, verb: str) -> str:
+def _title(first: _Result, second: _Result, verb: str) -> str:
     """The second method is the subject, whether it is higher or lower."""
     numbers = f"{percent_stat(second.accuracy)} % against {percent_stat(first.accuracy)} %"
     return f"{second.label} {verb} {_gap(second, first)}: {numbers}."
 
 
-def _highest(results: Sequence[_Result], verb: str) -> str:
+def _title_of_many(results: Sequence[_Result], verb: str) -> str:
     best, runner_up, *_ = sorted(results, key=lambda each: -each.accuracy.mean)
     place = f"{verb} highest of {len(results)} methods at {percent_stat(best.accuracy)} %"
     return f"{best.label} {place}, {_gap(best, runner_up)}."
