@@ -143,7 +143,8 @@ def _by_phase(cost: Cost, kind: str, names: Sequence[str]) -> Row:
 
 def break_even_table(found: Sequence[BreakEven]) -> Table:
     """The number of rounds after which the sites have spent fewer FLOPs than on their real images."""
-    names = ("real images, per round", "this method, per round", "enrolment", "cheaper without enrolment", "and with it")
+    flops = ("real images, per round", "this method, per round", "enrolment")
+    names = (*flops, "cheaper without enrolment", "cheaper with enrolment")
 
     def after(rounds: int | None) -> Cell:
         return Cell("never") if rounds is None else Cell(f"after {formats.plural(rounds, 'round')}", rounds)
