@@ -22,10 +22,11 @@ from fedlgd.data.registry import SUITES, DataChoice
 from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS, settings_of
-from fedlgd.report.caveats import caveats
+from fedlgd.report.formats import Cell, Table
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.read import read_runs
-from fedlgd.report.tables import Cell, Table, accuracy_table, cost_table, flops_table
+from fedlgd.report.summary import caveats
+from fedlgd.report.tables import accuracy_table, cost_table, flops_table
 
 HERE = Path(__file__).parent
 RECORDS = HERE / "results" / "records"

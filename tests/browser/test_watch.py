@@ -1,6 +1,5 @@
 """`fedlgd watch` in a real browser: the page follows the records, and the reader keeps the place."""
 
-import json
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +8,9 @@ import pytest
 
 from fedlgd.report import watch
 from fedlgd.report.watch import Server, Watcher
-from tests.report.fake import write_run
+from tests.report.fake import append_round, write_run
 
 pytestmark = pytest.mark.enable_socket
-
-FINAL = {"mnist": 0.95, "svhn": 0.62, "usps": 0.91}
 
 
 @pytest.fixture
@@ -24,19 +21,13 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(watch, "REST", 0)
+    monkeypatch.setattr(watch, "PAUSE", 0)
     with Server(Watcher([tmp_path / "runs"]), 0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
         server.shutdown()
         thread.join()
-
-
-def append_round(run: Path, number: int, **more: object) -> None:
-    scores = {site: {"accuracy": share, "loss": 1.0} for site, share in FINAL.items()}
-    with (run / "records.jsonl").open("a") as file:
-        file.write(json.dumps({"round": number, "scores": scores} | more) + "\n")
 
 
 def test_a_new_round_appears_and_the_reader_keeps_the_place(run: Path, server: Server, browser) -> None:
@@ -90,5 +81,5 @@ def test_when_the_server_ends_the_page_stays_and_says_so(tmp_path: Path, browser
         assert page.get_by_text("live", exact=True).is_visible()
         server.shutdown()
         thread.join()
-    page.get_by_text("fedlgd watch has ended").wait_for(timeout=15_000)
+    page.get_by_text("fedlgd watch has stopped").wait_for(timeout=15_000)
     assert page.locator("h1").text_content() == "Waiting for the first round"

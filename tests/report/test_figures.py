@@ -1,77 +1,47 @@
-"""Figures are SVG text that is the same every time and takes its colours from the page."""
+"""The figures of a report as files."""
 
 import math
-import xml.etree.ElementTree as ET
-from itertools import pairwise
+import re
+from dataclasses import replace
+from pathlib import Path
 
-import pytest
-
-from fedlgd.report.bars import bar_figure
-from fedlgd.report.cost import Bar
-from fedlgd.report.format import duration
-from fedlgd.report.groups import Curve, Stat
-from fedlgd.report.lines import curve_figure, dodge
-from fedlgd.report.maps import map_figure, matrix_figure
-from fedlgd.report.run import Cloud
-from fedlgd.report.style import svg
-
-CURVES = (
-    Curve("FedAvg", (0, 1, 2), (Stat(10.0, 1.0), Stat(40.0, 2.0), Stat(60.0, 1.0))),
-    Curve("FedLGD", (0, 1, 2), (Stat(10.0), Stat(50.0), Stat(61.0))),
-)
-BARS = {"train": (Bar("FedAvg", 10.0, 0.0), Bar("FedLGD", 4.0, 2.0))}
+from fedlgd.report.figures import draw
+from fedlgd.report.groups import group_runs
+from fedlgd.report.page import write_figures
+from fedlgd.report.plots import matrix_plot
+from fedlgd.report.read import read_run
+from fedlgd.report.style import save
+from tests.report.fake import write_analysis, write_run
 
 
-def test_curves_carry_their_names_and_the_colours_of_the_page() -> None:
-    drawn = svg(curve_figure(CURVES, "accuracy, %"), "a")
-    assert ET.fromstring(drawn).tag.endswith("svg")
-    for text in (">FedAvg<", ">FedLGD<", "var(--series-1, #0072b2)", "var(--series-2, #d55e00)", "var(--ink,"):
-        assert text in drawn
+def test_figures_are_written_as_pdf_and_png(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", label="FedLGD")
+    write_analysis(run)
+    files = write_figures([run], tmp_path / "figures")
+    names = {file.stem for file in files}
+    assert {"accuracy", "loss", "accuracy-by-bytes", "accuracy-by-time", "time", "operations"} < names
+    assert {"site0-mnist-accuracy", "sites0-fedlgd-map", "sites0-fedlgd-mmd-real"} < names
+    for file in files:
+        assert file.read_bytes().startswith(b"%PDF" if file.suffix == ".pdf" else b"\x89PNG")
 
 
-def test_bars_carry_name_and_total() -> None:
-    drawn = svg(bar_figure(BARS, "time", duration), "a")
-    assert "FedAvg, 10.0 s" in drawn
-    assert "FedLGD, 6.00 s" in drawn
+def test_a_figure_file_is_the_same_every_time(tmp_path: Path) -> None:
+    figure = matrix_plot(((0.0, 1.0), (1.0, 0.0)), ["a", "b"], "MMD", top=1.0)
+    first, second = (save(figure, tmp_path / name) for name in ("first", "second"))
+    assert [file.read_bytes() for file in first] == [file.read_bytes() for file in second]
 
 
-def test_a_phase_that_cost_a_method_nothing_has_no_amount() -> None:
-    bars = (Bar("FedAvg", 0.0, 0.0), Bar("FedLGD", 4.0, 0.0))
-    assert "FedAvg, –<" in svg(bar_figure({"distil": bars}, "time", duration), "a")
+def test_figure_files_have_safe_names_whatever_a_site_is_called(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", label="../x", final={"../../etc/passwd": 0.9, "\0": 0.8})
+    names = [drawing.name for drawing in draw(group_runs([read_run(run)])).all]
+    assert "site0-etc-passwd-accuracy" in names
+    assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in names)
 
 
-def test_the_same_figure_is_the_same_text() -> None:
-    assert svg(curve_figure(CURVES, "loss"), "a") == svg(curve_figure(CURVES, "loss"), "a")
-    assert svg(bar_figure(BARS, "time", duration), "a") == svg(bar_figure(BARS, "time", duration), "a")
-
-
-def test_nothing_to_draw_is_no_figure() -> None:
-    assert curve_figure([Curve("A", (), ())], "loss") is None
-    assert bar_figure({}, "time", duration) is None
-
-
-@pytest.mark.parametrize(
-    "label",
-    ["<script>alert(1)</script>", "--><script>", r"$\frac$", "联邦学习", "_hidden", "a" * 200, "two\nlines"],
-)
-def test_a_strange_label_neither_breaks_out_nor_breaks(label: str) -> None:
-    figures = (
-        curve_figure([Curve(label, (0,), (Stat(1.0),))], "loss"),
-        bar_figure({"train": (Bar(label, 1.0, 0.0),)}, "time", duration),
-        matrix_figure(((0.0, 1.0), (1.0, 0.0)), [label, "b"], "MMD", top=1.0),
-        map_figure([Cloud("real", label, ((0.0, 1.0),))], "map"),
-    )
-    assert all("<script" not in svg(figure, "a") for figure in figures)
-
-
-def test_a_diverged_loss_leaves_a_gap() -> None:
-    assert "<svg" in svg(curve_figure([Curve("A", (0, 1), (Stat(1.0), Stat(math.nan)))], "loss"), "a")
-
-
-def test_dodge_keeps_order_and_makes_room() -> None:
-    placed = dodge([5.0, 5.1, 9.0, 5.05], gap=1.0)
-    assert placed[0] < placed[3] < placed[1] < placed[2]
-    ordered = sorted(placed)
-    assert all(above - below >= 1.0 - 1e-9 for below, above in pairwise(ordered))
-    assert dodge([1.0, 5.0], gap=1.0) == [1.0, 5.0]
-    assert dodge([], gap=1.0) == []
+def test_a_site_whose_loss_diverged_has_a_curve_of_the_other_rounds(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "a", rounds=3, final={"x": 0.8}))
+    scores = {"x": replace(run.records[2].scores["x"], loss=math.nan)}
+    records = (*run.records[:2], replace(run.records[2], scores=scores), run.records[3])
+    figures = draw(group_runs([replace(run, records=records)]))
+    _, loss = figures.sites[0].drawings
+    assert list(loss.figure.axes[0].lines[0].get_xdata()) == [0, 2]

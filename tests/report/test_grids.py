@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from fedlgd.report import grids
-from fedlgd.report.grids import Gallery, pictures, spread
+from fedlgd.report.grids import Gallery, pictures, thin
 from fedlgd.report.groups import group_runs
 from fedlgd.report.read import read_run
 from tests.report.conftest import MakeGroups, run_of
@@ -83,12 +83,12 @@ def test_sheets_are_cut_to_whole_columns_when_they_are_too_large_for_a_page(
 
 def test_many_versions_are_thinned_out_evenly() -> None:
     versions = ["start", *(f"{number:04d}" for number in range(0, 100, 5))]
-    kept = [versions.index(version) for version in spread(versions)]
+    kept = [versions.index(version) for version in thin(versions)]
     assert kept[0] == 0
     assert kept[-1] == 20
     assert len(kept) == grids.VERSIONS
     assert {after - before for before, after in pairwise(kept)} <= {2, 3}
-    assert spread(["start", "0000"]) == ["start", "0000"]
+    assert thin(["start", "0000"]) == ["start", "0000"]
 
 
 def test_of_many_sites_the_first_by_name_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,7 @@
 
 import pytest
 
-from fedlgd.report.cost import bytes_until, seconds_until
 from fedlgd.report.groups import Stat, curves, summarise
-from fedlgd.report.run import Run
 from tests.report.conftest import MakeGroups, run_of
 
 
@@ -43,20 +41,3 @@ def test_curves_use_the_rounds_that_all_seeds_evaluated(make_groups: MakeGroups)
     (curve,) = curves(make_groups(*runs), lambda record: record.round)
     assert curve.x == (0, 1)
     assert curve.stats == (Stat(0.0, 0.0), Stat(1.0, 0.0))
-
-
-def test_curves_along_a_cost_stand_where_the_mean_seed_was(make_groups: MakeGroups) -> None:
-    """By hand: 1 200 bytes at the enrolment, then 2.5 MB a round; seed 1 is taken to move twice that."""
-    groups = make_groups(run_of("A", 0, x=0.8), run_of("A", 1, x=0.8))
-
-    def along(run: Run) -> dict[int, float]:
-        return {t: total * (1 + run.seed) for t, total in bytes_until(run).items()}
-
-    (curve,) = curves(groups, lambda record: record.accuracy, along)
-    assert curve.x == tuple(1.5 * (1200 + 2_500_000 * rounds) for rounds in (1, 2, 3, 4))
-
-
-def test_scoring_the_model_is_no_work(make_groups: MakeGroups) -> None:
-    """By hand: 6 s at the enrolment, then 2 + 5 + 0.5 a round."""
-    ((run,),) = (group.runs for group in make_groups(run_of("A", x=0.8)))
-    assert list(seconds_until(run).values()) == [6.0, 13.5, 21.0, 28.5, 36.0]

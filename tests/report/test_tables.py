@@ -1,19 +1,22 @@
 """The tables hold the numbers of the records, and mark the best of a column."""
 
+from dataclasses import replace
+
 import pytest
 
+from fedlgd.core.records import RoundRecord, Score
+from fedlgd.report.formats import Cell, Column, Table, as_text
+from fedlgd.report.groups import Group
 from fedlgd.report.tables import (
-    Cell,
-    Column,
-    Table,
     accuracy_table,
+    binary_table,
     cost_table,
     data_table,
     flops_table,
     mark_best,
+    wilson,
     without_sites,
 )
-from fedlgd.report.texts import as_text
 from tests.report.conftest import MakeGroups, run_of
 
 
@@ -85,3 +88,45 @@ def test_a_table_of_many_sites_can_be_summed_up():
     short = without_sites(table, 8)
     assert [column.name for column in short.columns] == ["method", "seeds", "rounds", "mean", "spread"]
     assert [cell.text for cell in short.rows[0]] == [column.name for column in short.columns]
+
+
+# Two classes
+
+
+@pytest.mark.parametrize(
+    ("share", "size", "low", "high"), [(0.5, 10, 0.2366, 0.7634), (1.0, 20, 0.8389, 1.0), (0.0, 20, 0.0, 0.1611)]
+)
+def test_the_interval_is_wilsons(share: float, size: int, low: float, high: float) -> None:
+    """Known values of the interval without continuity correction."""
+    assert wilson(share, size) == pytest.approx((low, high), abs=5e-5)
+
+
+def test_a_site_without_counts_has_no_balanced_accuracy_and_no_interval(make_groups: MakeGroups) -> None:
+    (group,) = make_groups(run_of("A", x=0.8) | {"classes": ("no", "yes")})
+    scores = {"x": Score(0.8, 0.1, (0, 0), (0, 0))}
+    (run,) = (replace(run, records=(RoundRecord(round=3, scores=scores),)) for run in group.runs)
+    table = binary_table([Group("A", (run,))])
+    assert table is not None
+    assert [cell.text for cell in table.rows[0]] == ["A", "x", "–", "80.0", "–", "–", "–"]
+
+
+def test_a_row_for_each_method_and_site(make_groups: MakeGroups) -> None:
+    runs = [run_of("A", seed, x=0.8, y=0.6) | {"classes": ("no", "yes"), "auc": 0.75} for seed in (0, 1)]
+    table = binary_table(make_groups(*runs))
+    assert table is not None
+    assert [column.name for column in table.columns][2:] == [
+        "test images", "accuracy", "95 % interval", "balanced accuracy", "AUC"
+    ]  # fmt: skip
+    assert [cell.text for cell in table.rows[0]] == [
+        "A", "x", "500", "80.0 ± 0.0", "76.3 to 83.3", "80.0 ± 0.0", "75.0 ± 0.0"
+    ]  # fmt: skip
+
+
+def test_old_records_have_no_auc(make_groups: MakeGroups) -> None:
+    table = binary_table(make_groups(run_of("A", x=0.8) | {"classes": ("no", "yes")}))
+    assert table is not None
+    assert [cell.text for cell in table.rows[0]][-2:] == ["80.0", "–"]
+
+
+def test_more_classes_have_no_such_table(make_groups: MakeGroups) -> None:
+    assert binary_table(make_groups(run_of("A", x=0.8))) is None

@@ -4,7 +4,6 @@ import base64
 import hashlib
 import html
 import http.client
-import json
 import re
 import threading
 from collections.abc import Iterator
@@ -15,25 +14,19 @@ from typing import Any
 import pytest
 
 from fedlgd.report import watch
-from fedlgd.report.caveats import progress
 from fedlgd.report.groups import group_runs
-from fedlgd.report.headline import headline
-from fedlgd.report.run import Run, Unreadable
-from fedlgd.report.watch import Server, Watcher, fingerprint, policy, run_folders
-from tests.report.fake import SITES, write_run
+from fedlgd.report.read import run_folders
+from fedlgd.report.run import Run
+from fedlgd.report.summary import headline, progress
+from fedlgd.report.watch import Server, Watcher, fingerprint, policy
+from tests.report.fake import SITES, append_round, commit, write_run
 
 HOSTILE = "<script>alert(1)</script>"
 
 
-def append_round(run: Path, number: int, accuracy: float = 0.5) -> None:
-    scores = {site: {"accuracy": accuracy, "loss": 1.0, "correct": [1], "total": [2]} for site in SITES}
-    with (run / "records.jsonl").open("a") as file:
-        file.write(json.dumps({"round": number, "scores": scores}) + "\n")
-
-
-def sketch(runs: tuple[Run, ...], unreadable: tuple[Unreadable, ...] = ()) -> str:
+def sketch(runs: tuple[Run, ...], unreadable: tuple[str, ...] = ()) -> str:
     """The words of a report without its pictures, which take seconds."""
-    words = [headline(group_runs(runs)).title, *(progress(run) for run in runs), *(each.why for each in unreadable)]
+    words = [headline(group_runs(runs)).title, *(progress(run) for run in runs), *unreadable]
     return "".join(f"<p>{html.escape(each)}</p>" for each in words) + "</body>"
 
 
@@ -42,7 +35,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Sketches in place of pages, all that were made; records may change at once after one."""
     pages: list[str] = []
     monkeypatch.setattr(watch, "render", lambda *read: pages.append(sketch(*read)) or pages[-1])
-    monkeypatch.setattr(watch, "REST", 0)
+    monkeypatch.setattr(watch, "PAUSE", 0)
     return pages
 
 
@@ -60,7 +53,7 @@ def test_the_page_is_made_once_until_the_records_change(tmp_path: Path, made: li
     assert watcher.page() is first
     assert watcher.version() == first.version
     assert len(made) == 1
-    append_round(run, 3, accuracy=0.123)
+    append_round(run, 3, dict.fromkeys(SITES, 0.123))
     assert watcher.version() != first.version
     assert len(made) == 1
     second = text_of(watcher)
@@ -74,7 +67,7 @@ def test_after_a_page_that_took_long_records_rest_a_while(
 ) -> None:
     """A page of 2 s is not looked at again for 8 s: made without a pause it would take a core from the run."""
     now = [100.0]
-    monkeypatch.setattr(watch, "REST", 4)
+    monkeypatch.setattr(watch, "PAUSE", 4)
     monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def slow(*read: Any) -> str:
@@ -94,6 +87,18 @@ def test_after_a_page_that_took_long_records_rest_a_while(
     assert "4 of 6 rounds" in text_of(watcher)
 
 
+def test_a_round_appears_when_it_is_committed(tmp_path: Path, made: list[str]) -> None:
+    run = write_run(tmp_path / "run", rounds=6, done=3)
+    commit(run)
+    watcher = Watcher([run])
+    append_round(run, 3)
+    assert "3 of 6 rounds" in text_of(watcher)
+    before = watcher.version()
+    commit(run)
+    assert watcher.version() != before
+    assert "4 of 6 rounds" in text_of(watcher)
+
+
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
@@ -105,7 +110,8 @@ def test_after_a_page_that_took_long_records_rest_a_while(
         ("real/site0.png", True),
         ("report.html", False),
         ("track.json", False),
-        ("state/head.json", False),
+        ("state/head.json", True),
+        ("state/server-1.safetensors", False),
         ("tensorboard/events", False),
     ],
 )
@@ -147,7 +153,7 @@ def test_a_run_that_cannot_be_read_yet_is_waited_for_with_the_reason(tmp_path: P
     (tmp_path / "run" / "config.toml").write_text("seed = 0\nrounds = 4\n")
     page = text_of(Watcher([tmp_path]))
     assert "Waiting for the first round" in page
-    assert "manifest.json is missing" in page
+    assert "manifest.json' is missing" in html.unescape(page)
 
 
 def test_while_the_only_run_is_damaged_the_last_good_page_stays_and_says_so(
@@ -155,15 +161,15 @@ def test_while_the_only_run_is_damaged_the_last_good_page_stays_and_says_so(
 ) -> None:
     run = write_run(tmp_path / "run", label="FedAvg")
     watcher = Watcher([run])
-    assert "not readable now" not in text_of(watcher)
+    assert "cannot be read now" not in text_of(watcher)
     good = (run / "manifest.json").read_bytes()
     (run / "manifest.json").write_text("{")
     page = text_of(watcher)
     assert "FedAvg ends at" in page
-    assert "not readable now: no run can be read" in page
-    assert "manifest.json is damaged" in page
+    assert "cannot be read now: no run can be read" in page
+    assert "manifest.json' is damaged" in html.unescape(page)
     (run / "manifest.json").write_bytes(good)
-    assert "not readable now" not in text_of(watcher)
+    assert "cannot be read now" not in text_of(watcher)
 
 
 def test_a_damaged_run_beside_a_good_one_is_shown_as_such(tmp_path: Path, made: list[str]) -> None:
@@ -171,8 +177,8 @@ def test_a_damaged_run_beside_a_good_one_is_shown_as_such(tmp_path: Path, made: 
     (write_run(tmp_path / "bad") / "manifest.json").write_text("{")
     page = text_of(Watcher([tmp_path]))
     assert "FedAvg ends at" in page
-    assert "manifest.json is damaged" in page
-    assert "not readable now" not in page
+    assert "manifest.json' is damaged" in html.unescape(page)
+    assert "cannot be read now" not in page
 
 
 def test_whatever_happens_while_the_page_is_made_the_last_one_stays(
@@ -189,7 +195,7 @@ def test_whatever_happens_while_the_page_is_made_the_last_one_stays(
     append_round(run, 3)
     page = text_of(watcher)
     assert "FedAvg stands at" in page
-    assert "not readable now: ZeroDivisionError: &lt;script&gt;" in page
+    assert "cannot be read now: ZeroDivisionError: &lt;script&gt;" in page
     assert HOSTILE not in page
 
 
@@ -202,7 +208,7 @@ def test_runs_that_went_away_leave_the_last_page(tmp_path: Path, made: list[str]
     run.rmdir()
     page = text_of(watcher)
     assert "FedAvg ends at" in page
-    assert "no run is there any more" in page
+    assert "the run folders no longer exist" in page
 
 
 # What a browser may do with it

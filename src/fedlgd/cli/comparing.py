@@ -20,11 +20,11 @@ from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
 from fedlgd.nets.registry import build_net
+from fedlgd.report.formats import as_text
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_report
 from fedlgd.report.read import read_runs
 from fedlgd.report.tables import accuracy_table, cost_table, flops_table, without_sites
-from fedlgd.report.texts import as_text
 from fedlgd.runs.config import Config, parse_assignment
 from fedlgd.runs.jobs import check_jobs, run_jobs
 from fedlgd.runs.runner import Listener

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedlgd.cli.pace import Pace, clock_time, time_left
-from fedlgd.core.records import RoundRecord
-from fedlgd.report.format import number_of_bytes
+from fedlgd.core.types import RoundRecord
+from fedlgd.report.formats import number_of_bytes
 from fedlgd.runs.track import training_loss
 
 ROWS = 12  # evaluations on the screen at most

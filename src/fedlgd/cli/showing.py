@@ -11,12 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from fedlgd.core.errors import FedlgdError
-from fedlgd.core.files import writing as saving
 from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS, build_net, settings_of
 from fedlgd.report.page import write_figures, write_report
-from fedlgd.report.read import ReportError
-from fedlgd.report.watch import run_folders
+from fedlgd.report.read import run_folders
+from fedlgd.runs.files import saving
 
 
 def methods(json: bool) -> None:
@@ -53,13 +52,10 @@ def report(paths: list[Path], out: Path | None, figures: Path | None, json: bool
     if not folders:
         raise FedlgdError(f"no run in {', '.join(map(str, paths))}; a run folder holds manifest.json")
     target = out or paths[0] / "report.html"
-    try:
-        with saving(str(target)):
-            page = write_report(folders, target)
-        with saving(str(figures)):
-            drawn = write_figures(folders, figures) if figures else []
-    except ReportError as error:
-        raise FedlgdError(str(error)) from error
+    with saving(str(target)):
+        page = write_report(folders, target)
+    with saving(str(figures)):
+        drawn = write_figures(folders, figures) if figures else []
     if json:
         typer.echo(jsonlib.dumps({"report": str(page), "runs": len(folders), "figures": [*map(str, drawn)]}))
         return

@@ -1,14 +1,30 @@
-"""What a run cost: bytes moved, and seconds and FLOPs by phase."""
+"""The cost of a run: bytes, seconds and FLOPs by phase, and the break-even with training on the real images.
+
+Break-even compares the FLOPs at the sites:
+
+    real, per round:  3 F sum_c E n_c      (steps times batch size in place of E n_c if a run counts steps)
+    own, so far:      the recorded FLOPs of the phases distil and train
+
+F is the forward pass of one image, E the local epochs, n_c the real images of a sampled site. Rounds after the last
+recorded one are assumed to cost as much as the recorded rounds of their kind: selected by the schedule, or not.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from statistics import fmean
+from typing import Any
 
+import msgspec
+
+from fedlgd.core.records import RoundRecord
 from fedlgd.report.groups import Group
-from fedlgd.report.run import Round, Run
+from fedlgd.report.run import Positive, Run
 
 PHASES = ("distil", "train", "server", "evaluate")
+SITE_PHASES = ("distil", "train")
+LAST_ROUND = 100_000  # selected rounds after this one are ignored
 
 Cost = Mapping[tuple[str, str], float]
 """Amounts by item: ("bytes", "up"), ("bytes", "down"), ("seconds", phase), ("flops", phase)."""
@@ -16,7 +32,7 @@ Cost = Mapping[tuple[str, str], float]
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """What one phase of one method cost in the rounds, and before them at the enrolment."""
+    """The cost of one phase of one method, in the rounds and at enrolment."""
 
     label: str
     rounds: float
@@ -27,8 +43,42 @@ class Bar:
         return self.rounds + self.enrolment
 
 
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """FLOPs of all sites in a mean round, and the round after which the total stays lower (None: never)."""
+
+    label: str
+    real: float
+    own: float
+    enrolment: float
+    without_enrolment: int | None
+    with_enrolment: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Local:
+    epochs: int
+    steps: int
+    batch: int
+
+    def images(self, size: int) -> int:
+        """The number of images that a site of this size trains on in one round."""
+        return self.steps * min(self.batch, size) if self.steps else self.epochs * size
+
+
+@dataclass(frozen=True, slots=True)
+class _Selected:
+    first: int
+    every: Positive
+    count: int
+
+    @property
+    def rounds(self) -> range:
+        return range(self.first, min(self.first + self.every * self.count, LAST_ROUND), self.every)
+
+
 def group_cost(group: Group, *, enrolment: bool) -> Cost:
-    """Mean over the counted runs of a group, with or without what happened before the first round."""
+    """Mean over the counted runs of a group, with or without the enrolment."""
     totals: dict[tuple[str, str], float] = defaultdict(float)
     for run in group.counted:
         for record in run.records:
@@ -38,45 +88,100 @@ def group_cost(group: Group, *, enrolment: bool) -> Cost:
     return {item: total / len(group.counted) for item, total in totals.items()}
 
 
-def bytes_until(run: Run) -> dict[int, float]:
-    """Bytes in both directions until the end of each round, the enrolment included."""
-    return _until(run, lambda record: record.bytes_up + record.bytes_down)
-
-
-def seconds_until(run: Run) -> dict[int, float]:
-    """Seconds of work until the end of each round, the enrolment included; scoring the model is no work."""
-    return _until(run, lambda record: sum(s for phase, s in record.seconds.items() if phase != "evaluate"))
-
-
-def _until(run: Run, spent: Callable[[Round], float]) -> dict[int, float]:
-    totals = accumulate(map(spent, run.records))
-    return {record.round: total for record, total in zip(run.records, totals, strict=True)}
-
-
-def amounts(cost: Cost, kind: str, names: Iterable[str]) -> tuple[float, ...]:
-    """The amounts of one kind in this order; what was never recorded cost nothing."""
-    return tuple(cost.get((kind, name), 0.0) for name in names)
-
-
-def phases(groups: Iterable[Group]) -> tuple[str, ...]:
-    """The four phases in their order, then any other that a record names."""
-    items = {item for group in groups for item in group_cost(group, enrolment=True)}
-    return (*PHASES, *sorted({name for kind, name in items if kind != "bytes"}.difference(PHASES)))
-
-
-def bars(groups: Sequence[Group], kind: str) -> dict[str, tuple[Bar, ...]]:
-    """One bar per method for each phase that cost anything."""
-    by_phase = {phase: tuple(_bar(group, (kind, phase)) for group in groups) for phase in phases(groups)}
-    return {phase: own for phase, own in by_phase.items() if any(bar.total for bar in own)}
-
-
-def _bar(group: Group, item: tuple[str, str]) -> Bar:
-    rounds = group_cost(group, enrolment=False).get(item, 0.0)
-    return Bar(group.label, rounds, group_cost(group, enrolment=True).get(item, 0.0) - rounds)
-
-
-def _items(record: Round) -> Iterator[tuple[tuple[str, str], float]]:
+def _items(record: RoundRecord) -> Iterator[tuple[tuple[str, str], float]]:
     yield ("bytes", "up"), record.bytes_up
     yield ("bytes", "down"), record.bytes_down
     yield from ((("seconds", phase), amount) for phase, amount in record.seconds.items())
     yield from ((("flops", phase), amount) for phase, amount in record.flops.items())
+
+
+def cumulative_bytes(run: Run) -> dict[int, float]:
+    """Bytes in both directions up to the end of each round, including the enrolment."""
+    return _cumulative(run, lambda record: record.bytes_up + record.bytes_down)
+
+
+def cumulative_seconds(run: Run) -> dict[int, float]:
+    """Seconds up to the end of each round, including the enrolment but not the evaluation."""
+    return _cumulative(run, lambda record: sum(s for phase, s in record.seconds.items() if phase != "evaluate"))
+
+
+def _cumulative(run: Run, cost: Callable[[RoundRecord], float]) -> dict[int, float]:
+    totals = accumulate(map(cost, run.records))
+    return {record.round: total for record, total in zip(run.records, totals, strict=True)}
+
+
+def phases(groups: Iterable[Group]) -> tuple[str, ...]:
+    """The four phases in their order, then any other phase in the records."""
+    items = {item for group in groups for item in group_cost(group, enrolment=True)}
+    return (*PHASES, *sorted({name for kind, name in items if kind != "bytes"}.difference(PHASES)))
+
+
+def phase_bars(groups: Sequence[Group], kind: str) -> dict[str, tuple[Bar, ...]]:
+    """One bar per method for each phase that has a cost of this kind."""
+
+    def bar(group: Group, phase: str) -> Bar:
+        rounds = group_cost(group, enrolment=False).get((kind, phase), 0.0)
+        return Bar(group.label, rounds, group_cost(group, enrolment=True).get((kind, phase), 0.0) - rounds)
+
+    by_phase = {phase: tuple(bar(group, phase) for group in groups) for phase in phases(groups)}
+    return {phase: bars for phase, bars in by_phase.items() if any(each.total for each in bars)}
+
+
+def break_evens(groups: Sequence[Group]) -> tuple[BreakEven, ...]:
+    """One for each method that trains on virtual data, from its counted run with the lowest seed."""
+    found = (_break_even(group.counted[0]) for group in groups)
+    return tuple(each for each in found if each)
+
+
+def _break_even(run: Run) -> BreakEven | None:
+    """None for a method on real images, without a round, or if `config.toml` lacks a setting that is needed."""
+    enrolment = [record for record in run.records if record.round < 0]
+    rounds = [record for record in run.records if record.round >= 0]
+    try:
+        local, selected = _training_settings(run.settings)
+    except (msgspec.ValidationError, KeyError, TypeError):
+        return None
+    if not rounds or not any("virtual" in record.flags for record in enrolment):
+        return None
+    real = fmean(_real_flops(run, record, local) for record in rounds)
+    own, later = _projected(rounds, selected)
+    first = sum(map(_site_flops, enrolment))
+    without, including = (break_even_round(start, own, later, real) for start in (0.0, first))
+    return BreakEven(run.label, real, fmean(map(_site_flops, rounds)), first, without, including)
+
+
+def _training_settings(settings: Mapping[str, Any]) -> tuple[_Local, set[int]]:
+    """Local training, and the rounds that are selected for anchors or virtual sets; a method may have neither."""
+    parts = [settings[part]["selected"] for part in ("anchors", "refine") if part in settings]
+    selected = {t for part in msgspec.convert(parts, list[_Selected]) for t in part.rounds}
+    return msgspec.convert(settings["local"], _Local), selected
+
+
+def break_even_round(enrolment: float, own: Sequence[float], later: float, real: float) -> int | None:
+    """The smallest T from which on  enrolment + own_0 + ... + own_{T-1} < T real;  later rounds cost `later`."""
+    if later >= real:
+        return None
+    gaps = [total - rounds * real for rounds, total in enumerate(accumulate(own, initial=enrolment))]
+    if gaps[-1] >= 0:
+        return len(own) + int(gaps[-1] / (real - later)) + 1
+    return max(rounds for rounds, gap in enumerate((0.0, *gaps[1:])) if gap >= 0) + 1
+
+
+def _real_flops(run: Run, record: RoundRecord, local: _Local) -> float:
+    sizes = [site.train for site in run.manifest.data.sites if site.name in record.sampled]
+    return 3 * run.manifest.net.flops * sum(map(local.images, sizes))
+
+
+def _site_flops(record: RoundRecord) -> float:
+    return sum(record.flops.get(phase, 0) for phase in SITE_PHASES)
+
+
+def _projected(rounds: Sequence[RoundRecord], selected: set[int]) -> tuple[list[float], float]:
+    """The cost of every round up to the last selected one, and of a round after it."""
+    spent = {record.round: _site_flops(record) for record in rounds}
+    overall = fmean(spent.values())
+    mean = {
+        kind: fmean([cost for t, cost in spent.items() if (t in selected) is kind] or [overall])
+        for kind in (True, False)
+    }
+    return [spent.get(t, mean[t in selected]) for t in range(max(*spent, *selected, -1) + 1)], mean[False]

@@ -1,38 +1,41 @@
-"""All figures of a report, by name: the page shows them, and `--figures` writes them to files."""
+"""All figures of a report by name: the page shows them, and `--figures` writes them to files."""
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
-from fedlgd.report.bars import bar_figure
-from fedlgd.report.cost import bars, bytes_until, seconds_until
-from fedlgd.report.format import duration, number_of_bytes, operations
+from fedlgd.core.records import RoundRecord, Score
+from fedlgd.report.cost import cumulative_bytes, cumulative_seconds, phase_bars
+from fedlgd.report.formats import duration, number_of_bytes, operations
 from fedlgd.report.groups import Curve, Group, Stat, curves, site_names
-from fedlgd.report.lines import curve_figure
-from fedlgd.report.maps import map_figure, matrix_figure
-from fedlgd.report.run import Analysis, Round
+from fedlgd.report.plots import bar_plot, line_plot, matrix_plot, scatter_plot
+from fedlgd.report.run import Analysis
 from fedlgd.report.style import save, svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SITES = 24  # more sites than this are not drawn one by one
-MMD = "Squared maximum mean discrepancy, five Gaussian kernels, unbiased: about 0 where two sites are alike."
+SITES = 24  # only the first 24 sites have figures of their own
+ACCURACY, LOSS = "accuracy, %", "test loss"
+MMD = "Squared maximum mean discrepancy, five Gaussian kernels, unbiased estimate: close to 0 for similar sites."
 MAP = (
-    "Dots are real images, diamonds virtual ones, crosses anchors. Neighbours have similar features; "
-    "how far apart groups lie means little."
+    "Dots are real images, diamonds virtual images, crosses anchors. Neighbouring points have similar features; "
+    "distances between clusters are not meaningful."
 )
 DISTANCE = (
-    "Of each virtual set: squared distance of the class means of unit features, mean over classes, under the model "
-    "of that round. Taken when virtual sets or anchors moved; round −1 is the enrolment."
+    "Squared distance between the class means of unit features of each virtual set and of the anchors, averaged "
+    "over classes, under the model of that round. Measured when virtual sets or anchors change; round −1 is the "
+    "enrolment."
 )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawing:
-    """A figure, its file name, and what someone who does not see it is told."""
+    """A figure with its file name, its alternative text, and a caption."""
 
     name: str
     about: str
@@ -45,145 +48,122 @@ class Drawing:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AtSite:
-    """The curves of one site."""
+class Section:
+    """Figures under a heading."""
 
-    site: str
-    drawings: tuple[Drawing, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Likeness:
-    """How alike the sites are under the model of one method, by so many images of each."""
-
-    label: str
-    seed: int
-    images: int
+    heading: str
     drawings: tuple[Drawing, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Figures:
-    """What there is to draw; an empty part had no data. `hidden`: sites that are not drawn by themselves."""
+    """All figures; a part without data is empty. `hidden` is the number of sites without figures of their own."""
 
     rounds: tuple[Drawing, ...]
-    sites: tuple[AtSite, ...]
+    sites: tuple[Section, ...]
+    efficiency: tuple[Drawing, ...]
     phases: tuple[Drawing, ...]
-    worth: tuple[Drawing, ...]
-    likeness: tuple[Likeness, ...]
+    similarity: tuple[Section, ...]
     hidden: int = 0
 
     @property
     def all(self) -> Iterator[Drawing]:
         yield from self.rounds
-        for at in self.sites:
-            yield from at.drawings
-        yield from (*self.worth, *self.phases)
-        for each in self.likeness:
-            yield from each.drawings
+        yield from (drawing for site in self.sites for drawing in site.drawings)
+        yield from (*self.efficiency, *self.phases)
+        yield from (drawing for method in self.similarity for drawing in method.drawings)
 
 
 def draw(groups: Sequence[Group]) -> Figures:
-    accuracy = "accuracy, %"
+    by_bytes, by_time = (curves(groups, _accuracy, cost) for cost in (cumulative_bytes, cumulative_seconds))
+    bytes_plot = line_plot(by_bytes, ACCURACY, "bytes up and down", number_of_bytes)
+    time_plot = line_plot(by_time, ACCURACY, "computing time", duration)
+    sites = site_names(groups)
     return Figures(
-        rounds=_drawn(
-            ("accuracy", "Accuracy by round", curve_figure(curves(groups, _accuracy), accuracy)),
-            ("loss", "Test loss by round", curve_figure(curves(groups, lambda each: each.loss), "test loss")),
+        rounds=_drawings(
+            ("accuracy", "Accuracy by round", line_plot(curves(groups, _accuracy), ACCURACY)),
+            ("loss", "Test loss by round", line_plot(curves(groups, _mean_loss), LOSS)),
         ),
-        sites=tuple(_at_site(groups, number, site) for number, site in enumerate(site_names(groups)[:SITES])),
-        phases=_drawn(
-            ("time", "Time by phase", bar_figure(bars(groups, "seconds"), "time", duration)),
-            ("operations", "FLOPs by phase", bar_figure(bars(groups, "flops"), "operations", operations)),
+        sites=tuple(_site_figures(groups, number, site) for number, site in enumerate(sites[:SITES])),
+        efficiency=_drawings(
+            ("accuracy-by-bytes", "Accuracy against bytes", bytes_plot),
+            ("accuracy-by-time", "Accuracy against time", time_plot),
         ),
-        worth=_drawn(
-            (
-                "accuracy-by-bytes",
-                "Accuracy against bytes",
-                curve_figure(
-                    curves(groups, _accuracy, bytes_until), accuracy, "bytes up and down", number_of_bytes
-                ),
-            ),
-            (
-                "accuracy-by-time",
-                "Accuracy against time",
-                curve_figure(curves(groups, _accuracy, seconds_until), accuracy, "time of work", duration),
-            ),
+        phases=_drawings(
+            ("time", "Time by phase", bar_plot(phase_bars(groups, "seconds"), "time", duration)),
+            ("operations", "FLOPs by phase", bar_plot(phase_bars(groups, "flops"), "operations", operations)),
         ),
-        likeness=tuple(_likenesses(groups)),
-        hidden=max(0, len(site_names(groups)) - SITES),
+        similarity=_similarities(groups),
+        hidden=max(0, len(sites) - SITES),
     )
 
 
 def save_all(groups: Sequence[Group], folder: Path) -> list[Path]:
-    """Every figure as PDF and PNG."""
+    """Writes every figure as PDF and PNG."""
     folder.mkdir(parents=True, exist_ok=True)
     return [file for each in draw(groups).all for file in save(each.figure, folder / each.name)]
 
 
-def _accuracy(record: Round) -> float:
+def _drawings(*parts: "tuple[str, str, Figure | None]") -> tuple[Drawing, ...]:
+    return tuple(Drawing(name, about, figure) for name, about, figure in parts if figure is not None)
+
+
+def _accuracy(record: RoundRecord) -> float:
     return 100 * record.accuracy
 
 
-def _drawn(*parts: "tuple[str, str, Figure | None]", note: str = "") -> tuple[Drawing, ...]:
-    return tuple(Drawing(name, about, figure, note) for name, about, figure in parts if figure is not None)
+def _mean_loss(record: RoundRecord) -> float:
+    """Unweighted mean over sites; NaN if the loss of a site is not finite."""
+    losses = [score.loss for score in record.scores.values()]
+    return fmean(losses) if all(map(math.isfinite, losses)) else math.nan
 
 
-def _at_site(groups: Sequence[Group], number: int, site: str) -> AtSite:
-    stem = f"site{number}-{_harmless(site)}"
+def _site_figures(groups: Sequence[Group], number: int, site: str) -> Section:
+    def plot(value: Callable[[Score], float | None], title: str) -> "Figure | None":
+        at_site = curves(groups, lambda record: value(record.scores[site]) if site in record.scores else None)
+        return line_plot(at_site, title)
 
-    def own(quantity: Callable[[Round], float | None], title: str) -> "Figure | None":
-        return curve_figure(curves(groups, quantity), title)
-
-    return AtSite(
-        site,
-        _drawn(
-            (f"{stem}-accuracy", f"Accuracy at {site} by round", own(_accuracy_at(site), "accuracy, %")),
-            (f"{stem}-loss", f"Test loss at {site} by round", own(_loss_at(site), "test loss")),
-        ),
+    stem = f"site{number}-{_file_name(site)}"
+    accuracy = plot(lambda score: 100 * score.accuracy, ACCURACY)
+    loss = plot(lambda score: None if math.isnan(score.loss) else score.loss, LOSS)
+    both = _drawings(
+        (f"{stem}-accuracy", f"Accuracy at {site} by round", accuracy),
+        (f"{stem}-loss", f"Test loss at {site} by round", loss),
     )
+    return Section(site, both)
 
 
-def _accuracy_at(site: str) -> Callable[[Round], float | None]:
-    return lambda record: 100 * record.scores[site].accuracy if site in record.scores else None
-
-
-def _loss_at(site: str) -> Callable[[Round], float | None]:
-    return lambda record: record.scores[site].loss if site in record.scores else None
-
-
-def _likenesses(groups: Sequence[Group]) -> list[Likeness]:
-    """One for each method with an analysis, from its counted run with the lowest seed; most to see first."""
+def _similarities(groups: Sequence[Group]) -> tuple[Section, ...]:
+    """One for each method with an analysis, from its counted run with the lowest seed; most figures first."""
     found = []
     for number, group in enumerate(groups):
         run = group.counted[0]
-        if run.analysis and (drawings := tuple(_alike(run.analysis, f"sites{number}-{_harmless(group.label)}"))):
-            found.append(Likeness(group.label, run.seed, run.analysis.images, drawings))
-    return sorted(found, key=lambda each: -len(each.drawings))
+        if run.analysis:
+            drawings = _analysis_figures(run.analysis, f"sites{number}-{_file_name(group.label)}")
+            found.append(Section(f"{group.label}, seed {run.seed}", tuple(drawings)))
+    return tuple(sorted((each for each in found if each.drawings), key=lambda each: -len(each.drawings)))
 
 
-def _alike(analysis: Analysis, stem: str) -> Iterator[Drawing]:
+def _analysis_figures(analysis: Analysis, stem: str) -> Iterator[Drawing]:
     top = max((value for rows in analysis.mmd.values() for row in rows for value in row), default=0.0)
     for kind, rows in analysis.mmd.items():
-        title = f"MMD between sites, {kind} images"
-        figure = matrix_figure(rows, analysis.sites, title, top)
-        yield Drawing(f"{stem}-mmd-{kind}", title, figure, f"{MMD} {analysis.images} images of each site.")
-    yield from _drawn((f"{stem}-map", "Map of features", map_figure(analysis.map, "features, t-SNE")), note=MAP)
-    curve = curve_figure(_distance_curves(analysis), "distance to the anchors")
-    yield from _drawn(
-        (f"{stem}-distance", "Distance of virtual sets to the anchors by round", curve), note=DISTANCE
-    )
+        title, note = f"MMD between sites, {kind} images", f"{MMD} {analysis.images} images of each site."
+        yield Drawing(f"{stem}-mmd-{kind}", title, matrix_plot(rows, analysis.sites, title, top), note)
+    if features := scatter_plot(analysis.map, "features, t-SNE"):
+        yield Drawing(f"{stem}-map", "Map of features", features, MAP)
+    if distances := line_plot(_distance_curves(analysis), "distance to the anchors"):
+        about = "Distance of virtual sets to the anchors by round"
+        yield Drawing(f"{stem}-distance", about, distances, DISTANCE)
 
 
 def _distance_curves(analysis: Analysis) -> list[Curve]:
-    sites = dict.fromkeys(site for each in analysis.distances for site in each.sites)
-    return [_distance_curve(analysis, site) for site in sites]
+    found = []
+    for site in dict.fromkeys(site for each in analysis.distances for site in each.sites):
+        known = [(each.round, each.sites[site]) for each in analysis.distances if site in each.sites]
+        found.append(Curve(site, tuple(t for t, _ in known), tuple(Stat(value) for _, value in known)))
+    return found
 
 
-def _distance_curve(analysis: Analysis, site: str) -> Curve:
-    known = [(each.round, each.sites[site]) for each in analysis.distances if site in each.sites]
-    return Curve(site, tuple(t for t, _ in known), tuple(Stat(value) for _, value in known))
-
-
-def _harmless(name: str) -> str:
-    """A part of a file name, whatever a site or a method is called."""
+def _file_name(name: str) -> str:
+    """A safe part of a file name for any name of a site or a method."""
     return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:40].lower()

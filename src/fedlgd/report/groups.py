@@ -1,16 +1,20 @@
-"""Runs with the same label are seeds of one another: grouping them, and means over seeds."""
+"""Runs with the same label are seeds of one method: grouping them, and statistics over seeds."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from fedlgd.report.run import Round, Run
+from fedlgd.core.records import RoundRecord, Score
+from fedlgd.report.run import Run
+
+Quantity = Callable[[RoundRecord], float | None]
+Axis = Callable[[Run], Mapping[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """A mean over seeds, with the sample standard deviation when there is more than one."""
+    """A mean over seeds, with the sample standard deviation if there is more than one seed."""
 
     mean: float
     std: float | None = None
@@ -33,11 +37,11 @@ class Group:
 
     @property
     def counted(self) -> tuple[Run, ...]:
-        """The finished runs; while there is none, all of them as far as they are."""
+        """The finished runs, or all runs while none is finished."""
         return tuple(run for run in self.runs if run.finished) or self.runs
 
     @property
-    def finals(self) -> tuple[Round, ...]:
+    def finals(self) -> tuple[RoundRecord, ...]:
         """The last evaluated round of each counted run that has one."""
         return tuple(run.final for run in self.counted if run.final)
 
@@ -46,13 +50,16 @@ class Group:
         """The headline number: last evaluated round, unweighted mean over sites, then over seeds."""
         return summarise(final.accuracy for final in self.finals)
 
+    def scores_at(self, site: str) -> list[Score]:
+        return [final.scores[site] for final in self.finals if site in final.scores]
+
     def accuracy_at(self, site: str) -> Stat | None:
-        return summarise(final.scores[site].accuracy for final in self.finals if site in final.scores)
+        return summarise(score.accuracy for score in self.scores_at(site))
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One quantity of one group at the rounds that all its counted runs evaluated, along rounds or along a cost."""
+    """One quantity of one group, at the rounds that all its counted runs evaluated."""
 
     label: str
     x: tuple[float, ...]
@@ -60,7 +67,7 @@ class Curve:
 
 
 def group_runs(runs: Iterable[Run]) -> tuple[Group, ...]:
-    """One group per label, in the order the labels first appear; inside a group by seed."""
+    """One group per label, in the order the labels first appear; the runs of a group are sorted by seed."""
     by_label: dict[str, list[Run]] = {}
     for run in runs:
         by_label.setdefault(run.label, []).append(run)
@@ -85,22 +92,16 @@ def site_names(groups: Sequence[Group]) -> tuple[str, ...]:
 
 
 def by_round(run: Run) -> dict[int, float]:
-    """Rounds along the axis as they are counted."""
+    """The default x-axis: the round number."""
     return {record.round: record.round for record in run.records}
 
 
-def curves(
-    groups: Sequence[Group],
-    quantity: Callable[[Round], float | None],
-    along: Callable[[Run], Mapping[int, float]] = by_round,
-) -> tuple[Curve, ...]:
-    """One curve per group, empty where its counted runs have no evaluated round with this quantity in common."""
+def curves(groups: Sequence[Group], quantity: Quantity, along: Axis = by_round) -> tuple[Curve, ...]:
+    """One curve per group; empty if no round with this quantity was evaluated in all counted runs."""
     return tuple(_curve(group, quantity, along) for group in groups)
 
 
-def _curve(
-    group: Group, quantity: Callable[[Round], float | None], along: Callable[[Run], Mapping[int, float]]
-) -> Curve:
+def _curve(group: Group, quantity: Quantity, along: Axis) -> Curve:
     by_run = [
         {record.round: value for record in run.evaluated if (value := quantity(record)) is not None}
         for run in group.counted

@@ -1,12 +1,12 @@
-"""Reads a run directory into a `Run`: settings, manifest, records and where the virtual images are.
+"""Reads run folders without torch: settings, manifest, committed records, and the paths of the images.
 
-A report must be readable where the run was not made, so nothing here needs torch or the code that trained.
+A damaged or missing file is a `RunError` that names it.
 """
 
 import json
+import math
 import tomllib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -14,148 +14,116 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from fedlgd.report.run import Analysis, Manifest, Round, Run, Sheet, Unreadable
+from fedlgd.core.errors import RunError
+from fedlgd.core.files import reading
+from fedlgd.core.records import RECORDS, RoundRecord, committed_records
+from fedlgd.report.run import Analysis, Manifest, Run, Sheet
 
 T = TypeVar("T")
-FORMAT = 1
-START = "start"
-
-
-class ReportError(ValueError):
-    """A run directory cannot be read, or there is nothing to report."""
+FORMATS = (1, 2)  # of manifest.json
+START = "start"  # the version of virtual images made at enrolment; later versions are round numbers
 
 
 @dataclass(frozen=True, slots=True)
-class _Settings:
+class _Plan:
     seed: int
     rounds: int
 
 
-def read_runs(paths: Sequence[Path]) -> tuple[tuple[Run, ...], tuple[Unreadable, ...]]:
-    """The readable runs in the order given, and the rest with the reasons. At least one must be readable."""
-    results = [_read_or_explain(path) for path in dict.fromkeys(paths)]
-    runs = tuple(result for result in results if isinstance(result, Run))
-    unreadable = tuple(result for result in results if isinstance(result, Unreadable))
+def run_folders(path: Path) -> list[Path]:
+    """The path itself if it is a run folder, and all run folders inside it."""
+    return sorted({file.parent for name in ("manifest.json", "config.toml") for file in path.rglob(name)})
+
+
+def read_runs(paths: Sequence[Path]) -> tuple[tuple[Run, ...], tuple[str, ...]]:
+    """The readable runs in the order given, and an error message for each of the others."""
+    runs, errors = [], []
+    for path in dict.fromkeys(paths):
+        try:
+            runs.append(read_run(path))
+        except RunError as error:
+            errors.append(str(error))
+    if errors and not runs:
+        raise RunError(f"no run can be read: {'; '.join(errors)}")
     if not runs:
-        raise ReportError(_nothing(unreadable))
-    return runs, unreadable
+        raise RunError("no run folder was given; pass at least one, e.g. fedlgd report runs/demo")
+    return tuple(runs), tuple(errors)
 
 
 def read_run(path: Path) -> Run:
-    """Everything the report needs from one run directory."""
-    config, settings, known = _read_settings(path / "config.toml")
-    records, cut = _read_records(path / "records.jsonl")
+    """Everything the report needs from one run folder."""
+    config, settings, plan = _read_config(path / "config.toml")
     damage: list[str] = []
     return Run(
         path=path,
         config=config,
         settings=settings,
-        seed=known.seed,
-        planned=known.rounds,
+        seed=plan.seed,
+        planned=plan.rounds,
         manifest=_read_manifest(path / "manifest.json"),
-        records=records,
-        cut=cut,
+        records=_read_records(path),
         sheets=_find_sheets(path / "virtual"),
         samples={file.stem: file for file in sorted((path / "real").glob("*.png"))},
-        analysis=_read_extra(path / "analysis.json", Analysis, damage),
-        audit=_read_extra(path / "audit.json", dict[str, Any], damage) or {},
+        analysis=_read_optional(path / "analysis.json", Analysis, damage),
+        audit=_read_optional(path / "audit.json", dict[str, Any], damage) or {},
         damage=tuple(damage),
     )
 
 
-def _read_or_explain(path: Path) -> Run | Unreadable:
-    try:
-        return read_run(path)
-    except ReportError as error:
-        return Unreadable(path, str(error))
-
-
-def _nothing(unreadable: Sequence[Unreadable]) -> str:
-    if not unreadable:
-        return "no run directory was given; pass at least one, e.g. fedlgd report runs/demo/fedlgd/seed0-1a2b3c"
-    return "no run can be read: " + "; ".join(f"{each.path}: {each.why}" for each in unreadable)
-
-
-@contextmanager
-def _explained(file: Path) -> Iterator[None]:
-    """Every way a file can be damaged becomes one error that names the file."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise ReportError(f"{file.name} is missing") from None
-    except (OSError, ValueError) as error:
-        raise ReportError(f"{file.name} is damaged: {error}") from error
-
-
-def _read_settings(file: Path) -> tuple[str, dict[str, Any], _Settings]:
-    with _explained(file):
-        text = file.read_text(encoding="utf-8")
+def _read_config(file: Path) -> tuple[str, dict[str, Any], _Plan]:
+    with reading(file):
+        text = _content(file).decode()
         settings = tomllib.loads(text)
-        return text, settings, msgspec.convert(settings, _Settings)
+        return text, settings, msgspec.convert(settings, _Plan)
 
 
 def _read_manifest(file: Path) -> Manifest:
-    with _explained(file):
-        content = json.loads(file.read_bytes())
-        written = content.get("format") if isinstance(content, dict) else None
-        if written != FORMAT:
-            raise ValueError(f"format {written!r} is unknown, this version of fedlgd reads format {FORMAT}")
-        return msgspec.convert(content, Manifest)
+    with reading(file):
+        manifest = json.loads(_content(file))
+        if manifest["format"] not in FORMATS:
+            raise RunError(
+                f"{str(file)!r} has format {manifest['format']!r}, this version of fedlgd reads "
+                f"{' and '.join(map(str, FORMATS))}; use the fedlgd version that wrote it"
+            )
+        return msgspec.convert(manifest, Manifest)
 
 
-def _read_records(file: Path) -> tuple[tuple[Round, ...], bool]:
-    """The records, and whether the last line was cut off by a crash. No file yet means no records yet."""
+def _content(file: Path) -> bytes:
     if not file.exists():
-        return (), False
-    with _explained(file):
-        lines = file.read_bytes().splitlines()
-        cut = bool(lines) and not _is_json(lines[-1])
-        whole = lines[:-1] if cut else lines
-        records = tuple(msgspec.convert(json.loads(line), Round) for line in whole)
-        _check_order(records)
-        return records, cut
+        raise RunError(f"{str(file)!r} is missing")
+    return file.read_bytes()
 
 
-def _read_extra(file: Path, kind: type[T], damage: list[str]) -> T | None:
-    """What a run may have beside its records; a damaged file is named and left out, the rest is shown."""
+def _read_records(path: Path) -> tuple[RoundRecord, ...]:
+    with reading(path / RECORDS):
+        records = tuple(committed_records(path))
+        for before, after in pairwise(records):
+            if after.round <= before.round:  # its cost would be counted twice
+                raise ValueError(f"round {after.round} is recorded after round {before.round}")
+        for record in records:
+            scores = [0 <= s.accuracy <= 1 and len(s.correct) == len(s.total) for s in record.scores.values()]
+            if not all(scores) or not all(map(math.isfinite, record.seconds.values())):
+                raise ValueError(f"the scores or seconds of round {record.round} are not valid")
+        return records
+
+
+def _read_optional(file: Path, kind: type[T], damage: list[str]) -> T | None:
+    """A damaged optional file is named in `damage`, and the rest of the run is shown."""
     if not file.exists():
         return None
     try:
-        with _explained(file):
+        with reading(file):
             return msgspec.convert(json.loads(file.read_bytes()), kind)
-    except ReportError as error:
-        damage.append(str(error))
+    except RunError as error:
+        damage.append(f"{file.name} is damaged ({error.__cause__})")
         return None
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True
-
-
-def _check_order(records: Sequence[Round]) -> None:
-    """A round on record twice would be counted twice in every cost."""
-    for before, after in pairwise(records):
-        if after.round <= before.round:
-            raise ValueError(f"round {after.round} is written after round {before.round}")
 
 
 def _find_sheets(folder: Path) -> tuple[Sheet, ...]:
-    """All contact sheets, oldest version first. Listed, never opened by name: a manifest cannot point outside."""
-    versions = [each.name for each in folder.iterdir() if _is_version(each)] if folder.is_dir() else []
+    """All contact sheets, oldest version first. They are listed, so a name in a manifest cannot point outside."""
+    ages = {START: -1} | {each.name: int(each.name) for each in folder.glob("*") if each.name.isdecimal()}
     return tuple(
         Sheet(file.stem, version, file)
-        for version in sorted(versions, key=_age)
+        for version in sorted(ages, key=ages.__getitem__)
         for file in sorted((folder / version).glob("*.png"))
     )
-
-
-def _is_version(folder: Path) -> bool:
-    return folder.is_dir() and (folder.name == START or folder.name.isdecimal())
-
-
-def _age(version: str) -> int:
-    return -1 if version == START else int(version)

@@ -1,6 +1,6 @@
-"""The look of all figures: colours that become CSS variables in a page, and ink on paper in a file.
+"""The style of all figures, and how they are saved: as SVG inside a page, or as PDF and PNG files.
 
-Colours are Okabe and Ito's, which people with any colour vision tell apart; dashes tell apart what repeats one.
+The colours are Okabe and Ito's, distinct for all kinds of colour vision; in the page they are CSS variables.
 """
 
 import io
@@ -55,47 +55,50 @@ _STYLE: Any = {
 }
 
 
-def look(number: int) -> tuple[str, str]:
-    """Colour and dashes of the series with this number."""
+def series_style(number: int) -> tuple[str, str]:
+    """Colour and line style of the series with this number; the line style changes when the colours repeat."""
     return SERIES[number % len(SERIES)], DASHES[number // len(SERIES) % len(DASHES)]
 
 
-def short(label: str, letters: int = _LONGEST_LABEL) -> str:
+def shorten(label: str, letters: int = _LONGEST_LABEL) -> str:
     return label if len(label) <= letters else label[: letters - 1] + "…"
 
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Inside, figures are drawn and written in the look of this module."""
+    """A context, or decorator, in which figures are drawn and saved in the style of this module."""
     import matplotlib
 
     with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
-        # The reader's browser has the fonts: a name in a script that matplotlib's own font lacks is no problem.
+        # The browser has fonts for the scripts that matplotlib's own font lacks.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 
 
 def canvas(
-    height: float, left: Sequence[str], right: Sequence[str], bottom: float, top: float = 0.3
+    title: str, height: float, left: list[str], right: list[str], bottom: float = 0.1, top_ticks: bool = False
 ) -> "tuple[Figure, Axes]":
-    """One pair of axes with a line for a title above and room for these texts on either side."""
+    """A figure with one pair of axes, a title above, and room for these texts on either side."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, height))
-    start, end = room(left), 1 - room(right)
-    return figure, figure.add_axes((start, bottom / height, end - start, 1 - (bottom + top) / height))
+    top, pad = (0.65, 10) if top_ticks else (0.3, 6)
+    start, end = text_width(left), 1 - text_width(right)
+    axes = figure.add_axes((start, bottom / height, end - start, 1 - (bottom + top) / height))
+    axes.set_title(title, loc="left", fontsize="medium", pad=pad)
+    return figure, axes
 
 
-def room(texts: Sequence[str]) -> float:
-    """The share of the width that the longest of these texts takes, with a little air."""
+def text_width(texts: Sequence[str]) -> float:
+    """The share of the figure's width that the longest of these texts takes, with some padding."""
     letters = max(map(len, texts), default=0)
     return (_LETTER * letters + 0.8) * _FONT_SIZE / (WIDTH * _POINTS)
 
 
 def svg(figure: "Figure", salt: str) -> str:
-    """Text to stand inside a page; without group names, which would be the same in every figure of it.
+    """SVG text for a page, without group ids, which would repeat in every figure.
 
-    The salt makes the names that are left the same every time, and different in every figure."""
+    The salt makes the remaining ids reproducible, and different in every figure."""
     import matplotlib
 
     buffer = io.StringIO()
@@ -109,7 +112,7 @@ def svg(figure: "Figure", salt: str) -> str:
 
 
 def save(figure: "Figure", stem: Path) -> list[Path]:
-    """`<stem>.pdf` and `<stem>.png`, on white; the same figure gives the same bytes."""
+    """Writes `<stem>.pdf` and `<stem>.png`; the same figure gives the same bytes."""
     files = [stem.with_name(f"{stem.name}.{kind}") for kind in FORMATS]
     with styled():
         for file, kind in zip(files, FORMATS, strict=True):

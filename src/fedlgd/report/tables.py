@@ -1,60 +1,62 @@
-"""The tables of a report as data."""
+"""The tables of a report: accuracy, two classes, cost, break-even, audit and data."""
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import sqrt
+from typing import Any
 
-from fedlgd.report.breakeven import BreakEven
-from fedlgd.report.cost import Cost, amounts, group_cost, phases
-from fedlgd.report.format import NONE, duration, number_of_bytes, operations, percent, percent_stat, plural
-from fedlgd.report.groups import Group, Stat, site_names
+from fedlgd.report import formats
+from fedlgd.report.cost import BreakEven, Cost, group_cost, phases
+from fedlgd.report.formats import NONE, Cell, Column, Row, Table
+from fedlgd.report.groups import Group, Stat, site_names, summarise
 from fedlgd.report.run import DataInfo
 
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """What is shown, the number behind it (if it is one), whether it is the best of its column, and how far it
-    varies over seeds."""
-
-    text: str
-    value: float | None = None
-    best: bool = False
-    std: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A heading; numbers are set to the right, words to the left. Shares are shown in percent."""
-
-    name: str
-    number: bool = True
-    percent: bool = False
-
-
-Row = tuple[Cell, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of cells under columns; every row has one cell for each column."""
-
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+Z = 1.959964  # 95 % of a normal distribution lie within this many standard deviations
+METHOD = Column("method", number=False)
 
 
 def accuracy_table(groups: Sequence[Group]) -> Table:
-    """Methods by sites, with the mean over sites and the spread from the worst to the best site."""
+    """Methods by sites, with the mean over sites and the spread between the best and the worst site."""
     sites = site_names(groups)
-    lead = (Column("method", number=False), Column("seeds"), Column("rounds"))
+    lead = (METHOD, Column("seeds"), Column("rounds"))
     scores = range(len(lead), len(lead) + len(sites) + 1)
     rows = [_accuracy_row(group, sites) for group in groups]
-    rival = [group.competes for group in groups]
-    marked = iter(mark_best([row for row, competes in zip(rows, rival, strict=True) if competes], scores))
-    shown = tuple(next(marked) if competes else row for row, competes in zip(rows, rival, strict=True))
+    marked = iter(mark_best([row for row, group in zip(rows, groups, strict=True) if group.competes], scores))
+    shown = tuple(next(marked) if group.competes else row for row, group in zip(rows, groups, strict=True))
     return Table((*lead, *(Column(name, percent=True) for name in (*sites, "mean", "spread"))), shown)
 
 
+def _accuracy_row(group: Group, sites: Sequence[str]) -> Row:
+    at_sites = [group.accuracy_at(site) for site in sites]
+    means = [stat.mean for stat in at_sites if stat]
+    spread = max(means) - min(means) if means else None
+    least = min(group.counted, key=lambda run: run.done)
+    rounds = str(least.done) if group.finished else f"{least.done} of {least.planned}"
+    return (
+        Cell(group.label),
+        _count(len(group.counted)),
+        Cell(rounds, least.done),
+        *map(_share, at_sites),
+        _share(group.accuracy),
+        Cell(NONE) if spread is None else Cell(formats.percent(spread), spread),
+    )
+
+
+def mark_best(rows: Sequence[Row], columns: Collection[int]) -> tuple[Row, ...]:
+    """Marks the highest share of each of these columns; shares that are equal as shown are all marked."""
+    marked = [_mark(cells) if at in columns else cells for at, cells in enumerate(zip(*rows, strict=True))]
+    return tuple(zip(*marked, strict=True))
+
+
+def _mark(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    best = formats.percent(max((cell.value for cell in cells if cell.value is not None), default=0.0))
+    return tuple(
+        replace(cell, best=cell.value is not None and formats.percent(cell.value) == best) for cell in cells
+    )
+
+
 def without_sites(table: Table, most: int) -> Table:
-    """An accuracy table for a narrow place: with more sites than `most`, only what sums them up."""
+    """An accuracy table without its site columns if there are more than `most` sites."""
     kept = (0, 1, 2, -2, -1)
     if len(table.columns) - len(kept) <= most:
         return table
@@ -62,102 +64,69 @@ def without_sites(table: Table, most: int) -> Table:
     return Table(tuple(table.columns[i] for i in kept), rows)
 
 
+def binary_table(groups: Sequence[Group]) -> Table | None:
+    """A row for each method at each site if all data has two classes: few test images need more than accuracy."""
+    if any(len(run.manifest.data.classes) != 2 for group in groups for run in group.runs):
+        return None
+    pairs = ((group, site) for group in groups for site in site_names(groups))
+    rows = tuple(_binary_row(group, site) for group, site in pairs if group.scores_at(site))
+    names = ("accuracy", "95 % interval", "balanced accuracy", "AUC")
+    lead = (METHOD, Column("site", number=False), Column("test images"))
+    return Table((*lead, *(Column(name, percent=True) for name in names)), rows) if rows else None
+
+
+def _binary_row(group: Group, site: str) -> Row:
+    """The interval is at the mean over seeds: they share their test images, so more seeds do not narrow it."""
+    scores, accuracy = group.scores_at(site), group.accuracy_at(site)
+    size = min(sum(score.total) for score in scores)
+    interval = wilson(accuracy.mean, size) if accuracy and size else None
+    return (
+        Cell(group.label),
+        Cell(site),
+        _count(size) if size else Cell(NONE),
+        _share(accuracy),
+        Cell(" to ".join(map(formats.percent, interval)), interval[0]) if interval else Cell(NONE),
+        _share(_stat_if_complete(score.balanced if any(score.total) else None for score in scores)),
+        _share(_stat_if_complete(score.auc for score in scores)),
+    )
+
+
+def wilson(share: float, size: int) -> tuple[float, float]:
+    """Wilson's interval:  (p + z^2/2n  -+  z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)."""
+    square = Z * Z / size
+    half = Z * sqrt(share * (1 - share) / size + square / (4 * size))
+    return (share + square / 2 - half) / (1 + square), (share + square / 2 + half) / (1 + square)
+
+
+def _stat_if_complete(values: Iterable[float | None]) -> Stat | None:
+    seen = list(values)
+    known = [value for value in seen if value is not None]
+    return summarise(known) if len(known) == len(seen) else None
+
+
 def cost_table(groups: Sequence[Group]) -> Table:
     """Bytes between the server and all sites, and seconds by phase."""
     names = phases(groups)
 
     def cells(cost: Cost) -> Row:
-        moved = (Cell(number_of_bytes(amount), amount) for amount in amounts(cost, "bytes", ("up", "down")))
-        return (*moved, *_by_phase(amounts(cost, "seconds", names), duration))
+        moved = [cost.get(("bytes", way), 0.0) for way in ("up", "down")]
+        return (
+            *(Cell(formats.number_of_bytes(amount), amount) for amount in moved),
+            *_by_phase(cost, "seconds", names),
+        )
 
     return _cost_table(groups, ("bytes up", "bytes down", *names, "all phases"), cells)
 
 
 def flops_table(groups: Sequence[Group]) -> Table:
-    """Floating-point operations by phase."""
+    """Floating-point formats.operations by phase."""
     names = phases(groups)
-    return _cost_table(
-        groups, (*names, "all phases"), lambda cost: _by_phase(amounts(cost, "flops", names), operations)
-    )
-
-
-def data_table(data: DataInfo) -> Table:
-    """The sites, how many images each trains and tests on, and what these images are."""
-    columns = (Column("site", number=False), Column("train"), Column("test"), Column("note", number=False))
-    rows = ((Cell(site.name), count(site.train), count(site.test), Cell(site.note)) for site in data.sites)
-    return Table(columns, tuple(rows))
-
-
-def break_even_table(found: Sequence[BreakEven]) -> Table:
-    """When the sites have done less arithmetic than on their real images."""
-    words = ("real images, a round", "this method, a round", "enrolment", "cheaper without it", "cheaper with it")
-    rows = (
-        (
-            Cell(each.label),
-            *(Cell(operations(amount), amount) for amount in (each.real, each.own, each.upfront)),
-            _after(each.without),
-            _after(each.including),
-        )
-        for each in found
-    )
-    return Table((Column("method", number=False), *map(Column, words)), tuple(rows))
-
-
-def mark_best(rows: Sequence[Row], columns: Collection[int]) -> tuple[Row, ...]:
-    """Marks the highest share of each of these columns; shares that read the same are equally best."""
-    marked = [_mark(cells) if at in columns else cells for at, cells in enumerate(zip(*rows, strict=True))]
-    return tuple(zip(*marked, strict=True))
-
-
-def _accuracy_row(group: Group, sites: Sequence[str]) -> Row:
-    at_sites = [group.accuracy_at(site) for site in sites]
-    return (
-        Cell(group.label),
-        count(len(group.counted)),
-        _rounds(group),
-        *map(share, at_sites),
-        share(group.accuracy),
-        _spread([stat.mean for stat in at_sites if stat]),
-    )
-
-
-def _rounds(group: Group) -> Cell:
-    """How many rounds are done, and of how many while unfinished."""
-    least = min(group.counted, key=lambda run: run.done)
-    return Cell(str(least.done) if group.finished else f"{least.done} of {least.planned}", least.done)
-
-
-def share(stat: Stat | None) -> Cell:
-    return Cell(percent_stat(stat), stat.mean, std=stat.std) if stat else Cell(NONE)
-
-
-def _spread(means: Sequence[float]) -> Cell:
-    if not means:
-        return Cell(NONE)
-    spread = max(means) - min(means)
-    return Cell(percent(spread), spread)
-
-
-def _after(rounds: int | None) -> Cell:
-    return Cell("never") if rounds is None else Cell(f"after {plural(rounds, 'round')}", rounds)
-
-
-def count(number: int) -> Cell:
-    return Cell(str(number), number)
-
-
-def _mark(cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    best = max((cell.value for cell in cells if cell.value is not None), default=0.0)
-    return tuple(replace(cell, best=_reads(cell) == percent(best)) for cell in cells)
-
-
-def _reads(cell: Cell) -> str:
-    return NONE if cell.value is None else percent(cell.value)
+    return _cost_table(groups, (*names, "all phases"), lambda cost: _by_phase(cost, "flops", names))
 
 
 def _cost_table(groups: Sequence[Group], names: Sequence[str], cells: Callable[[Cost], Row]) -> Table:
-    """Two rows per method: the rounds alone, and together with the enrolment before them."""
-    columns = (Column("method", number=False), Column("enrolment", number=False), *map(Column, names))
+    """Two rows per method: without and with the enrolment."""
+    columns = (METHOD, Column("enrolment", number=False), *map(Column, names))
     rows = (
         (Cell(group.label), Cell(word), *cells(group_cost(group, enrolment=enrolment)))
         for group in groups
@@ -166,5 +135,71 @@ def _cost_table(groups: Sequence[Group], names: Sequence[str], cells: Callable[[
     return Table(columns, tuple(rows))
 
 
-def _by_phase(values: Sequence[float], show: Callable[[float], str]) -> Row:
+def _by_phase(cost: Cost, kind: str, names: Sequence[str]) -> Row:
+    show = formats.duration if kind == "seconds" else formats.operations
+    values = [cost.get((kind, name), 0.0) for name in names]
     return tuple(Cell(show(value) if value else NONE, value) for value in (*values, sum(values)))
+
+
+def break_even_table(found: Sequence[BreakEven]) -> Table:
+    """The number of rounds after which the sites have spent fewer FLOPs than on their real images."""
+    flops = ("real images, per round", "this method, per round", "enrolment")
+    names = (*flops, "cheaper without enrolment", "cheaper with enrolment")
+
+    def after(rounds: int | None) -> Cell:
+        return Cell("never") if rounds is None else Cell(f"after {formats.plural(rounds, 'round')}", rounds)
+
+    rows = (
+        (
+            Cell(each.label),
+            *(Cell(formats.operations(amount), amount) for amount in (each.real, each.own, each.enrolment)),
+            after(each.without_enrolment),
+            after(each.with_enrolment),
+        )
+        for each in found
+    )
+    return Table((METHOD, *map(Column, names)), tuple(rows))
+
+
+def data_table(data: DataInfo) -> Table:
+    """The sites, their numbers of training and test images, and the origin of these images."""
+    columns = (Column("site", number=False), Column("train"), Column("test"), Column("note", number=False))
+    rows = ((Cell(site.name), _count(site.train), _count(site.test), Cell(site.note)) for site in data.sites)
+    return Table(columns, tuple(rows))
+
+
+def audit_tables(groups: Sequence[Group]) -> tuple[tuple[str, int, Table], ...]:
+    """Label, seed and findings of every run that has an `audit.json`."""
+    columns = (Column("finding", number=False), Column("value", number=False))
+    return tuple(
+        (
+            run.label,
+            run.seed,
+            Table(columns, tuple((Cell(name), Cell(text)) for name, text in _findings(run.audit))),
+        )
+        for group in groups
+        for run in group.runs
+        if run.audit
+    )
+
+
+def _findings(audit: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Keys joined by dots, and their values; a list of plain values is one line."""
+    rest = [(key, value) for key, value in reversed([*audit.items()]) if key not in {"digest", "format"}]
+    while rest:  # a loop, since a damaged file may be nested deeper than Python can recurse
+        path, value = rest.pop()
+        if isinstance(value, Mapping):
+            rest += [(f"{path}.{key}", inner) for key, inner in reversed([*value.items()])]
+        elif isinstance(value, list) and any(isinstance(each, (dict, list)) for each in value):
+            rest += [(f"{path}.{at}", inner) for at, inner in reversed([*enumerate(value)])]
+        else:
+            values = value if isinstance(value, list) else [value]
+            yield path, ", ".join(f"{each:.4g}" if isinstance(each, float) else str(each) for each in values)
+
+
+def _share(stat: Stat | None) -> Cell:
+    return Cell(formats.percent_stat(stat), stat.mean, std=stat.std) if stat else Cell(NONE)
+
+
+def _count(number: int) -> Cell:
+    return Cell(str(number), number)

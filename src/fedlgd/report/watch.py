@@ -1,9 +1,8 @@
-"""The report while runs go: a page made anew when their records change, served to this machine only.
+"""`fedlgd watch`: a live report, rendered again when records change and served on the loopback address only.
 
-Nothing is read by a name that comes from the network: there is the page, there is its version, and no third thing.
+The server answers `/` and `/version`. It never opens a file by a name from a request.
 """
 
-import base64
 import hashlib
 import html
 import re
@@ -16,42 +15,36 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socketserver import TCPServer
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from fedlgd.report.page import render
-from fedlgd.report.read import ReportError, read_runs
+from fedlgd.core.errors import FedlgdError
+from fedlgd.report.page import TEMPLATES, render, script_hash
+from fedlgd.report.read import read_runs, run_folders
 
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")
-READ = (".toml", ".json", ".jsonl")
-REST = 4  # after a page that took a second, records are looked at again this many seconds later
-OWN = ("track.json",)  # written beside the records, and not part of the report
-META = re.compile(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">\n?')
+WATCHED = (".toml", ".json", ".jsonl")
+IGNORED = ("track.json",)  # in the run folder, but not part of the report
+PAUSE = 4  # after rendering for t seconds, changes are ignored for 4 t seconds: training needs the processor
+POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">\n?')
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a browser is sent, and the version of the records it shows."""
+    """The response to a browser, and the version of the records it shows."""
 
     version: str
     body: bytes
     policy: str
 
 
-def run_folders(path: Path) -> list[Path]:
-    """The path itself if it is a run, else the runs inside it."""
-    return sorted({file.parent for name in ("manifest.json", "config.toml") for file in path.rglob(name)})
-
-
 def fingerprint(folders: Sequence[Path]) -> str:
-    """A short text that changes when a file that the report reads does: by name, size and time of change."""
+    """A hash that changes when a file that the report reads changes its name, size or modification time."""
     seen = [(str(file), *_stat(file)) for folder in folders for file in sorted(_watched(folder))]
     return hashlib.blake2b(repr(seen).encode(), digest_size=12).hexdigest()
 
 
 def _watched(folder: Path) -> Iterator[Path]:
-    """Settings, manifest, records and what else is told of a run; the folders of its pictures."""
-    yield from (file for file in folder.iterdir() if file.suffix in READ and file.name not in OWN)
+    yield from (file for file in folder.iterdir() if file.suffix in WATCHED and file.name not in IGNORED)
+    yield folder / "state" / "head.json"  # commits the records
     yield from (*folder.glob("real"), *folder.glob("virtual/*"))
 
 
@@ -64,25 +57,22 @@ def _stat(file: Path) -> tuple[int, int]:
 
 
 class Watcher:
-    """The newest page about some folders. While records cannot be read, the last good page stays."""
+    """The newest page for some folders. If the runs cannot be read, the last readable page is kept."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = tuple(paths)
         self._lock = threading.Lock()
-        self._good = ""
+        self._report = ""
         self._page: Page | None = None
-        self._rests_until = 0.0
-        self._templates = Environment(
-            loader=PackageLoader("fedlgd.report"), autoescape=True, undefined=StrictUndefined
-        )
+        self._paused_until = 0.0
 
     def version(self) -> str:
-        """Of the records now; while the last page is young, of that page: training needs the processor more."""
-        if self._page and time.monotonic() < self._rests_until:
+        """The version of the records, or of the last page during the pause after it."""
+        if self._page and time.monotonic() < self._paused_until:
             return self._page.version
         try:
             return fingerprint(self._folders())
-        except OSError:  # a folder went away while it was listed
+        except OSError:  # a folder was removed while it was listed
             return self._page.version if self._page else ""
 
     def page(self) -> Page:
@@ -91,56 +81,47 @@ class Watcher:
             if self._page is None or self._page.version != version:
                 began = time.monotonic()
                 self._page = self._make(version)
-                self._rests_until = time.monotonic() + REST * (time.monotonic() - began)
+                self._paused_until = time.monotonic() + PAUSE * (time.monotonic() - began)
             return self._page
 
     def _folders(self) -> list[Path]:
         return [folder for path in self._paths for folder in run_folders(path)]
 
     def _make(self, version: str) -> Page:
-        trouble = self._read()
-        text = self._good or self._template("waiting.html", paths=self._paths, trouble=trouble)
-        script = self._template("watch.js")
-        ours = self._template("watch.html", version=version, script=script, trouble=trouble)
-        body = META.sub("", text, count=1).replace("</body>", f"{ours}</body>")
+        problem = self._update()
+        waiting = TEMPLATES.get_template("waiting.html")
+        text = self._report or waiting.render(paths=self._paths, problem=problem)
+        script = TEMPLATES.get_template("watch.js").render()
+        live = TEMPLATES.get_template("watch.html").render(version=version, script=script, problem=problem)
+        body = POLICY.sub("", text, count=1).replace("</body>", f"{live}</body>")
         return Page(version, body.encode(), policy(text, script))
 
-    def _template(self, name: str, **values: object) -> str:
-        return self._templates.get_template(name).render(**values)
-
-    def _read(self) -> str:
-        """Makes the page, or says what was wrong: a run may be caught in the middle of anything."""
+    def _update(self) -> str:
+        """Renders the report, or returns the problem: any file may be incomplete while a run writes it."""
         try:
             folders = self._folders()
             if folders:
-                self._good = render(*read_runs(folders))
-        except ReportError as error:
+                self._report = render(*read_runs(folders))
+        except FedlgdError as error:
             return str(error)
         except Exception as error:
             return f"{type(error).__name__}: {error}"
-        return "no run is there any more" if self._good and not folders else ""
+        return "the run folders no longer exist" if self._report and not folders else ""
 
 
 def policy(page: str, script: str) -> str:
-    """The page's own content security policy, which this script may join to ask for the version."""
-    own = META.search(page)
-    rules = dict(_rules(html.unescape(own.group(1)) if own else "default-src 'none'"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    rules["script-src"] = f"{rules.get('script-src', '')} 'sha256-{digest}'".strip()
+    """The content security policy of the page, extended by this script and its requests for the version."""
+    own = POLICY.search(page)
+    text = html.unescape(own.group(1)) if own else "default-src 'none'"
+    rules = dict(rule.strip().split(" ", 1) for rule in text.split(";"))
+    rules["script-src"] = f"{rules.get('script-src', '')} '{script_hash(script)}'".strip()
     rules["connect-src"] = "'self'"
     rules |= {"base-uri": "'none'", "form-action": "'none'", "frame-ancestors": "'none'"}
     return "; ".join(f"{name} {sources}" for name, sources in rules.items())
 
 
-def _rules(text: str) -> Iterator[tuple[str, str]]:
-    for rule in text.split(";"):
-        name, _, sources = rule.strip().partition(" ")
-        if name:
-            yield name, sources
-
-
 class Server(ThreadingHTTPServer):
-    """Listens on the loopback address alone; `port` 0 takes any free one."""
+    """Listens on the loopback address only; `port` 0 takes any free port."""
 
     daemon_threads = True
 
@@ -153,16 +134,16 @@ class Server(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/"
 
     def server_bind(self) -> None:
-        """Without the look-up of the machine's name that HTTPServer makes."""
+        """Skips the host name lookup of HTTPServer."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = HOST, self.server_address[1]
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A browser that went away in the middle is no news."""
+        """Ignore client disconnects."""
 
 
 class Handler(BaseHTTPRequestHandler):
-    """`/` and `/version`, to those who asked for this machine by its own name."""
+    """Serves `/` and `/version`."""
 
     server: Server
     server_version = "fedlgd"
@@ -170,7 +151,7 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 30
 
     def do_GET(self) -> None:
-        if not self._is_for_us():
+        if not self._is_local():
             self._send(HTTPStatus.FORBIDDEN, f"open {self.server.url}\n".encode())
         elif self.path == "/":
             page = self.server.watcher.page()
@@ -178,10 +159,10 @@ class Handler(BaseHTTPRequestHandler):
         elif self.path == "/version":
             self._send(HTTPStatus.OK, self.server.watcher.version().encode())
         else:
-            self._send(HTTPStatus.NOT_FOUND, b"there is only / here\n")
+            self._send(HTTPStatus.NOT_FOUND, b"only / is served here\n")
 
-    def _is_for_us(self) -> bool:
-        """Another site's name for 127.0.0.1 is refused: a page elsewhere must not read this one (DNS rebinding)."""
+    def _is_local(self) -> bool:
+        """Refuse any other host name for 127.0.0.1, so that no other website can read the page (DNS rebinding)."""
         name, _, port = self.headers.get("Host", "").partition(":")
         return name in NAMES and port in ("", str(self.server.server_port))
 
@@ -203,4 +184,4 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests of one's own browser are not worth a line each."""
+        """Do not log requests."""

@@ -35,7 +35,7 @@ async function copy(area, said) {
     area.focus();
     area.select();
     if (!document.execCommand("copy")) {
-      said.textContent = "Press Ctrl+C to copy what is selected.";
+      said.textContent = "Press Ctrl+C to copy the selected text.";
       return;
     }
     area.hidden = true;
@@ -47,7 +47,7 @@ for (const bar of document.querySelectorAll(".copy"))
   for (const button of bar.querySelectorAll("button"))
     button.addEventListener("click", () => copy(document.getElementById(button.dataset.from), bar.querySelector("output")));
 
-function turn(gallery, at) {
+function showVersion(gallery, at) {
   for (const stack of gallery.querySelectorAll(".stack")) {
     const images = [...stack.querySelectorAll("img")];
     const shown = images.filter((image) => Number(image.dataset.at) <= at).pop() || images[0];
@@ -67,6 +67,6 @@ for (const slider of document.querySelectorAll(".slider input")) {
   slider.addEventListener("input", () => {
     output.textContent = slider.list.options[slider.value].label;
     slider.setAttribute("aria-valuetext", output.textContent);
-    turn(gallery, Number(slider.value));
+    showVersion(gallery, Number(slider.value));
   });
 }

@@ -6,7 +6,7 @@
   const state = document.getElementById("watch-state");
   const all = (selector) => [...document.querySelectorAll(selector)];
 
-  // Elements are found again by their id, else by their section, their words and how often those came before.
+  // After a reload, an element is found by its id, or by its section, its text and their number of occurrences.
   function named(selector, text) {
     const times = {};
     return all(selector).map((element) => {

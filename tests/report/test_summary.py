@@ -1,6 +1,10 @@
-"""The words of the headline say what the records say, also when the newer method loses."""
+"""The headline agrees with the records, also when the newer method is lower; unfair comparisons are named."""
 
-from fedlgd.report.headline import headline
+from typing import Any
+
+import pytest
+
+from fedlgd.report.summary import caveats, headline
 from tests.report.conftest import MakeGroups, run_of
 
 
@@ -56,3 +60,29 @@ def test_an_unfinished_run_stands_and_does_not_end(make_groups: MakeGroups) -> N
 
 def test_nothing_evaluated_is_said(make_groups: MakeGroups) -> None:
     assert headline(make_groups(run_of("A", x=0.8) | {"done": 0})).title == "No round has been evaluated yet."
+
+
+A, B = run_of("A", x=0.8), run_of("B", x=0.8)
+A1 = run_of("A", 1, x=0.8)
+
+
+def test_equal_runs_with_several_seeds_need_no_caution(make_groups: MakeGroups) -> None:
+    assert caveats(make_groups(A, A1, B, run_of("B", 1, x=0.8))) == ()
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        ([A, B], "only one seed"),
+        ([A, A1, B], "not run with the same seeds (A: 0, 1; B: 0)"),
+        ([A, B | {"digest": "other"}], "same data"),
+        ([A, B | {"rounds": 5}], "same number of rounds"),
+        ([A, B | {"settings": {"ratio": 0.5}}], "same share of sites per round"),
+        ([A | {"done": 3}, B], "A, seed 0, is unfinished (3 of 4 rounds) and is shown up to its last round."),
+        ([A, A1 | {"done": 3}], "A, seed 1, is unfinished (3 of 4 rounds) and is not counted."),
+        ([A, A], "several runs with the same seed"),
+        ([A, A1 | {"settings": {"pull": {"weight": 3.0}}}], "differ in more than their seed"),
+    ],
+)
+def test_a_limit_of_the_comparison_is_named(make_groups: MakeGroups, runs: list[dict[str, Any]], said: str) -> None:
+    assert said in " ".join(caveats(make_groups(*runs)))

@@ -1,13 +1,41 @@
-"""Tables to copy: right in a spreadsheet, a paper and a README, whatever a site is called."""
+"""Numbers as text; tables for a spreadsheet, a paper and a README, whatever a site is called."""
 
 import csv
 import io
 
 import pytest
 
-from fedlgd.report.tables import Cell, Column, Table, accuracy_table
-from fedlgd.report.texts import as_csv, as_latex, as_markdown, copies
+from fedlgd.report import formats as fmt
+from fedlgd.report.formats import Cell, Column, Table, as_csv, as_latex, as_markdown, copies
+from fedlgd.report.groups import Stat
+from fedlgd.report.tables import accuracy_table
 from tests.report.conftest import MakeGroups, run_of
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (fmt.percent(0.9123), "91.2"),
+        (fmt.percent_stat(Stat(0.5, 0.0123)), "50.0 ± 1.2"),
+        (fmt.points(-0.012), "−1.2"),
+        (fmt.points(0.012), "+1.2"),
+        (fmt.points(-0.0001), "0.0"),
+        (fmt.number_of_bytes(0), "0 B"),
+        (fmt.number_of_bytes(999), "999 B"),
+        (fmt.number_of_bytes(1000), "1.00 kB"),
+        (fmt.number_of_bytes(45_600_000), "45.6 MB"),
+        (fmt.operations(1.234e14), "123 TFLOP"),
+        (fmt.operations(1e25), "10000000 EFLOP"),
+        (fmt.duration(0.125), "0.12 s"),
+        (fmt.duration(119.0), "119 s"),
+        (fmt.duration(150.0), "2.50 min"),
+        (fmt.duration(36000.0), "10.0 h"),
+        (fmt.plural(1, "seed"), "1 seed"),
+        (fmt.plural(2, "seed"), "2 seeds"),
+    ],
+)
+def test_numbers(written: str, expected: str) -> None:
+    assert written == expected
 
 
 @pytest.fixture
@@ -64,4 +92,4 @@ def test_a_name_cannot_leave_its_cell() -> None:
 
 
 def test_three_formats_are_offered(table: Table) -> None:
-    assert [each.format for each in copies(table)] == ["CSV", "LaTeX", "Markdown"]
+    assert list(copies(table)) == ["CSV", "LaTeX", "Markdown"]

@@ -1,13 +1,16 @@
-"""When training on virtual images has cost the sites less than training on the real ones would have."""
+"""Cumulative costs, and the round after which virtual images have cost less than the real ones would have."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fedlgd.report.breakeven import break_evens, crossing
-from fedlgd.report.groups import group_runs
+from fedlgd.report.cost import break_even_round, break_evens, cumulative_bytes, cumulative_seconds
+from fedlgd.report.groups import curves, group_runs
 from fedlgd.report.read import read_run
+from fedlgd.report.run import Run
 from fedlgd.report.tables import break_even_table
+from tests.report.conftest import MakeGroups, run_of
 from tests.report.fake import write_run
 
 SELECTED = {"anchors": {"selected": {"first": 0, "every": 2, "count": 3}}}
@@ -29,7 +32,7 @@ SELECTED = {"anchors": {"selected": {"first": 0, "every": 2, "count": 3}}}
 def test_the_round_from_which_the_total_stays_lower(
     upfront: float, own: list[float], later: float, real: float, wanted: int | None
 ) -> None:
-    assert crossing(upfront, own, later, real) == wanted
+    assert break_even_round(upfront, own, later, real) == wanted
     if wanted:
         totals = [upfront + sum(own[:t]) + later * max(0, t - len(own)) - t * real for t in range(wanted + 50)]
         assert all(total < 0 for total in totals[wanted:])
@@ -40,8 +43,8 @@ def test_a_round_on_real_images_is_three_passes_over_all_of_them_in_every_epoch(
     """By hand: 3 x 1 234 567 FLOP x 2 epochs x (2000 + 1600 + 1200) images; own: 4 GFLOP a round and 4 before."""
     (found,) = break_evens(group_runs([read_run(write_run(tmp_path / "a"))]))
     assert found.real == 3 * 1_234_567 * 2 * 4800
-    assert (found.own, found.upfront) == (4e9, 4e9)
-    assert (found.without, found.including) == (1, 1)
+    assert (found.own, found.enrolment) == (4e9, 4e9)
+    assert (found.without_enrolment, found.with_enrolment) == (1, 1)
 
 
 def test_steps_count_in_place_of_epochs(tmp_path: Path) -> None:
@@ -49,7 +52,7 @@ def test_steps_count_in_place_of_epochs(tmp_path: Path) -> None:
     settings = {"local": {"epochs": 2, "steps": 7, "batch": 32}}
     (found,) = break_evens(group_runs([read_run(write_run(tmp_path / "a", settings=settings))]))
     assert found.real == 3 * 1_234_567 * 7 * 32 * 3
-    assert (found.without, found.including) == (None, None)
+    assert (found.without_enrolment, found.with_enrolment) == (None, None)
     texts = [cell.text for cell in break_even_table([found]).rows[0]]
     assert texts == ["FedLGD", "2.49 GFLOP", "4.00 GFLOP", "4.00 GFLOP", "never", "never"]
 
@@ -59,16 +62,43 @@ def test_rounds_that_were_not_run_cost_what_such_rounds_cost_before(tmp_path: Pa
     ten rounds on real images 355.6; without the last round 333 are more than 320."""
     path = write_run(tmp_path / "a", rounds=2, settings=SELECTED)
     records = (path / "records.jsonl").read_text()
-    (path / "records.jsonl").write_text(records.replace('"distil": 1000000000,', '"distil": 100e9,', 1))
+    (path / "records.jsonl").write_text(records.replace('"distil": 1000000000,', '"distil": 100000000000,', 1))
     (found,) = break_evens(group_runs([read_run(path)]))
     assert found.own == (103e9 + 4e9) / 2
-    assert found.without == 10
+    assert found.without_enrolment == 10
 
 
 def test_a_method_on_real_images_has_no_break_even(tmp_path: Path) -> None:
     assert break_evens(group_runs([read_run(write_run(tmp_path / "a", flags=()))])) == ()
 
 
-def test_settings_that_say_nothing_of_local_training_give_none(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "a", settings={"local": {"epochs": "many"}})
-    assert break_evens(group_runs([read_run(run)])) == ()
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"local": {"epochs": "many", "steps": 0, "batch": 32}},
+        {"local": {"epochs": 2, "batch": 32}},
+        {"local": {}},
+        {"anchors": {"per_class": 10}},
+        {"refine": {"selected": {"first": 0, "every": 5}}},
+        {"refine": {"selected": {"first": 0, "every": 0, "count": 2}}},
+    ],
+)
+def test_a_setting_that_config_toml_lacks_is_not_guessed(tmp_path: Path, settings: dict[str, Any]) -> None:
+    assert break_evens(group_runs([read_run(write_run(tmp_path / "a", settings=settings))])) == ()
+
+
+def test_curves_along_a_cost_are_at_the_mean_over_seeds(make_groups: MakeGroups) -> None:
+    """By hand: 1 200 bytes at the enrolment, then 2.5 MB a round; seed 1 counts double."""
+    groups = make_groups(run_of("A", 0, x=0.8), run_of("A", 1, x=0.8))
+
+    def along(run: Run) -> dict[int, float]:
+        return {t: total * (1 + run.seed) for t, total in cumulative_bytes(run).items()}
+
+    (curve,) = curves(groups, lambda record: record.accuracy, along)
+    assert curve.x == tuple(1.5 * (1200 + 2_500_000 * rounds) for rounds in (1, 2, 3, 4))
+
+
+def test_evaluation_does_not_count_as_computing_time(make_groups: MakeGroups) -> None:
+    """By hand: 6 s at the enrolment, then 2 + 5 + 0.5 a round."""
+    ((run,),) = (group.runs for group in make_groups(run_of("A", x=0.8)))
+    assert list(cumulative_seconds(run).values()) == [6.0, 13.5, 21.0, 28.5, 36.0]

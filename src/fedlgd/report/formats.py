@@ -1,0 +1,172 @@
+"""Numbers and tables as text: for the page, a terminal, a spreadsheet, a paper or a README.
+
+Names of sites and methods are escaped in every format.
+"""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from fedlgd.report.groups import Stat
+
+NONE = "–"
+_BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
+_FLOPS = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP")
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+    "–": "--",
+} | {letter: f"\\{letter}" for letter in "&%$#_{}"}
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The text, its number (if any), whether it is the best of its column, and its standard deviation."""
+
+    text: str
+    value: float | None = None
+    best: bool = False
+    std: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A heading. Numbers are aligned to the right, words to the left. Shares are shown in percent."""
+
+    name: str
+    number: bool = True
+    percent: bool = False
+
+
+Row = tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of cells under columns; every row has one cell for each column."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+
+
+def percent(share: float) -> str:
+    """0.9123 -> "91.2"."""
+    return f"{100 * share:.1f}"
+
+
+def percent_stat(stat: Stat) -> str:
+    """A mean with its standard deviation over seeds, in percent."""
+    return percent(stat.mean) if stat.std is None else f"{percent(stat.mean)} ± {percent(stat.std)}"
+
+
+def points(difference: float) -> str:
+    """A signed difference of two shares in percentage points; zero has no sign."""
+    written = f"{100 * difference:+.1f}".replace("-", "−")
+    return "0.0" if written in {"+0.0", "−0.0"} else written
+
+
+def number_of_bytes(value: float) -> str:
+    return _scaled(value, _BYTES)
+
+
+def operations(value: float) -> str:
+    return _scaled(value, _FLOPS)
+
+
+def duration(seconds: float) -> str:
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{_three_digits(seconds / size)} {unit}"
+    return f"{_three_digits(seconds)} s"
+
+
+def plural(count: int, noun: str) -> str:
+    """plural(1, "seed") -> "1 seed"; plural(3, "seed") -> "3 seeds"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _scaled(value: float, units: tuple[str, ...]) -> str:
+    step = min(int(math.log10(value)) // 3, len(units) - 1) if value >= 1 else 0
+    amount = f"{value:.0f}" if step == 0 else _three_digits(value / 1000**step)
+    return f"{amount} {units[step]}"
+
+
+def _three_digits(value: float) -> str:
+    decimals = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{decimals}f}"
+
+
+def copies(table: Table) -> dict[str, str]:
+    """The table in each format that the page offers for copying."""
+    return {"CSV": as_csv(table), "LaTeX": as_latex(table), "Markdown": as_markdown(table)}
+
+
+def as_text(table: Table) -> str:
+    """Aligned lines for a terminal; `*` marks the best of a column."""
+    heading = [column.name for column in table.columns]
+    lines = [heading, *([f"{cell.text}*" if cell.best else cell.text for cell in row] for row in table.rows)]
+    widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
+    sides = [">" if column.number else "<" for column in table.columns]
+    cells = ([f"{t:{s}{w}}" for t, s, w in zip(line, sides, widths, strict=True)] for line in lines)
+    return "\n".join("  ".join(line).rstrip() for line in cells)
+
+
+def as_csv(table: Table) -> str:
+    """Numbers as numbers, shares in percent; a standard deviation has its own column."""
+    with_std = [any(row[at].std is not None for row in table.rows) for at in range(len(table.columns))]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    names = ((column.name, f"{column.name} std") for column in table.columns)
+    writer.writerow(
+        _no_formula(name) for pair, std in zip(names, with_std, strict=True) for name in pair[: 1 + std]
+    )
+    for row in table.rows:
+        cells = zip(row, table.columns, with_std, strict=True)
+        writer.writerow(value for cell, column, std in cells for value in _csv_values(cell, column, std))
+    return out.getvalue()
+
+
+def _csv_values(cell: Cell, column: Column, with_std: bool) -> Iterator[str]:
+    def number(value: float | None) -> str:
+        return "" if value is None else f"{100 * value:.4f}" if column.percent else f"{value:g}"
+
+    yield number(cell.value) if column.number else _no_formula(cell.text)
+    if with_std:
+        yield number(cell.std)
+
+
+def _no_formula(text: str) -> str:
+    """A name that a spreadsheet would evaluate as a formula gets a leading quote."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def as_latex(table: Table) -> str:
+    """A `tabular` for the package booktabs; the best of a column is bold."""
+    sides = "".join("r" if column.number else "l" for column in table.columns)
+    heading = [_latex(column.name) for column in table.columns]
+    rows = ([f"\\textbf{{{_latex(c.text)}}}" if c.best else _latex(c.text) for c in row] for row in table.rows)
+    top, *lines = (f"{' & '.join(cells)} \\\\" for cells in (heading, *rows))
+    begin, end = (f"\\begin{{tabular}}{{{sides}}}", r"\toprule"), (r"\bottomrule", r"\end{tabular}", "")
+    return "\n".join((*begin, top, r"\midrule", *lines, *end))
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(letter, letter) for letter in " ".join(text.split()))
+
+
+def as_markdown(table: Table) -> str:
+    heading = [_markdown(column.name) for column in table.columns]
+    sides = ["---:" if column.number else "---" for column in table.columns]
+    rows = ([f"**{_markdown(c.text)}**" if c.best else _markdown(c.text) for c in row] for row in table.rows)
+    return "".join(f"| {' | '.join(line)} |\n" for line in (heading, sides, *rows))
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\`*_\[\]<>|#&~])", r"\\\1", " ".join(text.split()))
