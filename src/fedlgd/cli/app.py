@@ -8,17 +8,8 @@ from typing import Annotated
 
 import typer
 
-from fedlgd.cli.options import (
-    CheckOptions,
-    CompareOptions,
-    DemoOptions,
-    FetchOptions,
-    Json,
-    RunOptions,
-    Runs,
-    ShowOptions,
-    options,
-)
+from fedlgd.cli import options
+from fedlgd.cli.options import Json, Runs, takes
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h
 
@@ -56,8 +47,8 @@ def _common(
 
 
 @app.command(epilog="Example: fedlgd demo")
-@options(DemoOptions)
-def demo(given: DemoOptions) -> None:
+@takes(options.DemoOptions)
+def demo(given: options.DemoOptions) -> None:
     """Compare FedAvg on virtual data with FedLGD on five built-in digit sites and write a report."""
     from fedlgd.cli import run
 
@@ -67,8 +58,8 @@ def demo(given: DemoOptions) -> None:
 @app.command(
     epilog="Example: fedlgd run builtin-digits --method fedlgd --preset quick --rounds 40 --set net.width=32"
 )
-@options(RunOptions)
-def run(given: RunOptions) -> None:
+@takes(options.RunOptions)
+def run(given: options.RunOptions) -> None:
     """Run one method on a federation. Re-run the same command to resume."""
     from fedlgd.cli import run
 
@@ -78,8 +69,8 @@ def run(given: RunOptions) -> None:
 @app.command(
     epilog="Example: fedlgd compare --methods fedavg,fedprox,scaffold+anchors,fedlgd --seeds 3 --preset quick"
 )
-@options(CompareOptions)
-def compare(given: CompareOptions) -> None:
+@takes(options.CompareOptions)
+def compare(given: options.CompareOptions) -> None:
     """Compare methods over several seeds with the same initial model, virtual sets and sampled sites."""
     from fedlgd.cli import compare
 
@@ -141,8 +132,8 @@ def data_list(json: Json = False) -> None:
 
 
 @data_app.command("show", epilog="Example: fedlgd data show builtin-digits --sheet digits.png --shift")
-@options(ShowOptions)
-def data_show(given: ShowOptions) -> None:
+@takes(options.ShowOptions)
+def data_show(given: options.ShowOptions) -> None:
     """Show the sites of a federation: class counts, colours, a contact sheet, the domain shift."""
     from fedlgd.cli import data
 
@@ -150,8 +141,8 @@ def data_show(given: ShowOptions) -> None:
 
 
 @data_app.command("check", epilog="Example: fedlgd data check ./sites --strict")
-@options(CheckOptions)
-def data_check(given: CheckOptions) -> None:
+@takes(options.CheckOptions)
+def data_check(given: options.CheckOptions) -> None:
     """Check your own images. Exit codes: 0 no errors, 1 errors, 2 no such folder."""
     from fedlgd.cli import data
 
@@ -159,8 +150,8 @@ def data_check(given: CheckOptions) -> None:
 
 
 @data_app.command("fetch", epilog="Example: fedlgd data fetch digits")
-@options(FetchOptions)
-def data_fetch(given: FetchOptions) -> None:
+@takes(options.FetchOptions)
+def data_fetch(given: options.FetchOptions) -> None:
     """Download published data sets and prepare them. Re-run to resume an interrupted download."""
     from fedlgd.cli import data
 

@@ -160,12 +160,12 @@ def _first_of_each_kind(problems: Sequence[Problem]) -> Iterator[Problem]:
 def fetch(given: FetchOptions) -> None:
     """Print the terms of use first; a data set that fails does not stop the others."""
     sources, home = chosen(given.names), data_home()
-    if given.given and not given.given.is_dir():
-        raise DataError(f"--from {given.given} is not a folder; give the folder of the original files")
+    if given.originals and not given.originals.is_dir():
+        raise DataError(f"--from {given.originals} is not a folder; give the folder of the original files")
     for source in sources:
         typer.echo(f"{source.name}: {source.what}. Terms: {source.terms}; {source.page}", err=True)
     outcomes = []
-    how = {"given": given.given, "again": given.again, "keep": given.keep}
+    how = {"given": given.originals, "again": given.again, "keep": given.keep}
     try:
         for source in sources:
             with progress(given.quiet, in_bytes=True):

@@ -24,7 +24,6 @@ from fedlgd.report.format import number_of_bytes
 Listener = Callable[[RoundRecord], None]
 
 SECONDS_BETWEEN_LINES = 10.0
-FRAMES_PER_SECOND = 4
 MAX_STEP_BARS = 4  # each worker process has its own
 BAR_WIDTH = 24
 
@@ -145,12 +144,7 @@ class LiveView:
         self._ended = False
         for record in earlier:
             self._add(record, "before")
-        self._live = Live(
-            get_renderable=self.draw,
-            console=self._console,
-            refresh_per_second=FRAMES_PER_SECOND,
-            transient=not lasting,
-        )
+        self._live = Live(get_renderable=self.draw, console=self._console, transient=not lasting)
         self._live.start()
 
     def tick(self, label: str, done: int, total: int) -> None:
