@@ -13,7 +13,7 @@ from fedlgd.distill.gradient import match_gradient
 from fedlgd.methods.anchors import Anchors, Pull, anchored
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.methods.objective import plain
-from fedlgd.runs.files import read_message, write_message
+from fedlgd.engines.wire import read_message, write_message
 
 METHOD = FedLGD()
 INITIAL = METHOD.distil

@@ -7,7 +7,7 @@ from bench import ours
 from bench.phases import AGAIN
 from bench.published import REAL_PER_CLASS
 from bench.scene import SITES
-from fedlgd.engines.loop import Plan
+from fedlgd.engines.plan import Plan
 
 REFINE_STEPS, GM_STEPS = 100, 500  # as published
 

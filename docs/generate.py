@@ -20,7 +20,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 
 from fedlgd.data.registry import SUITES, DataChoice
-from fedlgd.engines.loop import Plan
+from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS, settings_of
 from fedlgd.report.caveats import caveats
@@ -69,20 +69,24 @@ def settings_page() -> str:
     lines += ["## Networks", ""]
     for name in NETS:
         lines += [f"### `net.name = {name!r}`", "", settings_table(net_settings(name)), ""]
-    lines += ["## Groups of settings that methods share", ""]
+    lines += ["## Groups of settings", ""]
     for section, group in groups.items():
         lines += [f"### `{section}`", "", paragraph(group), "", settings_table(described(group, f"{section}.")), ""]
     lines += ["## Methods", "", "Most methods have:", "", settings_table(shared.values()), ""]
     for name, cls in methods.items():
         lines += [f"### {cls.__name__} (`method = {name!r}`)", "", *method_lines(cls, groups, common)]
+    lines += ["## Parts that can be added to a method", "", "For example `--method scaffold+anchors`.", ""]
+    for name, part in registry.stacks().items():
+        infos = [info for section, default in part.sections.items() for info in described(default, f"{section}.")]
+        lines += [f"### `+{name}`", "", *group_lines(infos, groups, part.presets)]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def setting_groups(methods: Iterable[Any]) -> dict[str, Any]:
-    """The dataclasses inside methods by their section, each with its own defaults."""
-    return {
-        f.name: type(value) for cls in methods for f in fields(cls) if is_dataclass(value := getattr(cls(), f.name))
-    }
+    """The dataclasses inside methods and parts by their section, each with its own defaults."""
+    inside = [(f.name, getattr(cls(), f.name)) for cls in methods for f in fields(cls)]
+    inside += [item for part in registry.stacks().values() for item in part.sections.items()]
+    return {section: type(value) for section, value in inside if is_dataclass(value)}
 
 
 def common_names(methods: Iterable[Any]) -> set[str]:
@@ -103,19 +107,27 @@ def net_settings(name: str) -> list[SettingInfo]:
 
 
 def method_lines(cls: Any, groups: Mapping[str, Any], common: set[str]) -> Iterator[str]:
-    """The formula, own settings, groups with their changed defaults, and presets of one method."""
+    """The formula, own settings, groups and presets of one method."""
     yield from (inspect.getdoc(sys.modules[cls.__module__]) or "", "")
     yield from ("    " + line if line else "" for line in (inspect.getdoc(cls) or "").splitlines())
     infos = described(cls)
     own = [info for info in infos if "." not in info.path and info.path not in common]
-    sections = [section for section in groups if any(info.path.startswith(f"{section}.") for info in infos)]
-    defaults = {i.path: i.default for section in sections for i in described(groups[section], f"{section}.")}
-    changed = {i.path: i.default for i in infos if i.path in defaults and i.default != defaults[i.path]}
     yield from ("", settings_table(own), "")
+    yield from group_lines(infos, groups, getattr(cls, "presets", {}))
+
+
+def group_lines(
+    infos: Iterable[SettingInfo], groups: Mapping[str, Any], presets: Mapping[str, Any]
+) -> Iterator[str]:
+    """The groups of settings, the defaults that differ from those of the group, and the presets."""
+    given = {info.path: info.default for info in infos}
+    sections = [section for section in groups if any(path.startswith(f"{section}.") for path in given)]
+    defaults = {i.path: i.default for section in sections for i in described(groups[section], f"{section}.")}
+    changed = {path: value for path, value in given.items() if path in defaults and value != defaults[path]}
     yield f"Groups: {', '.join(f'`{section}`' for section in sections)}."
     if changed:
         yield from ("", f"Other defaults: {assigned(changed)}.")
-    for preset, settings in getattr(cls, "presets", {}).items():
+    for preset, settings in presets.items():
         yield from ("", f"Preset `{preset}`: {assigned(settings) or 'the defaults'}.")
     yield ""
 

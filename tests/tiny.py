@@ -1,7 +1,7 @@
 """A federation, nets and methods small enough that a whole run takes a fraction of a second."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -10,13 +10,17 @@ from torch import Tensor
 
 from fedlgd.core import losses
 from fedlgd.core.net import Net
+from fedlgd.core.records import RoundRecord
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, Params, RoundRecord, ServerState, Site
+from fedlgd.core.types import LabelledSet, Params, ServerState, Site, SiteState
 from fedlgd.data.federation import Federation, from_arrays
-from fedlgd.engines.loop import Plan, loop
-from fedlgd.engines.memory import Ram
+from fedlgd.engines.loop import Loop
+from fedlgd.engines.memory import Ram, RamStates
+from fedlgd.engines.plan import Plan
+from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
+from fedlgd.methods.parts import Part
 from fedlgd.nets.registry import build_net
 
 SIDE = 8
@@ -130,6 +134,9 @@ def settings(method: Any, values: Mapping[str, Any]) -> Any:
     """A copy of a nest of dataclasses with values set by dotted path."""
     for path, value in values.items():
         first, _, rest = path.partition(".")
+        if isinstance(method, Part) and first not in {f.name for f in fields(method)}:
+            method = replace(method, method=settings(method.method, {path: value}))
+            continue
         method = replace(method, **{first: settings(getattr(method, first), {rest: value}) if rest else value})
     return method
 
@@ -150,6 +157,28 @@ def _dotted(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name.replace("__", "."): value for name, value in values.items()}
 
 
+def stacked(name: str, **own: Any) -> Any:
+    """A method by its whole name, such as `fedavg+anchors`, with its default settings but for `own`."""
+    recipe = registry.recipe(name)
+    return recipe.make(recipe.settings(**own))
+
+
+class Kept(Ram):
+    """The memories of both halves of a simulated run."""
+
+    def __init__(self, states: Any = None) -> None:
+        super().__init__()
+        self.states = states or RamStates()
+
+    def site(self, name: str) -> SiteState:
+        """A site's state after the last commit."""
+        return self.states.load(name, self.version(name))
+
+
+def play(method: Any, data: Federation, using: Net, plan: Plan, memory: Kept, engine: Any = Loop()) -> Any:
+    return engine.run(method, data, using, plan, memory, memory.states)
+
+
 class Run:
     """All that happened in a run: records, the server's state after each, and the memory."""
 
@@ -158,15 +187,15 @@ class Run:
         method: Any,
         data: Federation,
         plan: Plan,
-        memory: Ram | None = None,
+        memory: Kept | None = None,
         using: Net | None = None,
         rounds: int | None = None,
     ) -> None:
-        self.memory = memory or Ram()
+        self.memory = memory or Kept()
         self.records: list[RoundRecord] = []
         self.states: list[ServerState] = []
         self.virtual: list[dict[str, Tensor]] = []
-        for record in loop(method, data, using or net(classes=len(data.classes)), plan, self.memory):
+        for record in play(method, data, using or net(classes=len(data.classes)), plan, self.memory):
             self.records.append(record)
             self.states.append(self.memory.server())
             sites = {name: self.memory.site(name) for name in data.by_name}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedlgd.cli import estimate
-from fedlgd.engines.choice import Engine
+from fedlgd.engines.registry import engine
 from fedlgd.runs.estimate import Estimate
 from fedlgd.runs.suite import parse_entry, plan
 from tests import tiny
@@ -19,23 +19,22 @@ def test_a_comparison_counts_shared_virtual_sets_once(monkeypatch: pytest.Monkey
     entries = [parse_entry(spec) for spec in ("fedavg", "fedprox")]
     jobs = plan(entries, 3, tmp_path, {"train_on": "virtual"})
     for workers, seconds in ((1, 6 * 112 - 3 * 80), (2, 6 * 57 - 3 * 40)):
-        engine = Engine(name="pool", workers=workers)
-        assert estimate.estimate_jobs(jobs, tiny.federation(), engine) == pytest.approx(seconds)
+        pool = engine("pool", workers)
+        assert estimate.estimate_jobs(jobs, tiny.federation(), pool) == pytest.approx(seconds)
 
 
 def test_only_long_work_is_worth_a_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     for seconds, said in ((59.0, ""), (840.0, "Estimated time: about 14 min\n")):
         monkeypatch.setattr(estimate, "estimate_run", lambda *_, s=seconds: Estimate({"train": s}, {}))
-        estimate.announce_run(None, Path(), tiny.federation(), Engine())  # type: ignore[arg-type]
+        estimate.announce_run(None, Path(), tiny.federation(), engine())  # type: ignore[arg-type]
         assert capsys.readouterr().err == said
 
 
 def test_the_answer_to_estimate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    engine = Engine(name="pool", workers=2)
     found = Estimate({"train": 120.0, "server": 30.0}, {})
     for answer, as_json in ((found, False), (found, True), (None, False)):
         monkeypatch.setattr(estimate, "estimate_run", lambda *_, answer=answer: answer)
-        estimate.print_estimate(None, Path(), tiny.federation(), engine, as_json)  # type: ignore[arg-type]
+        estimate.print_estimate(None, Path(), tiny.federation(), engine("pool", 2), as_json)  # type: ignore[arg-type]
     first, second, third = capsys.readouterr().out.splitlines()
     assert first == "about 2 min"
     assert json.loads(second) == {"seconds": 90.0, "phases": {"train": 120.0, "server": 30.0}}

@@ -29,6 +29,13 @@ def test_methods_lists_every_method_with_its_presets_and_settings(fedlgd):
     assert all(row["about"] for row in rows)
     assert all(name in plain.out for name in registry.names())
     assert "fedlgd methods NAME" in plain.out
+    assert all(part in plain.out for part in registry.stacks())
+
+
+def test_a_method_with_parts_is_shown_with_the_settings_of_its_parts(fedlgd):
+    row = json.loads(fedlgd("methods", "scaffold+anchors", "--json").out)
+    assert {"server_lr", "anchors.per_class", "pull.weight"} <= {info["path"] for info in row["setting_details"]}
+    assert row["preset_settings"]["quick"]["anchors.steps"] == 10
 
 
 def test_one_method_is_shown_with_its_formula_every_setting_and_its_presets(fedlgd, monkeypatch):

@@ -14,7 +14,7 @@ import pytest
 from fedlgd.cli import run
 from fedlgd.core.errors import RunError
 from fedlgd.data.registry import DataChoice, load
-from fedlgd.runs.config import read_toml, resolve
+from fedlgd.runs.config import Config, read_toml, resolve
 from fedlgd.runs.runner import execute
 from tests.cli.conftest import TINY, tiny_run
 from tests.runs.folder import everything, head, leftovers, records, snapshot
@@ -130,6 +130,18 @@ def test_without_out_a_run_has_a_folder_of_its_own_below_runs(fedlgd, tmp_path):
     assert json.loads(fedlgd(*words, "--seed=0").out)["folder"] == first
 
 
+@pytest.mark.parametrize(
+    ("words", "method"), [(["--method", "fedavg"], "fedavg+anchors"), (["-c", "my.toml"], "scaffold+anchors")]
+)
+def test_the_option_anchors_adds_them_to_the_method(words, method, fedlgd, tmp_path, monkeypatch):
+    def see(config: Config, *_: object) -> None:
+        raise RunError(config.plain()["method"])
+
+    (tmp_path / "my.toml").write_text('method = "scaffold"')
+    monkeypatch.setattr(run, "_execute", see)
+    assert fedlgd("run", "--anchors", *words).err == f"fedlgd: {method}\n"
+
+
 # Something to put right: one line, exit code 2, no traceback
 
 
@@ -178,7 +190,7 @@ def test_the_real_command_shows_no_traceback(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert re.fullmatch(r"fedlgd: no method is called 'fedlg'; did you mean 'fedlgd'\? .*\n", done.stderr)
+    assert re.fullmatch(r"fedlgd: no method is called 'fedlg'; did you mean 'fedlgd'\?.*\n", done.stderr)
 
 
 @pytest.mark.filterwarnings("default")

@@ -12,12 +12,11 @@ from torch import Tensor
 from fedlgd.core.device import Place
 from fedlgd.core.net import Net
 from fedlgd.core.pack import pack, unpack
-from fedlgd.core.types import Broadcast, Hello, RoundRecord, ServerState, SiteState, Update
+from fedlgd.core.records import RoundRecord
+from fedlgd.core.types import Broadcast, Hello, ServerState, SiteState, Update
 from fedlgd.data.federation import Federation
-from fedlgd.engines.loop import Plan
-from fedlgd.engines.memory import Ram
-from fedlgd.methods import common, registry
-from fedlgd.methods.protocol import adapted
+from fedlgd.engines.plan import Plan
+from fedlgd.methods import registry
 from fedlgd.runs import runner
 from fedlgd.runs.config import Config
 from tests import tiny
@@ -46,9 +45,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "fednova-momentum": ("fednova", {"local.momentum": 0.5}),
     "fedproto-avg-uniform": ("fedproto-avg", {"weigh": "uniform", "train_on": "real"}),
     "moon-head": ("moon", {"head": True}),
-    "moon-head-anchored": ("moon", {"head": True, "train_on": "virtual", **ANCHORS}),
+    "moon-head-anchored": ("moon+anchors", {"head": True, "train_on": "virtual"}),
     "scaffold-server-lr": ("scaffold", {"server_lr": 0.5}),
-    "scaffold-statistics": ("scaffold", {**ANCHORS, "anchors.start": "statistics", "anchors.in_loss": "always"}),
+    "scaffold-statistics": (
+        "scaffold+anchors",
+        {**ANCHORS, "anchors.start": "statistics", "anchors.in_loss": "always"},
+    ),
     "vhl-extra-noise": ("vhl", {"source": "noise"}),
     "vhl-patch-style": ("vhl", {"labels": "patch"}),
     "vhl-patch-noise": ("vhl", {"labels": "patch", "source": "noise"}),
@@ -57,13 +59,12 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def quick(name: str, **settings: Any) -> Any:
     """A registered method with all that makes it slow turned down; a double underscore is a dot."""
-    cls = registry.find(name)
-    own = {f.name for f in fields(cls)}
-    few = tiny.SETTINGS | {"distil.steps": 1} | REFINE | FEW
-    if "refine" in own:
-        few |= ANCHORS
+    own = {f.name for f in fields(registry.recipe(name).settings)}
+    few = tiny.SETTINGS | {"distil.steps": 1} | REFINE | FEW | ANCHORS
     known = {path: value for path, value in few.items() if path.partition(".")[0] in own}
-    return tiny.settings(cls(), known | {path.replace("__", "."): value for path, value in settings.items()})
+    return tiny.settings(
+        tiny.stacked(name), known | {path.replace("__", "."): value for path, value in settings.items()}
+    )
 
 
 def _guises() -> Iterator[tuple[str, Any]]:
@@ -74,8 +75,8 @@ def _guises() -> Iterator[tuple[str, Any]]:
             yield f"{name}-{train_on}", quick(name, train_on=train_on)
         if not choice:
             yield name, quick(name)
-        elif issubclass(cls, common.Averaging):
-            yield f"{name}-anchored", quick(name, train_on="virtual", **ANCHORS)
+        elif "anchors" in cls.stackable:
+            yield f"{name}-anchored", quick(f"{name}+anchors", train_on="virtual")
     for guise, (name, settings) in VARIANTS.items():
         yield guise, quick(name, **settings)
 
@@ -99,12 +100,12 @@ def uneven(names: Sequence[str] = tiny.NAMES) -> Federation:
 
 def prepared(method: Any, data: Federation, net: Net, seed: int = PLAN.seed) -> Federation:
     """The sites as the runner hands them to the engine: joined into one for a method that pools them."""
-    if not getattr(method, "pooled", False):
+    if not method.pooled:
         return data
     return runner._pooled(Config(method=method, plan=replace(PLAN, seed=seed)), data, net, Place())
 
 
-def play(method: Any, data: Federation, plan: Plan = PLAN, memory: Ram | None = None) -> tiny.Run:
+def play(method: Any, data: Federation, plan: Plan = PLAN, memory: tiny.Kept | None = None) -> tiny.Run:
     net = tiny.net(classes=len(data.classes))
     return tiny.Run(method, prepared(method, data, net, plan.seed), plan, memory, using=net)
 
@@ -135,16 +136,21 @@ def finite(value: Any) -> bool:
 # What a run writes down
 
 
-class Diary(Ram):
+class Diary(tiny.Kept):
     """Memory that writes down all states at every commit, as bytes and JSON."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, states: Any = None) -> None:
+        super().__init__(states)
         self.pages: list[tuple[Any, dict[str, Any]]] = []
+        self.names: list[str] = []
 
-    def commit(self, state: ServerState, record: RoundRecord) -> None:
-        super().commit(state, record)
-        sites = {name: _written(kept) for name, kept in self._sites.items()}
+    def enrol(self, site: str, enrolment: Any) -> None:
+        super().enrol(site, enrolment)
+        self.names.append(site)
+
+    def commit(self, state: ServerState, record: RoundRecord, versions: Mapping[str, int]) -> None:
+        super().commit(state, record, versions)
+        sites = {name: _written(self.site(name)) for name in sorted(self.names)}
         self.pages.append((_written(self._server), sites))
 
     @classmethod
@@ -152,7 +158,9 @@ class Diary(Ram):
         """A new memory with nothing in it but what a page says."""
         memory = cls()
         memory._server = _read(ServerState, page[0])
-        memory._sites = {name: _read(SiteState, written) for name, written in page[1].items()}
+        memory.names = list(page[1])
+        for name, written in page[1].items():
+            memory.states.save(name, -1, _read(SiteState, written), before=-1)
         return memory
 
 
@@ -265,7 +273,7 @@ def watch(method: Any, data: Federation, plan: Plan = PLAN, times: int = 2, net:
     net = net or tiny.net(classes=len(data.classes))
     data = prepared(method, data, net, plan.seed)
     run = tiny.Run(watched, data, plan, diary, using=net)
-    return Seen(watched, run, diary, data, adapted(method, net))
+    return Seen(watched, run, diary, data, method.adapt(net))
 
 
 @cache

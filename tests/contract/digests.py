@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +17,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedlgd.core.pack import pack
-from fedlgd.engines.loop import loop
-from fedlgd.engines.memory import Ram
-from fedlgd.engines.pool import pool
+from fedlgd.engines.loop import Loop
+from fedlgd.engines.pool import Pool
 from tests import tiny
 from tests.contract import battery
 
 PLAN = replace(battery.PLAN, seed=0)
 STORED = Path(__file__).with_name("digests.json")
-ENGINES = {"loop": loop, "pool": partial(pool, workers=2)}
+ENGINES = {"loop": Loop(), "pool": Pool(workers=2)}
 
 
 def of_run(case: str, engine: str) -> dict[str, Any]:
     """What a run of this case comes to; `size` is for machines that round differently."""
     data, method = battery.uneven(), battery.CASES[case]
-    net, memory = tiny.net(classes=len(data.classes)), Ram()
+    net, memory = tiny.net(classes=len(data.classes)), tiny.Kept(ENGINES[engine].states())
     data = battery.prepared(method, data, net, PLAN.seed)
-    records = [replace(record, seconds={}) for record in ENGINES[engine](method, data, net, PLAN, memory)]
+    records = [
+        replace(record, seconds={}) for record in tiny.play(method, data, net, PLAN, memory, ENGINES[engine])
+    ]
     server = pack(memory.server())[0]
     sites = {f"{name}/{leaf}": t for name in data.by_name for leaf, t in pack(memory.site(name))[0].items()}
     return {

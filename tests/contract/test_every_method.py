@@ -20,7 +20,7 @@ from fedlgd.core.pack import nbytes, pack
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Broadcast, ServerState, Update
 from fedlgd.data.federation import Federation
-from fedlgd.engines.loop import Plan
+from fedlgd.engines.plan import Plan
 from fedlgd.methods import common, registry
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.runs.config import Config, resolve

@@ -4,17 +4,16 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from fedlgd.engines.choice import Engine, choose
 from torch import nn
 
 from fedlgd.core import device
-from fedlgd.core.device import Place, home, moved, there
+from fedlgd.core.device import Place, moved, to_cpu, to_device
 from fedlgd.core.errors import SettingError
 from fedlgd.core.evaluate import score
 from fedlgd.core.net import Net, Output
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Broadcast, VirtualSet
-from fedlgd.engines.choice import Engine, choose
-from fedlgd.engines.loop import loop
 from fedlgd.runs.config import resolve
 from fedlgd.runs.estimate import estimate
 from fedlgd.runs.runner import execute, shared_shelf
@@ -170,8 +169,8 @@ def test_a_message_moves_whole_and_else_nothing():
     assert (found.images.device.type, found.labels.device.type) == ("meta", "meta")
     assert (found.origin, found.round) == (virtual.origin, virtual.round)
     assert moved(({"a": torch.ones(1)}, 3, None), torch.device("meta"))[0]["a"].is_meta
-    assert there(virtual) is virtual
-    assert home(virtual) is virtual
+    assert to_device(virtual) is virtual
+    assert to_cpu(virtual) is virtual
 
 
 @pytest.mark.parametrize("wrong", ["gpu", "cuda:x", "cpu:1", "", "mps"])

@@ -9,7 +9,8 @@ import torch
 from fedlgd.core.evaluate import area, score
 from fedlgd.core.meter import metered
 from fedlgd.core.net import Net
-from fedlgd.core.types import LabelledSet, RoundRecord, Score
+from fedlgd.core.records import RoundRecord, Score
+from fedlgd.core.types import LabelledSet
 from fedlgd.nets.registry import build_net
 from tests import tiny
 from tests.nets import own

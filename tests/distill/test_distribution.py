@@ -18,8 +18,8 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet
 from fedlgd.distill import distribution
+from fedlgd.distill.cache import Kept, shelving
 from fedlgd.distill.distribution import Distil, distil, image_gradient, match, pairs, real_means, refine
-from fedlgd.distill.shelf import Kept, shelving
 from fedlgd.distill.smooth import smoothed
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.nets.registry import build_net

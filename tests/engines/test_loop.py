@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from fedlgd.core.errors import SettingError
 from fedlgd.core.evaluate import score
 from fedlgd.core.rng import Stream
-from fedlgd.distill.shelf import Kept, shelving
-from fedlgd.engines.loop import Plan, loop, sample
+from fedlgd.distill.cache import Kept, shelving
 from fedlgd.engines.memory import Ram
+from fedlgd.engines.plan import Plan, sample
 from fedlgd.nets.registry import build_net
 from tests import tiny
 from tests.vectors import vector

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 import torch
+from fedlgd.engines.choice import Engine, choose
 
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.meter import listening
 from fedlgd.data.federation import Federation
-from fedlgd.engines.choice import Engine, choose
-from fedlgd.engines.loop import Plan, loop
 from fedlgd.engines.memory import Ram
+from fedlgd.engines.plan import Plan
 from fedlgd.engines.pool import AHEAD, Crew, pool
 from fedlgd.engines.process import usable_cores
 from fedlgd.engines.site import Answer, Task

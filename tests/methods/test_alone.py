@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from fedlgd.methods.alone import LocalOnly, Pooled
 from torch.nn import functional as F
 
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import batches
 from fedlgd.core.types import Params
 from fedlgd.data.federation import Federation
-from fedlgd.engines.loop import Plan
-from fedlgd.methods.alone import LocalOnly, Pooled
+from fedlgd.engines.plan import Plan
 from fedlgd.runs.config import Config
 from fedlgd.runs.runner import Result, execute
 from tests import tiny

@@ -7,7 +7,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import batches
 from fedlgd.core.types import Broadcast, ServerState, SiteState, Update
-from fedlgd.engines.loop import Plan
+from fedlgd.engines.plan import Plan
 from fedlgd.methods.fedavg import FedAvg
 from tests import tiny
 

@@ -12,7 +12,7 @@ from fedlgd.core.pack import nbytes, pack
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, batches
 from fedlgd.core.types import Broadcast, Hello, ServerState, Site, SiteState, Update, VirtualSet
-from fedlgd.engines.loop import Plan
+from fedlgd.engines.plan import Plan
 from fedlgd.methods import common, fedlgd
 from fedlgd.methods.fedlgd import FedLGD, Refine
 from tests import tiny

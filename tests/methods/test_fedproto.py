@@ -5,14 +5,14 @@ from itertools import pairwise
 
 import pytest
 import torch
+from fedlgd.methods.alone import LocalOnly
 from torch.nn import functional as F
 
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import batches
 from fedlgd.core.types import Broadcast, LabelledSet, ServerState, SiteState, Update
-from fedlgd.engines.loop import Plan
+from fedlgd.engines.plan import Plan
 from fedlgd.methods import fedproto
-from fedlgd.methods.alone import LocalOnly
 from fedlgd.methods.fedproto import (
     FedProtoAvg,
     FedProtoLocal,

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import batches
 from fedlgd.core.types import Broadcast, SiteState
-from fedlgd.engines.loop import Plan
+from fedlgd.engines.plan import Plan
 from fedlgd.methods import moon
 from fedlgd.methods.moon import Moon, model_contrastive
 from fedlgd.nets.registry import build_net

@@ -10,7 +10,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local
 from fedlgd.core.types import Broadcast, ServerState, SiteState, Update
-from fedlgd.engines.loop import Plan
+from fedlgd.engines.plan import Plan
 from fedlgd.methods import common
 from fedlgd.methods.scaffold import Scaffold, new_variate
 from fedlgd.nets.registry import build_net

@@ -6,7 +6,7 @@ import torch
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, batches
 from fedlgd.core.types import Broadcast, SiteState, VirtualSet
-from fedlgd.engines.loop import Plan
+from fedlgd.engines.plan import Plan
 from fedlgd.methods import common, registry
 from fedlgd.methods.anchors import anchored as objective
 from fedlgd.runs.manifest import label

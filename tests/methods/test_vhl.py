@@ -11,7 +11,7 @@ from fedlgd.core.losses import supervised_contrastive
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import batches
 from fedlgd.core.types import Broadcast, LabelledSet, ServerState, SiteState, Update, VirtualSet
-from fedlgd.engines.loop import Plan
+from fedlgd.engines.plan import Plan
 from fedlgd.methods.objective import Batch
 from fedlgd.methods.vhl import VHL
 from tests import tiny

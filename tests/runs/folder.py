@@ -8,10 +8,11 @@ from typing import Any
 
 from safetensors.numpy import load
 
-from fedlgd.core.types import Params, RoundRecord
+from fedlgd.core.records import RoundRecord
+from fedlgd.core.types import Params
 from fedlgd.data.federation import Federation
 from fedlgd.data.registry import DataChoice
-from fedlgd.engines.loop import Plan
+from fedlgd.engines.plan import Plan
 from fedlgd.methods.registry import find
 from fedlgd.runs.config import Config
 from fedlgd.runs.runner import Listener, Result, execute

@@ -13,7 +13,7 @@ from PIL import Image
 from fedlgd.core.errors import SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Scale
-from fedlgd.engines.loop import Plan
+from fedlgd.engines.plan import Plan
 from fedlgd.runs import analysis
 from fedlgd.runs.analysis import Subject
 from fedlgd.runs.pictures import write_samples

@@ -14,7 +14,7 @@ from fedlgd.cli.options import RunOptions
 from fedlgd.core.errors import FedlgdError, SettingError
 from fedlgd.core.train import Local
 from fedlgd.distill.distribution import Distil
-from fedlgd.engines.loop import Plan
+from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD

@@ -10,7 +10,7 @@ import pytest
 
 from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
-from fedlgd.core.types import RoundRecord
+from fedlgd.core.records import RoundRecord
 from fedlgd.runs.jobs import check_jobs, run_jobs
 from fedlgd.runs.suite import Job, Outcome, parse_entry, plan
 from tests.engines.test_pool import children

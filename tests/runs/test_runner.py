@@ -13,17 +13,17 @@ import torch
 import fedlgd
 from fedlgd.core.errors import FedlgdError, RunError
 from fedlgd.core.net import Net
+from fedlgd.core.records import RoundRecord
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import RoundRecord
 from fedlgd.data.federation import Federation, from_arrays
 from fedlgd.data.registry import DataChoice
 from fedlgd.distill import distribution
+from fedlgd.engines.memory import safe_name
 from fedlgd.methods.registry import names
 from fedlgd.runs import files
 from fedlgd.runs.config import resolve
 from fedlgd.runs.manifest import label
 from fedlgd.runs.runner import Result, default_folder, execute, run
-from fedlgd.runs.store import safe_name
 from tests import tiny
 from tests.runs.folder import FAST_NET, ROUNDS, as_plain, config, everything, head, method, records
 from tests.runs.own import Own

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from fedlgd.core.errors import SettingError
-from fedlgd.core.types import RoundRecord, Score
+from fedlgd.core.records import RoundRecord, Score
 from fedlgd.runs.config import Config
 from fedlgd.runs.runner import execute
 from fedlgd.runs.track import (

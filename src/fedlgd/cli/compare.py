@@ -15,9 +15,9 @@ from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.run import MAX_SITE_COLUMNS, assignments, choose_engine, command_line, place_of, resumable, set_up
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.files import writing
-from fedlgd.core.types import RoundRecord
+from fedlgd.core.records import RoundRecord
 from fedlgd.data.federation import Federation
-from fedlgd.engines.choice import Engine
+from fedlgd.engines.registry import Engine
 from fedlgd.nets.registry import build_net
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_report

@@ -12,11 +12,11 @@ from fedlgd.core.device import Place
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.records import committed_records
 from fedlgd.data.federation import Federation
-from fedlgd.engines.choice import Engine
+from fedlgd.engines.registry import Engine
 from fedlgd.nets.registry import build_net
+from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config
 from fedlgd.runs.estimate import Estimate, estimate
-from fedlgd.runs.runner import shared_shelf
 from fedlgd.runs.suite import Job
 
 LONG = 60.0  # seconds; shorter estimates are not announced
@@ -28,12 +28,12 @@ def estimate_run(config: Config, folder: Path, federation: Federation, place: Pl
     if done >= config.plan.rounds:
         return None
     net = build_net(config.net["name"], federation.shape, len(federation.classes), config.net_settings)
-    return estimate(config, federation, net, None if done < 0 else done, shared_shelf(place), place)
+    return estimate(config, federation, net, None if done < 0 else done, shared_cache(place), place)
 
 
 def estimate_jobs(jobs: Sequence[Job], federation: Federation, engine: Engine) -> float:
     """Seconds of a comparison. All seeds of an entry take equally long; shared virtual sets are counted once."""
-    workers = engine.hands(federation)
+    workers = engine.processes(federation)
     by_entry: dict[str, Estimate | None] = {}
     distilled: set[tuple[str, int]] = set()
     total = 0.0
@@ -41,8 +41,9 @@ def estimate_jobs(jobs: Sequence[Job], federation: Federation, engine: Engine) -
         if job.entry.spec not in by_entry:
             by_entry[job.entry.spec] = estimate_run(job.config, job.folder, federation, engine.place)
         found = by_entry[job.entry.spec]
-        if found:
-            key = repr(getattr(job.config.method, "distil", "")), job.config.plan.seed
+        cost = job.config.method.cost(-1, federation.sites[0], len(federation.classes))
+        if found and cost:
+            key = repr(cost.sets), job.config.plan.seed
             total += found.total(workers) - (found.enrolment / workers if key in distilled else 0.0)
             distilled.add(key)
     return total
@@ -52,7 +53,7 @@ def announce_run(config: Config, folder: Path, federation: Federation, engine: E
     """Print the estimate of a long run. Errors are left for the run itself to report."""
     with suppress(FedlgdError):
         found = estimate_run(config, folder, federation, engine.place)
-        _announce(found.total(engine.hands(federation)) if found else 0.0)
+        _announce(found.total(engine.processes(federation)) if found else 0.0)
 
 
 def announce_jobs(jobs: Sequence[Job], federation: Federation, engine: Engine, parallel: int) -> None:
@@ -69,7 +70,7 @@ def _announce(seconds: float, scope: str = "") -> None:
 def print_estimate(config: Config, folder: Path, federation: Federation, engine: Engine, json: bool) -> None:
     """The result of `--estimate`."""
     found = estimate_run(config, folder, federation, engine.place)
-    seconds = found.total(engine.hands(federation)) if found else None
+    seconds = found.total(engine.processes(federation)) if found else None
     if json:
         typer.echo(jsonlib.dumps({"seconds": seconds, "phases": found.seconds if found else {}}))
     elif seconds is None:

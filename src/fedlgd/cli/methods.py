@@ -10,7 +10,7 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS, build_net, settings_of
@@ -28,20 +28,20 @@ def methods(name: str | None, json: bool) -> None:
         for row in rows:
             table.add_row(row["name"], escape(row["about"]), " ".join(row["presets"]))
         Console().print(table)
+        typer.echo(f"Add parts to a method with +, as in scaffold+anchors: {', '.join(registry.stacks())}.")
         typer.echo("fedlgd methods NAME shows the settings of a method.")
 
 
 def _describe(name: str) -> dict[str, Any]:
-    cls: Any = registry.find(name)
-    presets = getattr(cls, "presets", {})
-    details = [{**asdict(info), "allowed": info.allowed} for info in described(cls)]
+    cls, settings = registry.find(name), registry.recipe(name).settings
+    details = [{**asdict(info), "allowed": info.allowed} for info in described(settings)]
     return {
         "name": name,
         "about": (inspect.getdoc(sys.modules[cls.__module__]) or "").partition("\n")[0],
-        "presets": list(presets),
-        "settings": msgspec.to_builtins(cls()),
+        "presets": list(settings.presets),
+        "settings": msgspec.to_builtins(settings()),
         "description": inspect.getdoc(cls) or "",
-        "preset_settings": msgspec.to_builtins(presets),
+        "preset_settings": msgspec.to_builtins(settings.presets),
         "setting_details": details,
     }
 
@@ -49,7 +49,7 @@ def _describe(name: str) -> dict[str, Any]:
 def _print_method(name: str, row: dict[str, Any]) -> None:
     console = Console()
     typer.echo(f"{name}: {row['about']}\n\n{row['description']}\n")
-    table = Table("setting", "default", "help", title="Settings: --set setting=value")
+    table = Table("setting", Column("default", max_width=24), "help", title="Settings: --set setting=value")
     for info in row["setting_details"]:
         allowed = f"({info['allowed']})" if info["allowed"] else ""
         table.add_row(

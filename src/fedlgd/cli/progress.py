@@ -17,8 +17,7 @@ from rich.text import Text
 from fedlgd.cli.table import Evaluations
 from fedlgd.core.errors import RunError
 from fedlgd.core.meter import listening
-from fedlgd.core.records import committed_records
-from fedlgd.core.types import RoundRecord
+from fedlgd.core.records import RoundRecord, committed_records
 from fedlgd.report.format import number_of_bytes
 
 Listener = Callable[[RoundRecord], None]
@@ -219,7 +218,7 @@ def _is_terminal() -> bool:
 def _earlier(folder: Path | None) -> Iterator[RoundRecord]:
     """The committed records of a run that is resumed; the run itself reports a damaged folder."""
     with suppress(RunError):
-        yield from committed_records(folder) if folder else ()  # type: ignore[misc]
+        yield from committed_records(folder) if folder else ()
 
 
 @contextmanager

@@ -22,12 +22,11 @@ from fedlgd.cli.options import ComputeOptions, ConfigOptions, DemoOptions, RunOp
 from fedlgd.cli.progress import progress
 from fedlgd.core.device import Place
 from fedlgd.core.files import writing
-from fedlgd.core.types import RoundRecord
+from fedlgd.core.records import RoundRecord
 from fedlgd.data.federation import Federation
-from fedlgd.engines.choice import Engine, choose
+from fedlgd.engines.registry import Engine, choose
 from fedlgd.report.page import write_report
 from fedlgd.runs.config import Config, parse_assignment, read_toml, resolve
-from fedlgd.runs.manifest import label
 from fedlgd.runs.runner import Result, default_folder, execute
 from fedlgd.runs.track import Tracked, Tracking, check_trackers
 
@@ -47,21 +46,22 @@ DEMO_NEXT = "Next: fedlgd run builtin-digits --method fedlgd --preset quick --ro
 def run(given: RunOptions) -> None:
     check_trackers(given.track or ())
     place_of(given)
-    flags = {"method": given.method, "seed": given.seed, "anchors.per_class": 10 if given.anchors else None}
-    config = resolve(read_toml(given.config) if given.config else {}, assignments(given, flags), given.preset)
+    file = read_toml(given.config) if given.config else {}
+    method = f"{given.method or file.get('method', 'fedlgd')}+anchors" if given.anchors else given.method
+    config = resolve(file, assignments(given, {"method": method, "seed": given.seed}), given.preset)
     folder = given.out or default_folder(config)
     if given.estimate:
         federation, engine = _prepare(config, given, given.json)
         print_estimate(config, folder, federation, engine, given.json)
         return
     result = _execute(
-        config, folder, given, f"{label(config.method)} on {config.data.name}, seed {config.plan.seed}"
+        config, folder, given, f"{config.method.label} on {config.data.name}, seed {config.plan.seed}"
     )
     page = _report([folder], folder / "report.html")
     if given.json:
         typer.echo(jsonlib.dumps(_summary(config, folder, page, result)))
         return
-    print_accuracy({label(config.method): result.accuracy})
+    print_accuracy({config.method.label: result.accuracy})
     typer.echo(f"Report: {page}")
 
 
@@ -71,10 +71,10 @@ def demo(given: DemoOptions) -> None:
         settings = {**DEMO_SETTINGS, **settings, "rounds": given.rounds, "seed": given.seed}
         config, folder = resolve(settings, preset="quick"), given.out / name
         if not given.silent:
-            typer.echo(f"{label(config.method)} on builtin-digits")
+            typer.echo(f"{config.method.label} on builtin-digits")
         same = RunOptions(threads=given.threads, json=given.json, quiet=given.quiet)
         result = _execute(config, folder, same)
-        accuracies[label(config.method)] = result.accuracy
+        accuracies[config.method.label] = result.accuracy
         summaries.append(_summary(config, folder, page, result))
     _report([given.out / name for name in DEMO_METHODS], page)
     if given.json:
@@ -128,7 +128,7 @@ def _execute(config: Config, folder: Path, given: RunOptions, title: str = "") -
     def listen(record: RoundRecord) -> None:
         nonlocal heard
         if not (heard or quiet):
-            typer.echo(engine.words(federation), err=True)
+            typer.echo(engine.describe(federation), err=True)
         heard += 1
         show(record)
         track(record)
@@ -169,7 +169,7 @@ def _report(folders: list[Path], page: Path) -> Path:
 
 def _summary(config: Config, folder: Path, page: Path, result: Result) -> dict[str, Any]:
     return {
-        "method": label(config.method),
+        "method": config.method.label,
         "rounds": config.plan.rounds,
         "accuracy": result.accuracy,
         "mean": statistics.fmean(result.accuracy.values()),

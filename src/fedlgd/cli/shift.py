@@ -10,8 +10,8 @@ from rich.table import Table
 from fedlgd.cli.options import ShowOptions
 from fedlgd.core.rng import Stream
 from fedlgd.data.federation import Federation
-from fedlgd.distill.shift import Draws, Shift, Space, measure, measure_class, pixels, random_features
 from fedlgd.nets.registry import build_net
+from fedlgd.runs.shift import Draws, Shift, Space, measure, measure_class, pixels, random_features
 
 NET_WIDTH = 64  # of the untrained ConvNets that compute random features
 MAX_MATRIX = 12  # sites; more are summarised

@@ -11,7 +11,7 @@ from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
-from fedlgd.core.types import RoundRecord
+from fedlgd.core.records import RoundRecord
 from fedlgd.report.format import number_of_bytes
 from fedlgd.runs.track import training_loss
 

@@ -45,7 +45,7 @@ class Place:
         if self == Place():
             return work(given)
         with self._entered():
-            return home(work(there(given)))
+            return to_cpu(work(to_device(given)))
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
@@ -60,13 +60,13 @@ class Place:
 _place: ContextVar[Place] = ContextVar("place", default=Place())  # noqa: B039
 
 
-def there(value: T) -> T:
+def to_device(value: T) -> T:
     """The same with all its tensors on the device that is worked on now."""
     device = _place.get().device
     return value if device == "cpu" else moved(value, torch.device(device))
 
 
-def home(value: T) -> T:
+def to_cpu(value: T) -> T:
     """The same with all its tensors in main memory."""
     return value if _place.get().in_memory else moved(value, MEMORY)
 

@@ -4,10 +4,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedlgd.core.device import home
+from fedlgd.core.device import to_cpu
 from fedlgd.core.meter import phase
 from fedlgd.core.net import Net
-from fedlgd.core.types import LabelledSet, Params, Score
+from fedlgd.core.records import Score
+from fedlgd.core.types import LabelledSet, Params
 
 
 def score(net: Net, params: Params, data: LabelledSet, classes: int, batch: int = 256) -> Score:
@@ -22,10 +23,10 @@ def score(net: Net, params: Params, data: LabelledSet, classes: int, batch: int 
         for start in range(0, len(data), batch):
             part = data.take(slice(start, start + batch))
             logits = net.frozen(params, part.x).logits[:, :classes]
-            loss += home(F.cross_entropy(logits, part.y, reduction="sum").double())
-            correct += home(torch.bincount(part.y[logits.argmax(1) == part.y], minlength=classes))
+            loss += to_cpu(F.cross_entropy(logits, part.y, reduction="sum").double())
+            correct += to_cpu(torch.bincount(part.y[logits.argmax(1) == part.y], minlength=classes))
             if classes == 2:
-                margins.append(home(logits[:, 1].double() - logits[:, 0].double()))
+                margins.append(to_cpu(logits[:, 1].double() - logits[:, 0].double()))
     total = data.counts(classes)
     return Score(
         accuracy=int(correct.sum()) / len(data),

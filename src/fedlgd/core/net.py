@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedlgd.core import meter
-from fedlgd.core.device import precision, there
+from fedlgd.core.device import precision, to_device
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Params
 
@@ -66,7 +66,7 @@ class Net:
     def init(self, rng: Stream) -> Params:
         """Fresh weights by the framework's default initialisation, addressed by `rng`."""
         module = self._fresh(rng.number())
-        return there({name: value.detach().clone() for name, value in module.state_dict().items()})
+        return to_device({name: value.detach().clone() for name, value in module.state_dict().items()})
 
     def _fresh(self, seed: int = 0) -> nn.Module:
         """A new module; the global random state is left as it was."""
@@ -76,7 +76,7 @@ class Net:
 
     def __call__(self, params: Params, x: Tensor) -> Output:
         meter.spend(self._passes(params, x) * len(x) * self.flops)
-        weights = {**there(self._constants), **params}
+        weights = {**to_device(self._constants), **params}
         with precision():
             parts = [functional_call(self._module, weights, (part,)) for part in self._chunks(x)]
         both = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))

@@ -1,5 +1,7 @@
 """Settings: frozen dataclasses whose fields carry a help line and bounds. This module imports no torch."""
 
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
@@ -34,18 +36,17 @@ class Settings:
             check_bounds(f"{self.section}.{f.name}".lstrip("."), getattr(self, f.name), f.metadata)
 
 
-def check_bounds(path: str, value: Any, bounds: Any) -> None:
+TESTS: dict[str, tuple[Callable[[Any, float], bool], str]] = {
+    "least": (operator.ge, "{} or more"),
+    "most": (operator.le, "{} or less"),
+    "above": (operator.gt, "more than {}"),
+    "below": (operator.lt, "less than {}"),
+}
+
+
+def check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
     """Refuse a value outside its bounds; NaN is outside of all."""
-    tests = {
-        "least": lambda v, b: v >= b,
-        "most": lambda v, b: v <= b,
-        "above": lambda v, b: v > b,
-        "below": lambda v, b: v < b,
-    }
-    if not all(test(value, bounds[name]) for name, test in tests.items() if name in bounds):
-        raise SettingError(f"{path} is {value}; use {_range(bounds)}. {bounds.get('help', '')}".rstrip())
-
-
-def _range(bounds: Any) -> str:
-    words = {"least": "{} or more", "above": "more than {}", "most": "{} or less", "below": "less than {}"}
-    return " and ".join(text.format(bounds[name]) for name, text in words.items() if name in bounds)
+    for name, (holds, words) in TESTS.items():
+        if name in metadata and not holds(value, metadata[name]):
+            way_out = words.format(metadata[name])
+            raise SettingError(f"{path} is {value}; use {way_out} ({metadata['help'].rstrip('.')})")

@@ -3,38 +3,34 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Generator, Tensor
 
 from fedlgd.core.device import noise
-from fedlgd.core.errors import SettingError, check
+from fedlgd.core.errors import SettingError
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
+from fedlgd.core.settings import Settings, setting
 from fedlgd.core.tree import clone
 from fedlgd.core.types import Params
 
 Objective = Callable[[Params, Tensor], Tensor]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Local:
-    """How a site trains in one round: `epochs` over its images, or exactly `steps` steps where that is not 0."""
+@dataclass(frozen=True, kw_only=True)
+class Local(Settings):
+    """How a site trains in one round."""
 
-    epochs: int = 1
-    steps: int = 0
-    batch: int = 32
-    lr: float = 0.01
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    section: ClassVar[str] = "local"
 
-    def __post_init__(self) -> None:
-        check(self.epochs >= 1, "local.epochs", self.epochs, "a site trains at least 1 epoch per round")
-        check(self.steps >= 0, "local.steps", self.steps, "use 0 (epochs decide) or the number of steps per round")
-        check(self.batch >= 1, "local.batch", self.batch, "use 1 or more images per step")
-        check(self.lr > 0, "local.lr", self.lr, "use a positive learning rate such as 0.01")
-        check(0 <= self.momentum < 1, "local.momentum", self.momentum, "use 0 (off) up to below 1")
-        check(self.weight_decay >= 0, "local.weight_decay", self.weight_decay, "use 0 (off) or more")
+    epochs: int = setting(1, "Passes over the site's images in a round.", least=1, most=100_000)
+    steps: int = setting(0, "SGD steps in a round; 0: `epochs` decide.", least=0, most=10_000_000)
+    batch: int = setting(32, "Images in a step.", least=1, most=1_000_000)
+    lr: float = setting(0.01, "Learning rate.", above=0)
+    momentum: float = setting(0.0, "Momentum of SGD, reset in every round; 0: none.", least=0, below=1)
+    weight_decay: float = setting(0.0, "Weight decay of SGD; 0: none.", least=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -4,14 +4,13 @@ Everything that leaves a site is an `Update` (or the single `Hello` at enrolment
 Everything that enters a site is a `Broadcast`. To review what a federation discloses, read these three.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from fedlgd.core.device import there
+from fedlgd.core.device import to_device
 
 Params = dict[str, Tensor]
 Trees = Mapping[str, Params]
@@ -51,7 +50,7 @@ class LabelledSet:
 
     def take(self, index: Tensor | slice) -> "LabelledSet":
         """The chosen images as float network input."""
-        x, y = there((self.x[index], self.y[index]))
+        x, y = to_device((self.x[index], self.y[index]))
         return LabelledSet(self.scale.to_input(x) if x.dtype == torch.uint8 else x, y, self.scale)
 
     def of_class(self, k: int) -> Tensor:
@@ -139,48 +138,3 @@ class Update:
     weight: float
     metrics: Mapping[str, float] = field(default_factory=dict)
     trees: Trees = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """How a model does on one labelled set, with the counts behind the accuracy.
-
-    `auc` is the area under the ROC curve of the second of two classes; None with more classes or only one there.
-    """
-
-    accuracy: float
-    loss: float
-    correct: tuple[int, ...]
-    total: tuple[int, ...]
-    auc: float | None = None
-
-    @property
-    def balanced(self) -> float:
-        """Mean over the classes that have images of the share that is right: not lifted by a large class."""
-        shares = [right / all_ for right, all_ in zip(self.correct, self.total, strict=True) if all_]
-        return sum(shares) / len(shares)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundRecord:
-    """All that is reported of one round; `round` -1 is the enrolment before the first.
-
-    Seconds and FLOPs are by phase: distil, train, server, evaluate. Flags say what moved: "virtual", "anchors".
-    """
-
-    round: int
-    sampled: tuple[str, ...] = ()
-    scores: Mapping[str, Score] = field(default_factory=dict)
-    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    bytes_up: int = 0
-    bytes_down: int = 0
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    flops: Mapping[str, int] = field(default_factory=dict)
-    flags: tuple[str, ...] = ()
-
-    @property
-    def accuracy(self) -> float:
-        """Unweighted mean over sites: the headline number; NaN in a round that was not scored."""
-        if not self.scores:
-            return math.nan
-        return sum(s.accuracy for s in self.scores.values()) / len(self.scores)

@@ -8,21 +8,22 @@ Eq. 1:  L = sum_k || mean_{x in D_k} psi(A x) - mean_{v in V_k} psi(A v) ||^2
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedlgd.core.device import home, there
-from fedlgd.core.errors import SettingError, check
+from fedlgd.core.device import to_cpu, to_device
+from fedlgd.core.errors import SettingError
 from fedlgd.core.losses import class_means, mean_gap
 from fedlgd.core.meter import phase, track
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
+from fedlgd.core.settings import Settings, setting
 from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet
 from fedlgd.data.federation import site_digest
 from fedlgd.distill.augment import OPERATIONS, Sides, Transform, draw
-from fedlgd.distill.shelf import recall
+from fedlgd.distill.cache import has, recall
 from fedlgd.distill.smooth import smoothed
 from fedlgd.distill.start import (
     Start,
@@ -39,69 +40,72 @@ from fedlgd.nets.registry import build_net
 Plan = Literal["bank", "exact"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Distil:
+@dataclass(frozen=True, kw_only=True)
+class Distil(Settings):
     """How a site distils its images into a virtual set.
 
-    per_class: virtual images per class. steps: SGD steps on the pixels at `lr` and `momentum`. real_per_class:
-    real images per class and draw. plan: "exact" draws a network and an augmentation for every step, as
-    published; "bank" holds `pairs` of them, whose real means it computes once, and takes `reuse` steps with each
-    before it draws others. smooth: how far shapes go before single pixels; 0 is plain SGD, as published. net:
-    family of the random networks, "same" as the task's or a net's name; width: theirs, 0 as the family has it.
-    augment: operations of the siamese augmentation, [] for none. start: "statistics", "noise" or "real".
-    statistics: "class", or "site" as the released code. start_scale: shrinks the std of a "statistics" start.
+    Plan `exact` draws a network and an augmentation for every step, as published. Plan `bank` draws `pairs` of
+    them, computes their real means once, and takes `reuse` steps with each before it draws others.
     """
 
-    per_class: int = 10
-    steps: int = 2000
-    plan: Plan = "bank"
-    pairs: int = 10
-    reuse: int = 2
-    real_per_class: int = 32
-    lr: float = 1.0
-    momentum: float = 0.5
-    smooth: float = 1.5
-    start: Start = "statistics"
-    statistics: Statistics = "class"
-    start_scale: float = 0.3
-    augment: tuple[str, ...] = ("color", "crop", "cutout", "scale", "rotate")
-    net: str = "same"
-    width: int = 32
+    section: ClassVar[str] = "distil"
+
+    per_class: int = setting(10, "Virtual images per class.", least=1, most=100_000)
+    steps: int = setting(2000, "SGD steps on the pixels; 0 keeps the start.", least=0, most=10_000_000)
+    plan: Plan = setting("bank", "`exact`, as published, or `bank`, which reuses real means.")
+    pairs: int = setting(10, "Pairs of network and augmentation that `bank` holds.", least=1, most=100_000)
+    reuse: int = setting(2, "Steps that `bank` takes with each pair.", least=1, most=10_000_000)
+    real_per_class: int = setting(32, "Real images per class in a draw.", least=1, most=10_000_000)
+    lr: float = setting(1.0, "Learning rate of the pixels.", above=0)
+    momentum: float = setting(0.5, "Momentum of the pixels' SGD.", least=0, below=1)
+    smooth: float = setting(1.5, "How much steps favour shapes over single pixels; 0: plain SGD.", least=0)
+    start: Start = setting("statistics", "Where images start: class `statistics`, `noise` or `real` images.")
+    statistics: Statistics = setting("class", "Statistics per `class`, or per `site` as in the released code.")
+    start_scale: float = setting(0.3, "Factor on the std of a `statistics` start; 1: as measured.", least=0)
+    augment: tuple[str, ...] = setting(
+        ("color", "crop", "cutout", "scale", "rotate"), "Operations of the siamese augmentation; []: none."
+    )
+    net: str = setting("same", "Family of the random networks: `same` as the task's, or a network's name.")
+    width: int = setting(32, "Width of the random networks; 0: as the family has it.", least=0, most=100_000)
 
     def __post_init__(self) -> None:
-        for name in ("per_class", "real_per_class", "pairs", "reuse"):
-            check(getattr(self, name) >= 1, f"distil.{name}", getattr(self, name), "use 1 or more")
-        check(self.steps >= 0, "distil.steps", self.steps, "use 0 (keep the start) or more")
-        check(self.width >= 0, "distil.width", self.width, "use 0 (as the task's network) or more")
-        check(self.lr > 0, "distil.lr", self.lr, "use a positive one such as 1.0")
-        check(self.smooth >= 0, "distil.smooth", self.smooth, "use 0 (plain SGD) or more, such as 1.5")
-        check(0 <= self.momentum < 1, "distil.momentum", self.momentum, "use 0 (off) up to below 1")
-        check(
-            self.start_scale >= 0,
-            "distil.start_scale",
-            self.start_scale,
-            "use 1 (as measured) or less, such as 0.3",
-        )
+        super().__post_init__()
         for name in self.augment:
             if name not in OPERATIONS:
                 raise SettingError(f"distil.augment has {name!r}; there are: {', '.join(OPERATIONS)}")
 
+    def shrunk(self) -> "Distil":
+        """One draw and the steps that are taken with it: enough to tell what a step costs."""
+        return replace(self, pairs=1, steps=min(self.steps, 1 if self.plan == "exact" else self.reuse))
+
 
 def distil(site: Site, net: Net, how: Distil, rng: Stream) -> VirtualSet:
-    """A site's first virtual set. Asked twice for the same, a shelf gives what it has."""
-    family = net.base if how.net == "same" else build_net(how.net, net.shape, net.classes)
-    key = {"train": site_digest(site), "net": family.label, "how": asdict(how), "rng": [rng.seed, *rng.path]}
-    net, how = _narrowed(family, how)
+    """A site's first virtual set, from the cache where it has been made before."""
+    made_from = _made_from(site, net, how, rng)
+    family, how = _narrowed(_family(net, how), how)
     classes = present_classes(site.train, net.classes, how.per_class, site.name)
+    labels = to_device(labels_for(classes, how.per_class))
 
     def compute() -> Tensor:
-        images, labels = there(
-            (_start(site.train, classes, net.shape, how, rng), labels_for(classes, how.per_class))
-        )
-        return home(match(images, labels, site.train, net, lambda step: net.init(rng.at("net", step)), how, rng))
+        start = to_device(_start(site.train, classes, family.shape, how, rng))
+        return to_cpu(match(start, labels, site.train, family, lambda i: family.init(rng.at("net", i)), how, rng))
 
-    images, labels = there((recall(key, compute), labels_for(classes, how.per_class)))
+    images = to_device(recall(made_from, compute))
     return VirtualSet(images=images, labels=labels, origin=site.name, round=-1)
+
+
+def is_cached(site: Site, net: Net, how: Distil, rng: Stream) -> bool:
+    """Is the set that `distil` would make in the cache?"""
+    return has(_made_from(site, net, how, rng))
+
+
+def _made_from(site: Site, net: Net, how: Distil, rng: Stream) -> dict[str, Any]:
+    label = _family(net, how).label
+    return {"train": site_digest(site), "net": label, "how": asdict(how), "rng": [rng.seed, *rng.path]}
+
+
+def _family(net: Net, how: Distil) -> Net:
+    return net.base if how.net == "same" else build_net(how.net, net.shape, net.classes)
 
 
 def _narrowed(net: Net, how: Distil) -> tuple[Net, Distil]:

@@ -1,24 +1,33 @@
-"""Where a federation keeps its state between rounds."""
+"""Where the two halves of a run keep their state between rounds: the server its own, every site its own."""
 
+import re
+import shutil
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Protocol
 
-from fedlgd.core.types import Hello, RoundRecord, ServerState, SiteState
+from fedlgd.core.files import clear_parts
+from fedlgd.core.records import RoundRecord
+from fedlgd.core.types import Hello, ServerState, SiteState
+from fedlgd.engines.wire import read_message, write_message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Enrolment:
-    """A site that joined: what it keeps, what it disclosed, and what joining cost it."""
+    """A site that joined: what it disclosed, what joining cost it, and what it made."""
 
-    state: SiteState
     hello: Hello
     seconds: Mapping[str, float]
     flops: Mapping[str, int]
+    flags: tuple[str, ...] = ()
 
 
 class Memory(Protocol):
-    """RAM for a quick run, a directory for one that resumes.
+    """What the server remembers: in RAM for a quick run, in a directory for one that resumes.
 
     What a round changes counts only from `commit` on, all of it or nothing. Enrolments count one by one.
     """
@@ -27,56 +36,102 @@ class Memory(Protocol):
         """The state after the last commit; None before the first."""
         ...
 
-    def site(self, name: str) -> SiteState:
-        """A site's state after the last commit."""
+    def version(self, site: str) -> int:
+        """The round of the state that this site continues from; -1 is its enrolment."""
         ...
 
-    def newest(self, name: str) -> SiteState:
-        """A site's state as staged in this round, or else after the last commit."""
-        ...
-
-    def enrolment(self, name: str) -> Enrolment | None:
+    def enrolment(self, site: str) -> Enrolment | None:
         """What a site joined with; asked for only before the first commit."""
         ...
 
-    def enrol(self, name: str, enrolment: Enrolment) -> None: ...
+    def enrol(self, site: str, enrolment: Enrolment) -> None: ...
 
-    def keep(self, name: str, state: SiteState) -> None:
-        """Stage a site's new state for the next commit."""
+    def commit(self, state: ServerState, record: RoundRecord, versions: Mapping[str, int]) -> None:
+        """The round counts now; `versions` are the states that the sites which took part continue from."""
         ...
 
-    def commit(self, state: ServerState, record: RoundRecord) -> None: ...
+
+class States(Protocol):
+    """What sites remember, by the round that made it. Only a site's half of a run reads or writes it."""
+
+    def load(self, site: str, version: int) -> SiteState: ...
+
+    def save(self, site: str, version: int, state: SiteState, before: int) -> None:
+        """Keep `state` beside the one it came from, `before`, which counts until the server commits the round."""
+        ...
 
 
 class Ram:
-    """States in this process, gone with it."""
+    """The server's state in this process, gone with it."""
 
     def __init__(self) -> None:
         self._server: ServerState | None = None
-        self._sites: dict[str, SiteState] = {}
-        self._staged: dict[str, SiteState] = {}
+        self._versions: dict[str, int] = {}
         self._enrolments: dict[str, Enrolment] = {}
 
     def server(self) -> ServerState | None:
         return self._server
 
-    def site(self, name: str) -> SiteState:
-        return self._sites[name]
+    def version(self, site: str) -> int:
+        return self._versions.get(site, -1)
 
-    def newest(self, name: str) -> SiteState:
-        return self._staged.get(name) or self._sites[name]
+    def enrolment(self, site: str) -> Enrolment | None:
+        return self._enrolments.get(site)
 
-    def enrolment(self, name: str) -> Enrolment | None:
-        return self._enrolments.get(name)
+    def enrol(self, site: str, enrolment: Enrolment) -> None:
+        self._enrolments[site] = enrolment
 
-    def enrol(self, name: str, enrolment: Enrolment) -> None:
-        self._enrolments[name] = enrolment
-        self._sites[name] = enrolment.state
+    def commit(self, state: ServerState, record: RoundRecord, versions: Mapping[str, int]) -> None:
+        self._server, self._enrolments = state, {}
+        self._versions |= versions
 
-    def keep(self, name: str, state: SiteState) -> None:
-        self._staged[name] = state
 
-    def commit(self, state: ServerState, record: RoundRecord) -> None:
-        self._server = state
-        self._sites |= self._staged
-        self._staged, self._enrolments = {}, {}
+class RamStates:
+    """Sites' states in this process, gone with it."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, dict[int, SiteState]] = {}
+
+    def load(self, site: str, version: int) -> SiteState:
+        return self._kept[site][version]
+
+    def save(self, site: str, version: int, state: SiteState, before: int) -> None:
+        older = self._kept.get(site, {})
+        self._kept[site] = {v: s for v, s in older.items() if v == before} | {version: state}
+
+
+class FolderStates:
+    """A private folder for each site. Without a path it is temporary, for worker processes to share."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path or Path(mkdtemp(prefix="fedlgd-"))
+        if not path:
+            weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+
+    def load(self, site: str, version: int) -> SiteState:
+        return read_message(self._file(site, version), SiteState)
+
+    def save(self, site: str, version: int, state: SiteState, before: int) -> None:
+        new, old = self._file(site, version), self._file(site, before)
+        new.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_message(new, state)
+        for file in new.parent.glob("*.safetensors"):
+            if file not in (new, old):
+                file.unlink(missing_ok=True)
+        clear_parts(new.parent)
+
+    def _file(self, site: str, version: int) -> Path:
+        return self.path / safe_name(site) / f"{version_name(version)}.safetensors"
+
+
+def version_name(version: int) -> str:
+    """`start` for what enrolment made, else the number of the round."""
+    return "start" if version < 0 else f"{version:04d}"
+
+
+def safe_name(site: str) -> str:
+    """A file name for a site, unique and harmless whatever the site is called."""
+    if re.fullmatch(r"[a-z0-9_-]{1,40}", site) and not re.search(r"-[0-9a-f]{8}$", site) and site != "anchors":
+        return site
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", site)[:40]
+    return f"{plain}-{blake2b(site.encode(), digest_size=4).hexdigest()}"

@@ -1,30 +1,75 @@
 """The engine `pool`: the sites' half in worker processes, bit-equal to `loop` at one thread.
 
-Between the processes go tasks and answers, which hold messages, a site's own state and scores: never images.
+Between the processes go tasks and answers: messages and scores, never images and never a site's state.
 """
 
 import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
+from typing import Any, ClassVar
 
 from fedlgd.core.device import Place
-from fedlgd.core.errors import FedlgdError, RunError
+from fedlgd.core.errors import FedlgdError, RunError, SettingError, check
 from fedlgd.core.meter import listening, tick
 from fedlgd.core.net import Net
 from fedlgd.data.federation import Federation
-from fedlgd.engines.loop import Plan, Rounds, Server
-from fedlgd.engines.memory import Memory
-from fedlgd.engines.process import Child
+from fedlgd.engines.loop import Rounds, described, serve
+from fedlgd.engines.memory import FolderStates, Memory, States
+from fedlgd.engines.plan import Plan
+from fedlgd.engines.process import Child, check_fork, one_thread, usable_cores
 from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.wire import decode, encode
-from fedlgd.methods.protocol import Method, adapted
+from fedlgd.methods.protocol import Method
 
-AHEAD = 8  # answers that may wait for the one before them, beyond one for each worker
 TICK_EVERY = 0.2  # seconds between two words about progress from one worker
-KEPT = "finished rounds are kept, and the same command goes on after them"
+KEPT = "finished rounds are kept; re-run the same command to resume"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """`workers` processes of one thread; 0: one for every core. Workers share no memory, so states are in files."""
+
+    name: ClassVar[str] = "pool"
+    workers: int = 0
+    place: Place = Place()
+
+    def __post_init__(self) -> None:
+        check(self.workers >= 0, "workers", self.workers, "use 1 or more, or 0 for one on every core")
+        if not self.place.in_memory:
+            raise SettingError(f"engine pool cannot share device {self.place.device!r}; use engine loop")
+        check_fork()
+
+    def run(
+        self, method: Method, federation: Federation, net: Net, plan: Plan, memory: Memory, states: States
+    ) -> Rounds:
+        """As `loop`, with the sites' work in other processes. Close the generator to end them."""
+        net = method.adapt(net)
+        sites = Sites(method, federation, net, plan.seed, states, self.place)
+        crew = Crew(sites, self.processes(federation))
+        try:
+            yield from serve(method, federation, net, plan, memory, crew.work, self.place)
+        finally:
+            crew.stop()
+
+    def states(self) -> States:
+        return FolderStates()
+
+    def threads(self) -> AbstractContextManager[None]:
+        """The server's half has one thread too: its bits are those of `loop` at one thread."""
+        return one_thread()
+
+    def processes(self, federation: Federation) -> int:
+        """No more than there are sites."""
+        return min(self.workers or usable_cores(), len(federation.tested))
+
+    def describe(self, federation: Federation) -> str:
+        return f"engine pool: worker processes: {self.processes(federation)}, one thread each" + described(
+            self.place
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +93,6 @@ class WorkerError(Exception):
     """What a worker saw, as text."""
 
 
-def pool(
-    method: Method,
-    federation: Federation,
-    net: Net,
-    plan: Plan,
-    memory: Memory,
-    workers: int,
-    place: Place = Place(),
-) -> Rounds:
-    """As `loop`, with the sites' work in `workers` processes. Close the generator to end them."""
-    net = adapted(method, net)
-    crew = Crew(Sites(method, federation, net, plan.seed, place), workers)
-    try:
-        yield from Server.of(method, federation, net, plan, memory, crew.work, place).run()
-    finally:
-        crew.stop()
-
-
 class Crew:
     """Workers, started when there is work."""
 
@@ -74,23 +101,20 @@ class Crew:
         self._workers: list[Worker] = []
 
     def work(self, tasks: Iterator[Task]) -> Iterator[Answer]:
-        """Answers in the order of the tasks, whoever is done first; only `AHEAD` of them are kept waiting."""
-        numbered = enumerate(tasks)
-        waiting: dict[int, Answer] = {}
-        busy: dict[Worker, int] = {}
-        given = 0
+        """Answers as they come; every worker has one task at a time."""
+        busy: set[Worker] = set()
         try:
             while True:
-                self._hand_out(numbered, busy, AHEAD - len(waiting))
-                if not (busy or waiting):
+                while len(busy) < self._count and (task := next(tasks, None)) is not None:
+                    worker = self._idle(busy)
+                    worker.ask(task)
+                    busy.add(worker)
+                if not busy:
                     return
-                for worker in _heard(busy, patient=given not in waiting):
-                    answer = worker.hear()
-                    if answer:
-                        waiting[busy.pop(worker)] = answer
-                if given in waiting:
-                    yield waiting.pop(given)
-                    given += 1
+                for worker in _heard(busy):
+                    if answer := worker.hear():
+                        busy.remove(worker)
+                        yield answer
         finally:
             if busy:  # nobody asks for these answers any more
                 self.stop()
@@ -103,23 +127,19 @@ class Crew:
             worker.child.wait()
         self._workers = []
 
-    def _hand_out(self, numbered: Iterator[tuple[int, Task]], busy: "dict[Worker, int]", room: int) -> None:
-        """Give idle workers a task each, at most `room` of them."""
-        idle = [worker for worker in self._started() if worker not in busy]
-        for worker, (number, task) in zip(idle[: max(room, 0)], numbered, strict=False):
-            worker.ask(task)
-            busy[worker] = number
-
-    def _started(self) -> "list[Worker]":
-        for number in range(len(self._workers), self._count):
-            self._workers.append(Worker(self._do, number + 1))
-        return self._workers
+    def _idle(self, busy: "set[Worker]") -> "Worker":
+        """A worker without a task; a new one where all have one."""
+        for worker in self._workers:
+            if worker not in busy:
+                return worker
+        self._workers.append(Worker(self._do, len(self._workers) + 1))
+        return self._workers[-1]
 
 
-def _heard(busy: "dict[Worker, int]", patient: bool) -> "list[Worker]":
+def _heard(busy: "set[Worker]") -> "list[Worker]":
     """The workers that said something."""
     by_connection = {worker.child.connection: worker for worker in busy}
-    return [by_connection[c] for c in wait(list(by_connection), None if patient else 0)]  # type: ignore[index]
+    return [by_connection[c] for c in wait(list(by_connection))]  # type: ignore[index]
 
 
 class Worker:
@@ -151,7 +171,12 @@ class Worker:
         if kind == b"F":
             failure = decode(Failure, body)
             raise RunError(f"site {self._site!r}: {failure.said}") from WorkerError(failure.trace)
-        return _answer(body)
+        answer = decode(Answer, body)
+        score = answer.score  # JSON has no tuples
+        tuples: dict[str, Any] = {"flags": tuple(answer.flags)}
+        if score:
+            tuples["score"] = replace(score, correct=tuple(score.correct), total=tuple(score.total))
+        return replace(answer, **tuples)
 
     def _gone(self) -> RunError:
         code = self.child.wait()
@@ -160,15 +185,6 @@ class Worker:
             f"the worker at site {self._site!r} {how}; if memory was short, use fewer --workers or --engine loop. "
             f"In a run folder {KEPT}"
         )
-
-
-def _answer(body: bytes) -> Answer:
-    """An answer whose score is made of tuples, which JSON has not."""
-    answer = decode(Answer, body)
-    score = answer.score
-    if score is None:
-        return answer
-    return replace(answer, score=replace(score, correct=tuple(score.correct), total=tuple(score.total)))
 
 
 def _serve(do: Callable[[Task], Answer], connection: Connection) -> None:

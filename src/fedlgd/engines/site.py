@@ -1,7 +1,8 @@
-"""What is done where a site's images are. Every engine calls this, in its own process or in another."""
+"""The sites' half of a run: what is done where a site's images and its state are. Every engine calls this."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 from fedlgd.core.device import Place
@@ -9,42 +10,51 @@ from fedlgd.core.evaluate import score
 from fedlgd.core.meter import metered, phase
 from fedlgd.core.net import Net
 from fedlgd.core.pack import same
+from fedlgd.core.records import Score
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import Broadcast, Hello, Score, SiteState, Update
+from fedlgd.core.types import Broadcast, Hello, SiteState, Update
 from fedlgd.data.federation import Federation
+from fedlgd.engines.memory import States
 from fedlgd.methods.protocol import Method
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Task:
-    """What a site is asked to do: enrol; train a round; score the model in `message` on its test images."""
+    """What a site is asked to do: enrol; train a round; score the model in `message` on its test images.
+
+    `after` names the round whose state the site continues from; -1 is its enrolment.
+    """
 
     what: Literal["enrol", "train", "score"]
     site: str
     round: int = -1
+    after: int = -1
     message: Broadcast | None = None
-    state: SiteState | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Answer:
-    """What came of a task, and what it cost. No `state`: the site keeps the one it had."""
+    """What came of a task, and what it cost. The site keeps its state; `version` names the one it would
+    continue from, and `flags` say what moved."""
 
     site: str
     hello: Hello | None = None
-    state: SiteState | None = None
     update: Update | None = None
     score: Score | None = None
+    version: int = -1
+    flags: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     flops: Mapping[str, int] = field(default_factory=dict)
 
 
 class Sites:
-    """The sites' half of a run: the images, and the part of the method that sees them. task -> answer."""
+    """The images, the states, and the part of the method that sees them: task -> answer."""
 
-    def __init__(self, method: Method, federation: Federation, net: Net, seed: int, place: Place) -> None:
-        self._place = place
+    def __init__(
+        self, method: Method, federation: Federation, net: Net, seed: int, states: States, place: Place
+    ) -> None:
         self._method, self._net, self._root = method, net, Stream(seed)
+        self._states, self._place = states, place
         self._sites = federation.by_name
         self._tested = {site.name: site for site in federation.tested}
         self._classes = len(federation.classes)
@@ -52,23 +62,36 @@ class Sites:
     def __call__(self, task: Task) -> Answer:
         do = {"enrol": self._enrol, "train": self._train, "score": self._score}[task.what]
         with metered() as meter:
-            parts = self._place.do(do, task)
+            parts = do(task)
         return Answer(site=task.site, seconds=dict(meter.seconds), flops=dict(meter.flops), **parts)
 
     def _enrol(self, task: Task) -> dict[str, Any]:
-        rng = self._root.at("enrol", task.site)
-        state, hello = self._method.enrol(self._sites[task.site], self._net, rng)
-        return {"state": state, "hello": hello}
+        enrol = partial(self._method.enrol, self._sites[task.site], self._net)
+        state, hello = self._place.do(enrol, self._root.at("enrol", task.site))
+        self._states.save(task.site, -1, state, before=-1)
+        return {"hello": hello, "flags": ("virtual",) if state.virtual else ()}
 
     def _train(self, task: Task) -> dict[str, Any]:
-        assert task.message is not None
-        assert task.state is not None
+        before = self._states.load(task.site, task.after)
+        update, state = self._place.do(partial(self._fit, task), (task.message, before))
+        if state is None:
+            return {"update": update, "version": task.after}
+        self._states.save(task.site, task.round, state, before=task.after)
+        moved = state.virtual is not None and state.virtual.round == task.round
+        return {"update": update, "version": task.round, "flags": ("virtual",) if moved else ()}
+
+    def _fit(self, task: Task, given: tuple[Broadcast, SiteState]) -> tuple[Update, SiteState | None]:
+        """The update, and the new state if it is new."""
         rng = self._root.at("site", task.site, task.round)
         with phase("train"):
-            update, after = self._method.site(task.message, task.state, self._sites[task.site], self._net, rng)
-        return {"update": update, "state": None if same(task.state, after) else after}
+            update, after = self._method.site(*given, self._sites[task.site], self._net, rng)
+        return update, None if same(given[1], after) else after
 
     def _score(self, task: Task) -> dict[str, Any]:
+        """The model in the message, or the site's own where the method makes one."""
         assert task.message is not None
-        test = self._tested[task.site].test
-        return {"score": score(self._net, task.message.params, test, self._classes)}
+        params, test = task.message.params, self._tested[task.site].test
+        if self._method.personal:
+            params = self._method.model_at(params, self._states.load(task.site, task.after))
+        measure = partial(score, self._net, data=test, classes=self._classes)
+        return {"score": self._place.do(measure, params), "version": task.after}

@@ -1,12 +1,19 @@
-"""Messages as bytes for another process on this machine, and back to the same bits. Nothing is pickled."""
+"""Messages and states as bytes, and back to the same bits. Nothing is pickled.
+
+The format is safetensors; plain values and a digest of everything travel in its header.
+"""
 
 import json
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
 
+from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import contiguous_format
+from torch import contiguous_format, uint8
 
+from fedlgd.core.files import digest, reading, write_atomic, writing
 from fedlgd.core.pack import pack, unpack
+from fedlgd.core.types import Params
 
 T = TypeVar("T")
 
@@ -15,11 +22,37 @@ def encode(message: Any) -> bytes:
     """A dataclass of tensors and plain values."""
     tensors, plain = pack(message)
     own = {name: t.detach().clone(memory_format=contiguous_format) for name, t in tensors.items()}
-    return bytes(save(own, {"plain": json.dumps(plain)}))
+    text = json.dumps(plain)
+    return bytes(save(own, {"plain": text, "digest": _digest(own, text)}))
 
 
 def decode(kind: type[T], content: bytes) -> T:
     """The message that `encode` took apart. Tensors are cloned: torch aligns its own memory for vector code."""
-    tensors = {name: t.clone() for name, t in load(content).items()}
-    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-    return unpack(kind, tensors, json.loads(header["__metadata__"]["plain"]))
+    try:
+        tensors = {name: t.clone() for name, t in load(content).items()}
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])["__metadata__"]
+    if header["digest"] != _digest(tensors, header["plain"]):
+        raise ValueError("its digest does not match its content")
+    plain = json.loads(header["plain"])
+    if plain.keys() != get_type_hints(kind).keys():
+        raise ValueError(f"it holds no {kind.__name__}")
+    return unpack(kind, tensors, plain)
+
+
+def write_message(path: Path, message: Any) -> None:
+    with writing(path):
+        write_atomic(path, encode(message))
+
+
+def read_message(path: Path, kind: type[T]) -> T:
+    with reading(path):
+        return decode(kind, path.read_bytes())
+
+
+def _digest(tensors: Params, plain: str) -> str:
+    parts: list[bytes | memoryview] = [plain.encode()]
+    for name, t in sorted(tensors.items()):
+        parts += [repr((name, tuple(t.shape), str(t.dtype))).encode(), t.reshape(-1).view(uint8).numpy().data]
+    return digest(*parts)

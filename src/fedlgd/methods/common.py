@@ -1,30 +1,21 @@
-"""Steps that methods share by calling them; some are a whole part of a method: `broadcast = common.broadcast`.
-
-A method that averages models may hold anchors: `anchors.per_class` above 0 switches them on.
-"""
+"""Steps that methods share by calling them; some are a whole function of a method: `server = average`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, NamedTuple
 
-import torch
-from torch import Tensor
-
-from fedlgd.core.device import home
-from fedlgd.core.errors import check
 from fedlgd.core.meter import phase
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
-from fedlgd.core.train import Local, Objective, Trained, sgd
+from fedlgd.core.settings import Settings, setting
+from fedlgd.core.train import Local, Trained, sgd
 from fedlgd.core.tree import Mean
 from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.distribution import Distil, distil
-from fedlgd.distill.start import class_statistics
-from fedlgd.methods import anchors as parts
-from fedlgd.methods.anchors import Anchors, Pull
-from fedlgd.methods.objective import Joined, Term, plain
+from fedlgd.methods.objective import Embedded, Joined, Term, plain, pulled
+from fedlgd.methods.protocol import Cost, Method
 
-TrainOn = Literal["real", "virtual"]
+TRIED = 2  # steps of training and of gradient matching that an estimate tries
 
 PAPER: Mapping[str, Any] = {
     "distil.plan": "exact",
@@ -36,61 +27,72 @@ PAPER: Mapping[str, Any] = {
 """Virtual sets as they were published: hours for one site on a CPU."""
 
 QUICK: Mapping[str, Any] = {"distil.steps": 100, "local.lr": 0.05}
-"""Minutes on a laptop: the same mathematics with fewer steps of distillation and longer strides of training."""
-
-PAPER_ANCHORS: Mapping[str, Any] = {"anchors.plan": "exact", "anchors.steps": 500}
-QUICK_ANCHORS: Mapping[str, Any] = {"anchors.steps": 10}
-
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "paper": {"train_on": "virtual", **PAPER},
-    "quick": {"train_on": "virtual", **QUICK},
-}
-AVERAGING_PRESETS = {
-    "paper": {**PRESETS["paper"], **PAPER_ANCHORS},
-    "quick": {**PRESETS["quick"], **QUICK_ANCHORS},
-}
+"""Minutes on a laptop: the same mathematics with fewer steps of distillation and a larger learning rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
-    """Settings of every method. train_on: "real" images, or the site's "virtual" set."""
+class Training(Settings, Method):
+    """Settings of every method."""
 
-    train_on: TrainOn = "real"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "paper": {"train_on": "virtual", **PAPER},
+        "quick": {"train_on": "virtual", **QUICK},
+    }
+    stackable: ClassVar[tuple[str, ...]] = ("anchors", "noise", "refine", "regulariser")
+    """What may be stacked on the method."""
+
+    train_on: Literal["real", "virtual"] = setting("real", "What sites train on: real images or their virtual set.")
     local: Local = Local()
     distil: Distil = Distil()
 
+    @property
+    def label(self) -> str:
+        return f"{type(self).__name__}{', personalised,' if self.personal else ''} on {self.train_on} data"
 
-@dataclass(frozen=True, kw_only=True)
-class Averaging(Training):
-    """Settings of every method that averages models."""
+    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
+        if self.pooled:
+            return None
+        virtual, small = self.train_on == "virtual", self.distil.shrunk()
+        per_class = self.distil.per_class
+        return Cost(
+            trial=replace(self, local=replace(self.local, steps=TRIED), distil=small),
+            kind=t < 0,
+            local=self.local,
+            images=per_class * int((site.train.counts(classes) > 0).sum()) if virtual else len(site.train),
+            sets=self.distil if virtual else None,
+            distil=self.distil.steps / small.steps if t < 0 and small.steps else 0.0,
+        )
 
-    anchors: Anchors = Anchors(per_class=0)
-    pull: Pull = Pull()
 
-
-def join(method: Training, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
+def enrol(method: Training, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
     """A site joins with its real images, or distils its first virtual set."""
-    check(method.train_on in get_args(TrainOn), "train_on", method.train_on, "use 'real' or 'virtual'")
     state = SiteState()
     if method.train_on == "virtual":
         state = SiteState(virtual=distil(site, net, method.distil, rng.at("distil")))
     return state, Hello(site=site.name, counts=training_set(state, site).counts(net.classes))
 
 
-def enrol(method: Averaging, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
-    """A site joins; it discloses pixel statistics only if the anchors are to start from them."""
-    state, hello = join(method, site, net, rng)
-    if method.anchors.per_class and method.anchors.start == "statistics":
-        hello = replace(hello, statistics=_statistics(site.train, method.distil, net))
-    return state, hello
+def start(method: object, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
+    """The model alone."""
+    return ServerState(params=params)
 
 
-def _statistics(data: LabelledSet, how: Distil, net: Net) -> Tensor:
-    """Per class and channel; a class the site lacks is NaN and drops out of the server's mean."""
-    present = data.counts(net.classes).nonzero().flatten().tolist()
-    statistics = torch.full((net.classes, 2, net.shape[0]), torch.nan)
-    statistics[present] = home(class_statistics(data, present, how.statistics).float())
-    return statistics
+def broadcast(method: object, state: ServerState, site: str) -> Broadcast:
+    """The model alone."""
+    return Broadcast(round=state.round, params=state.params)
+
+
+def average(method: object, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
+    """The server of FedAvg."""
+    return replace(state, params=weighted_mean(updates), round=state.round + 1)
+
+
+def weighted_mean(updates: Iterable[Update]) -> Params:
+    """theta_{t+1} = sum_c p_c theta_c,  p_c = w_c / sum w over the sites that took part."""
+    mean = Mean()
+    for sent in updates:
+        mean.add(sent.params, sent.weight)
+    return mean.value()
 
 
 def training_set(state: SiteState, site: Site) -> LabelledSet:
@@ -102,26 +104,12 @@ def first_model(net: Net, rng: Stream) -> Params:
     return net.init(Stream(rng.seed).at("init"))
 
 
-def start(method: Averaging, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
-    """The model, and the anchors if there are any."""
-    anchors = parts.start_anchors(method.anchors, hellos, net, rng) if method.anchors.per_class else None
-    return ServerState(params=params, anchors=anchors)
+class Beside(NamedTuple):
+    """Anchors in local training: do they join the cross-entropy, and what pulls features to them?"""
 
-
-def start_plain(method: object, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
-    """The model alone."""
-    return ServerState(params=params)
-
-
-def broadcast(method: Averaging, state: ServerState, site: str) -> Broadcast:
-    """The model, and the anchors if the site needs them and has an old copy."""
-    needed = parts.needed_in(method.anchors, method.pull, state.round)
-    return Broadcast(round=state.round, params=state.params, anchors=parts.send_anchors(state, site, needed))
-
-
-def broadcast_plain(method: object, state: ServerState, site: str) -> Broadcast:
-    """The model alone."""
-    return Broadcast(round=state.round, params=state.params)
+    images: LabelledSet
+    in_loss: bool
+    pull: Callable[[Embedded], Any] | None
 
 
 def fit(
@@ -131,38 +119,18 @@ def fit(
     site: Site,
     net: Net,
     rng: Stream,
+    *,
     terms: Sequence[Term] = (),
+    beside: Beside | None = None,
 ) -> Trained:
-    """Local SGD from `model` on cross-entropy and the method's own terms."""
+    """Local SGD from `model` on cross-entropy, the method's own terms, and the anchors beside it."""
     data = training_set(state, site)
-    return _sgd(method, model, len(data), plain(net, data, terms), net, rng)
-
-
-def train(
-    method: Averaging,
-    msg: Broadcast,
-    state: SiteState,
-    site: Site,
-    net: Net,
-    rng: Stream,
-    terms: Sequence[Term] = (),
-) -> tuple[Trained, SiteState]:
-    """`fit` from the received model; with anchors, on their cross-entropy and pull too."""
-    if msg.anchors:
-        state = replace(state, anchors=msg.anchors)
-    if state.anchors is None or not parts.needed_in(method.anchors, method.pull, msg.round):
-        return fit(method, msg.params, state, site, net, rng, terms), state
-    data, anchors = training_set(state, site), state.anchors.data
-    both = Joined(data, anchors)
-    if parts.pulls_in(method.anchors, method.pull, msg.round):
-        objective = parts.anchored(net, data, anchors, method.pull, terms)
-    else:
-        objective = plain(net, both, terms)
-    n = len(both) if method.anchors.train_in(msg.round) else len(data)
-    return _sgd(method, msg.params, n, objective, net, rng), state
-
-
-def _sgd(method: Training, model: Params, n: int, objective: Objective, net: Net, rng: Stream) -> Trained:
+    n, objective = len(data), plain(net, data, terms)
+    if beside:
+        n += len(beside.images) if beside.in_loss else 0
+        objective = plain(net, Joined(data, beside.images), terms)
+        if beside.pull:
+            objective = pulled(net, data, beside.images, beside.pull, terms)
     with phase("train"):
         return sgd(net, model, n, objective, method.local, rng)
 
@@ -171,42 +139,3 @@ def update(site: Site, state: SiteState, trained: Trained) -> Update:
     """The trained model, weighted by the site's number of images; virtual sets count alike."""
     weight = 1.0 if state.virtual else float(len(site.train))
     return Update(site=site.name, params=trained.params, weight=weight, metrics={"loss": trained.loss})
-
-
-Combine = Callable[[ServerState, Iterable[Update]], ServerState]
-
-
-def weighted_mean(state: ServerState, updates: Iterable[Update]) -> ServerState:
-    """theta_{t+1} = sum_c p_c theta_c,  p_c = w_c / sum w over the sites that took part."""
-    mean = Mean()
-    for sent in updates:
-        mean.add(sent.params, sent.weight)
-    return replace(state, params=mean.value())
-
-
-def aggregate(
-    method: Averaging,
-    state: ServerState,
-    updates: Iterable[Update],
-    net: Net,
-    combine: Combine = weighted_mean,
-) -> ServerState:
-    """The next state by `combine`; anchors, if any, move in selected rounds."""
-    held = dict(state.held)
-    if state.anchors and parts.needed_in(method.anchors, method.pull, state.round):
-        updates = parts.noting(updates, held, state.anchors.round)
-    after = combine(state, updates)
-    anchors = parts.move_anchors(method.anchors, state, after.params, method.local.lr, net)
-    return replace(after, anchors=anchors, held=held, round=state.round + 1)
-
-
-def average(method: Averaging, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
-    """The server of FedAvg."""
-    return aggregate(method, state, updates, net)
-
-
-def average_plain(
-    method: object, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream
-) -> ServerState:
-    """The server of FedAvg for a method that never holds anchors."""
-    return replace(weighted_mean(state, updates), round=state.round + 1)

@@ -1,14 +1,15 @@
 """FedBN (Li et al., ICLR 2021): normalisation layers stay at their site, the rest is averaged."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.tree import only
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
 from fedlgd.methods import common
+from fedlgd.methods.protocol import Fit
 from fedlgd.methods.registry import register
 
 
@@ -22,24 +23,26 @@ class FedBN(common.Training):
 
     name: ClassVar[str] = "fedbn"
     personal: ClassVar[bool] = True
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.PRESETS
+    stackable: ClassVar[tuple[str, ...]] = ("regulariser",)
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
-        state, hello = common.join(self, site, net, rng)
+        state, hello = common.enrol(self, site, net, rng)
         return replace(state, trees={"own": only(common.first_model(net, rng), net.own)}), hello
 
     def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
         return ServerState(params={name: value for name, value in params.items() if name not in net.own})
 
-    broadcast = common.broadcast_plain
+    broadcast = common.broadcast
 
-    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
-        trained = common.fit(self, {**msg.params, **state.trees["own"]}, state, site, net, rng)
+    def site(
+        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = common.fit
+    ) -> tuple[Update, SiteState]:
+        trained = fit(self, {**msg.params, **state.trees["own"]}, state, site, net, rng)
         sent = common.update(site, state, trained)
         shared = only(trained.params, frozenset(msg.params))
         return replace(sent, params=shared), replace(state, trees={"own": only(trained.params, net.own)})
 
-    server = common.average_plain
+    server = common.average
 
-    def model_at(self, state: ServerState, kept: SiteState) -> Params:
-        return {**state.params, **kept.trees["own"]}
+    def model_at(self, params: Params, kept: SiteState) -> Params:
+        return {**params, **kept.trees["own"]}

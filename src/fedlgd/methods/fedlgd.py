@@ -1,49 +1,27 @@
 """FedLGD (Huang et al., TMLR 2025): federated learning on local and global distilled data."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-from fedlgd.core.errors import check
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import Broadcast, Site, SiteState, Update
-from fedlgd.distill.distribution import Distil, refine
-from fedlgd.methods import common
-from fedlgd.methods.anchors import Anchors, Selected
+from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
+from fedlgd.distill.distribution import distil, refine
+from fedlgd.distill.gradient import match_gradient, pseudo_gradient
+from fedlgd.methods.anchors import Anchors, beside, noted, stale_anchors, start_anchors, uploaded_statistics
+from fedlgd.methods.common import PAPER, QUICK, Training, fit, update, weighted_mean
+from fedlgd.methods.protocol import Cost, Fit
+from fedlgd.methods.refine import Refine
 from fedlgd.methods.registry import register
+from fedlgd.methods.regularisers import Pull
 
-PAPER = {**common.PAPER, **common.PAPER_ANCHORS, "refine.real_per_class": 256}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refine:
-    """Iterative DM: in `selected` rounds a site moves its virtual set `steps` steps under the global features.
-
-    pairs, reuse, real_per_class: its bank and draws, as in `distil`; the other settings are those of `distil`,
-    but for `smooth`: under trained features it is plain SGD.
-    """
-
-    selected: Selected = Selected()
-    steps: int = 100
-    pairs: int = 10
-    reuse: int = 10
-    real_per_class: int = 64
-
-    def __post_init__(self) -> None:
-        check(self.steps >= 0, "refine.steps", self.steps, "use 0 (never refine) or more")
-        for name in ("pairs", "reuse", "real_per_class"):
-            check(getattr(self, name) >= 1, f"refine.{name}", getattr(self, name), "use 1 or more")
-
-    def settings(self, distil: Distil) -> Distil:
-        """How to refine a set that was made by `distil`."""
-        bank = replace(distil, pairs=self.pairs, reuse=self.reuse, smooth=0.0)
-        return replace(bank, steps=self.steps, real_per_class=self.real_per_class)
+PUBLISHED = {**PAPER, "anchors.plan": "exact", "anchors.steps": 500, "refine.real_per_class": 256}
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedLGD(common.Averaging):
+class FedLGD(Training):
     r"""Selected round (t in tau): a site refines V^c by Eq. 1 under psi_t, then trains on CE(V^c).
     Other rounds:  CE(V^c + V^g) + lambda * L_Con(psi(V^c), psi(V^g)).
     Server:  theta_{t+1} = mean theta_c;  t in tau: V^g moves to match G = (theta_t - theta_{t+1}) / eta.
@@ -51,9 +29,9 @@ class FedLGD(common.Averaging):
 
     name: ClassVar[str] = "fedlgd"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "paper": PAPER,
+        "paper": PUBLISHED,
         "official": {
-            **PAPER,
+            **PUBLISHED,
             "distil.statistics": "site",
             "distil.start_scale": 1.0,
             "distil.augment": ("color", "crop", "cutout", "flip", "scale", "rotate"),
@@ -64,23 +42,62 @@ class FedLGD(common.Averaging):
             "anchors.in_loss": "always",
             "pull.repeat": True,
         },
-        "quick": {**common.QUICK, **common.QUICK_ANCHORS, "refine.steps": 10},
+        "quick": {**QUICK, "anchors.steps": 10, "refine.steps": 10},
     }
+    stackable: ClassVar[tuple[str, ...]] = ("regulariser",)
 
-    train_on: ClassVar[common.TrainOn] = "virtual"  # type: ignore[misc]
+    train_on: ClassVar[Literal["virtual"]] = "virtual"  # type: ignore[misc]
     anchors: Anchors = Anchors()
+    pull: Pull = Pull()
     refine: Refine = Refine()
 
-    enrol = common.enrol
-    start = common.start
-    broadcast = common.broadcast
+    @property
+    def label(self) -> str:
+        return "FedLGD"
 
-    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
-        if msg.round in self.refine.selected and self.refine.steps and state.virtual:
+    def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
+        """The site distils its first virtual set under random networks."""
+        virtual = distil(site, net, self.distil, rng.at("distil"))
+        statistics = uploaded_statistics(self.anchors, site, self.distil.statistics, net)
+        hello = Hello(site=site.name, counts=virtual.data.counts(net.classes), statistics=statistics)
+        return SiteState(virtual=virtual), hello
+
+    def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
+        return ServerState(params=params, anchors=start_anchors(self.anchors, hellos, net, rng))
+
+    def broadcast(self, state: ServerState, site: str) -> Broadcast:
+        """theta_t, and V^g if the site needs it now and has an old copy."""
+        needed = self.anchors.needed_in(state.round, self.pull)
+        return Broadcast(round=state.round, params=state.params, anchors=stale_anchors(state, site, needed))
+
+    def site(
+        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit
+    ) -> tuple[Update, SiteState]:
+        """Algorithm 1, the site's half."""
+        t, virtual, anchors = msg.round, state.virtual, msg.anchors or state.anchors
+        if virtual and self.refine.move_in(t):  # V^c moves by Eq. 1 under psi_t
             how = self.refine.settings(self.distil)
-            virtual = refine(state.virtual, site.train, net, msg.params, how, msg.round, rng.at("refine"))
-            state = replace(state, virtual=virtual)
-        trained, state = common.train(self, msg, state, site, net, rng)
-        return common.update(site, state, trained), state
+            virtual = refine(virtual, site.train, net, msg.params, how, t, rng.at("refine"))
+        state = replace(state, virtual=virtual, anchors=anchors)
+        present = beside(self.anchors, self.pull, anchors, t)  # t in tau: nothing; else V^g and lambda L_Con
+        trained = fit(self, msg.params, state, site, net, rng, beside=present)
+        return update(site, state, trained), state
 
-    server = common.average
+    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
+        """Algorithm 1, the server's half."""
+        t, anchors, held = state.round, state.anchors, dict(state.held)
+        sent = anchors if self.anchors.needed_in(t, self.pull) else None
+        params = weighted_mean(noted(updates, held, sent))
+        if anchors and self.anchors.move_in(t):  # V^g moves under theta_t to match G
+            target = pseudo_gradient(state.params, params, self.local.lr)
+            anchors, _ = match_gradient(anchors, net, state.params, target, self.anchors, t)
+        return replace(state, params=params, anchors=anchors, held=held, round=t + 1)
+
+    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
+        cost = super().cost(t, site, classes)
+        if cost is None:
+            return None
+        small: Any = cost.trial
+        trial = replace(small, anchors=self.anchors.shrunk(), refine=self.refine.shrunk(self.distil))
+        cost = self.refine.added_to(cost, self.distil, t)
+        return self.anchors.added_to(cost, self.pull, t, classes)._replace(trial=trial)

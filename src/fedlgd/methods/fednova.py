@@ -1,20 +1,22 @@
 """FedNova (Wang et al., NeurIPS 2020): normalise away unequal amounts of local work."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from fedlgd.core.errors import check
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
+from fedlgd.core.settings import setting
 from fedlgd.core.train import Local
 from fedlgd.core.tree import Mean, cast, double, only, scale, sub
 from fedlgd.core.types import Broadcast, Params, ServerState, Site, SiteState, Update
 from fedlgd.methods import common
-from fedlgd.methods.fedprox import proximal_terms
+from fedlgd.methods.protocol import Fit
 from fedlgd.methods.registry import register
+from fedlgd.methods.regularisers import Proximal
 
 
 def local_work(steps: int, how: Local, mu: float = 0.0) -> float:
@@ -34,19 +36,18 @@ def local_work(steps: int, how: Local, mu: float = 0.0) -> float:
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedNova(common.Averaging):
+class FedNova(common.Training):
     r"""theta_{t+1} = theta_t - (sum_c p_c a_c) (sum_c p_c d_c),  d_c = (theta_t - theta_c) / a_c.
 
-    Equal local work makes it FedAvg. mu: weight of a proximal term at the sites (0: none).
+    Equal local work makes it FedAvg.
     """
 
     name: ClassVar[str] = "fednova"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.AVERAGING_PRESETS
 
-    mu: float = 0.0
+    mu: float = setting(0.0, "Weight of a proximal term at the sites; 0: none.", least=0)
 
     def __post_init__(self) -> None:
-        check(self.mu >= 0, "mu", self.mu, "use 0 (no proximal term) or a positive weight")
+        super().__post_init__()
         both = self.mu > 0 and self.local.momentum > 0
         check(not both, "mu", self.mu, f"with local.momentum={self.local.momentum} set; use one of the two")
 
@@ -54,17 +55,17 @@ class FedNova(common.Averaging):
     start = common.start
     broadcast = common.broadcast
 
-    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
-        terms = proximal_terms(msg.params, self.mu, net)
-        trained, state = common.train(self, msg, state, site, net, rng, terms)
+    def site(
+        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = common.fit
+    ) -> tuple[Update, SiteState]:
+        near = Proximal(mu=self.mu).term(msg, state, net)
+        trained = fit(self, msg.params, state, site, net, rng, terms=[near] if near else [])
         work = torch.tensor(local_work(trained.steps, self.local, self.mu), dtype=torch.float64)
         return replace(common.update(site, state, trained), trees={"nova": {"work": work}}), state
 
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
-        def combine(before: ServerState, sent: Iterable[Update]) -> ServerState:
-            return replace(before, params=normalised_average(before.params, sent, net.trainable))
-
-        return common.aggregate(self, state, updates, net, combine)
+        params = normalised_average(state.params, updates, net.trainable)
+        return replace(state, params=params, round=state.round + 1)
 
 
 def normalised_average(before: Params, updates: Iterable[Update], trainable: frozenset[str]) -> Params:

@@ -1,21 +1,22 @@
 """FedProto (Tan et al., AAAI 2022): sites share class prototypes; models stay home, or are averaged too."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fedlgd.core.device import there
-from fedlgd.core.errors import check
+from fedlgd.core.device import to_device
 from fedlgd.core.losses import class_means
 from fedlgd.core.meter import phase
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
+from fedlgd.core.settings import setting
 from fedlgd.core.types import Broadcast, LabelledSet, Params, ServerState, Site, SiteState, Update
 from fedlgd.methods import common
 from fedlgd.methods.objective import Batch, Term
+from fedlgd.methods.protocol import Fit
 from fedlgd.methods.registry import register
 
 Weigh = Literal["counts", "uniform"]
@@ -33,7 +34,7 @@ def site_prototypes(net: Net, params: Params, data: LabelledSet, chunk: int = 25
     with phase("train"):
         features = torch.cat([net.frozen(params, x).features for x in parts])
     counts = data.counts(net.classes).to(features)
-    means = class_means(features, there(data.y), there(torch.arange(net.classes))).nan_to_num()
+    means = class_means(features, to_device(data.y), to_device(torch.arange(net.classes))).nan_to_num()
     return {"means": means, "counts": counts}
 
 
@@ -85,29 +86,28 @@ class FedProtoLocal(common.Training):
     r"""The original: CE + lambda * MSE(psi(x), C_y); prototypes are averaged, models never leave their site.
 
     Each site is scored with its own model: personalised accuracy, not comparable with a global model's.
-    weight: lambda. weigh: prototypes averaged by "counts" of images, or "uniform" as in the original's code.
     """
 
     name: ClassVar[str] = "fedproto-local"
     personal: ClassVar[bool] = True
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.PRESETS
+    stackable: ClassVar[tuple[str, ...]] = ("regulariser",)
 
-    weight: float = 1.0
-    weigh: Weigh = "counts"
+    weight: float = setting(1.0, "Weight lambda of the prototype term; 0: none.", least=0)
+    weigh: Weigh = setting(
+        "counts", "Average prototypes by `counts` of images, or `uniform` as in the original's code."
+    )
 
-    def __post_init__(self) -> None:
-        check(self.weight >= 0, "weight", self.weight, "use 0 (no prototypes) or a positive weight such as 1")
-
-    enrol = common.join
-
-    start = common.start_plain
+    enrol = common.enrol
+    start = common.start
 
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
         return Broadcast(round=state.round, params={}, trees=state.trees)
 
-    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
+    def site(
+        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = common.fit
+    ) -> tuple[Update, SiteState]:
         model = state.trees.get("model") or common.first_model(net, rng)
-        trained = common.fit(self, model, state, site, net, rng, _term(msg, self.weight))
+        trained = fit(self, model, state, site, net, rng, terms=_term(msg, self.weight))
         prototypes = site_prototypes(net, trained.params, common.training_set(state, site))
         sent = replace(common.update(site, state, trained), params={}, trees={"prototypes": prototypes})
         return sent, replace(state, trees={"model": trained.params})
@@ -116,42 +116,36 @@ class FedProtoLocal(common.Training):
         uploads = (update.trees["prototypes"] for update in updates)
         return replace(state, trees=_renewed(state, uploads, self.weigh), round=state.round + 1)
 
-    def model_at(self, state: ServerState, kept: SiteState) -> Params:
-        return kept.trees.get("model") or state.params
+    def model_at(self, params: Params, kept: SiteState) -> Params:
+        return kept.trees.get("model") or params
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedProtoAvg(common.Averaging):
-    r"""CE + lambda * MSE(psi(x), C_y), then theta_{t+1} = sum_c p_c theta_c: one global model.
-
-    weight: lambda; 0 is FedAvg. weigh: prototypes averaged by "counts" of images, or "uniform".
-    """
+class FedProtoAvg(common.Training):
+    r"""CE + lambda * MSE(psi(x), C_y), then theta_{t+1} = sum_c p_c theta_c: one global model."""
 
     name: ClassVar[str] = "fedproto-avg"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.AVERAGING_PRESETS
 
-    weight: float = 1.0
-    weigh: Weigh = "counts"
-
-    def __post_init__(self) -> None:
-        check(self.weight >= 0, "weight", self.weight, "use 0 (no prototypes) or a positive weight such as 1")
+    weight: float = setting(1.0, "Weight lambda of the prototype term; 0: none.", least=0)
+    weigh: Weigh = setting(
+        "counts", "Average prototypes by `counts` of images, or `uniform` as in the original's code."
+    )
 
     enrol = common.enrol
     start = common.start
 
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
-        return replace(common.broadcast(self, state, site), trees=state.trees)
+        return Broadcast(round=state.round, params=state.params, trees=state.trees)
 
-    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
-        trained, state = common.train(self, msg, state, site, net, rng, _term(msg, self.weight))
+    def site(
+        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = common.fit
+    ) -> tuple[Update, SiteState]:
+        trained = fit(self, msg.params, state, site, net, rng, terms=_term(msg, self.weight))
         prototypes = site_prototypes(net, trained.params, common.training_set(state, site))
         return replace(common.update(site, state, trained), trees={"prototypes": prototypes}), state
 
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
-        def combine(before: ServerState, sent: Iterable[Update]) -> ServerState:
-            uploads: list[Params] = []
-            after = common.weighted_mean(before, _setting_aside(sent, uploads))
-            return replace(after, trees=_renewed(before, uploads, self.weigh))
-
-        return common.aggregate(self, state, updates, net, combine)
+        uploads: list[Params] = []
+        params = common.weighted_mean(_setting_aside(updates, uploads))
+        return replace(state, params=params, trees=_renewed(state, uploads, self.weigh), round=state.round + 1)

@@ -1,19 +1,19 @@
 """MOON (Li et al., CVPR 2021): features near the global model's, far from one's own previous model's."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedlgd.core.errors import check
 from fedlgd.core.net import Net, Output
 from fedlgd.core.rng import Stream
+from fedlgd.core.settings import setting
 from fedlgd.core.types import Broadcast, Params, Site, SiteState, Update
 from fedlgd.methods import common
 from fedlgd.methods.objective import Batch
+from fedlgd.methods.protocol import Fit
 from fedlgd.methods.registry import register
 
 
@@ -47,23 +47,17 @@ class Projected(nn.Module):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class Moon(common.Averaging):
+class Moon(common.Training):
     r"""CE + mu * l_con(z, z_g, z_p): z_g by theta_t, z_p by the site's own model after its last participation.
 
     The term is off at a site's first participation, which has no previous model yet.
-    mu: its weight; 0 is FedAvg. temperature: T. head: train the original's projection head too.
     """
 
     name: ClassVar[str] = "moon"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.AVERAGING_PRESETS
 
-    mu: float = 1.0
-    temperature: float = 0.5
-    head: bool = False
-
-    def __post_init__(self) -> None:
-        check(self.mu >= 0, "mu", self.mu, "use 0 (FedAvg) or a positive weight such as 1")
-        check(self.temperature > 0, "temperature", self.temperature, "use a positive one such as 0.5")
+    mu: float = setting(1.0, "Weight of the contrastive term; 0 is FedAvg.", least=0)
+    temperature: float = setting(0.5, "Temperature T of the term.", above=0)
+    head: bool = setting(False, "Train the original's projection head too.")
 
     def adapt(self, net: Net) -> Net:
         if not self.head:
@@ -74,7 +68,9 @@ class Moon(common.Averaging):
     start = common.start
     broadcast = common.broadcast
 
-    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
+    def site(
+        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = common.fit
+    ) -> tuple[Update, SiteState]:
         previous = state.trees.get("previous")
 
         def contrast(w: Params, batch: Batch) -> Tensor:
@@ -84,7 +80,7 @@ class Moon(common.Averaging):
             return self.mu * model_contrastive(batch.features, z_global, z_previous, self.temperature)
 
         terms = [contrast] if previous and self.mu else []
-        trained, state = common.train(self, msg, state, site, net, rng, terms)
+        trained = fit(self, msg.params, state, site, net, rng, terms=terms)
         return common.update(site, state, trained), replace(state, trees={"previous": trained.params})
 
     server = common.average

@@ -22,11 +22,19 @@ class Batch(NamedTuple):
 
 
 Term = Callable[[Params, Batch], Tensor]
-"""A method's own addition to the cross-entropy of a batch."""
+"""An addition to the cross-entropy of a batch."""
 
 
-def added(terms: Sequence[Term], w: Params, batch: Batch) -> Tensor | float:
-    return sum((term(w, batch) for term in terms), start=0.0)
+class Embedded(NamedTuple):
+    """Features and labels of the local part of a batch, `local` rows, and of all anchors behind it.
+
+    `batch` names the rows that are in the batch; an anchor may be among them.
+    """
+
+    features: Tensor
+    labels: Tensor
+    local: int
+    batch: Tensor
 
 
 class Source(Protocol):
@@ -60,6 +68,36 @@ def plain(net: Net, data: Source, terms: Sequence[Term] = ()) -> Objective:
     def loss(w: Params, index: Tensor) -> Tensor:
         part = data.take(index)
         out = net(w, part.x)
-        return cross_entropy(out.logits, part.y) + added(terms, w, Batch(part.x, part.y, out.features))
+        return cross_entropy(out.logits, part.y) + _sum(terms, w, Batch(part.x, part.y, out.features))
 
     return loss
+
+
+def pulled(
+    net: Net,
+    local: LabelledSet,
+    anchors: LabelledSet,
+    pull: Callable[[Embedded], Tensor],
+    terms: Sequence[Term] = (),
+) -> Objective:
+    """CE(batch) + terms + pull(Z) over batches of V^c + V^g; an index from len(local) on is an anchor.
+
+    Z = (local part of the batch) + all anchors. Each image is embedded once, with gradient.
+    """
+    n = len(local)
+
+    def loss(w: Params, index: Tensor) -> Tensor:
+        mine, drawn = local.take(index[index < n]), index[index >= n] - n
+        m = len(mine)
+        x, y = torch.cat([mine.x, anchors.x]), torch.cat([mine.y, anchors.y])
+        out = net(w, x)
+        rows = torch.cat([torch.arange(m), m + drawn])
+        batch = Batch(x[rows], y[rows], out.features[rows])
+        ce = cross_entropy(out.logits[rows], batch.y)
+        return ce + _sum(terms, w, batch) + pull(Embedded(out.features, y, m, rows))
+
+    return loss
+
+
+def _sum(terms: Sequence[Term], w: Params, batch: Batch) -> Tensor | float:
+    return sum((term(w, batch) for term in terms), start=0.0)

@@ -1,23 +1,47 @@
 """What a method is: hyper-parameters in a frozen dataclass, and five functions."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
+from fedlgd.core.train import Local, Trained
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
+from fedlgd.distill.distribution import Distil
+
+Fit = Callable[..., Trained]
+"""Local training: `common.fit`, or one that a part made of it by adding terms or anchors."""
+
+
+class Cost(NamedTuple):
+    """What one round asks of a site and of the server, for an estimate.
+
+    `trial` is the method with so few steps that a round takes seconds; rounds of the same `kind` ask for the same
+    work. `distil` and `server` say how often the round does what the trial does once. Training goes over `images`
+    by `local`; `by_step`: every step costs the same, whatever its batch. `sets`: how first virtual sets are made,
+    which methods that make them alike share.
+    """
+
+    trial: "Method"
+    kind: Hashable
+    local: Local
+    images: int
+    sets: Distil | None = None
+    distil: float = 0.0
+    server: float = 1.0
+    by_step: bool = False
 
 
 class Method(Protocol):
-    """A federated algorithm. Every function is pure: values in, values out.
-
-    `presets` are named sets of settings, by dotted path. A method may also have `adapt(net)`, if it trains
-    another network than the given one; and with `personal = True`, `model_at(state, kept)`, if a site is
-    scored with a model of its own.
-    """
+    """A federated algorithm. Every function is pure: values in, values out. Inherit it to get the defaults."""
 
     name: ClassVar[str]
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]]
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """Named groups of settings, by dotted path."""
+    personal: ClassVar[bool] = False
+    """Is each site scored with a model of its own, `model_at`?"""
+    pooled: ClassVar[bool] = False
+    """Are the sites joined into one before the first round? Not federated: a ceiling to compare with."""
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         """Site, once: what it keeps, and the little it discloses."""
@@ -31,26 +55,29 @@ class Method(Protocol):
         """Server: what this site needs for round `state.round`."""
         ...
 
-    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
-        """Site: one round of local work."""
+    def site(
+        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = ...
+    ) -> tuple[Update, SiteState]:
+        """Site: one round of local work. `fit` trains; what is stacked on a method passes a `fit` of its own."""
         ...
 
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
-        """Server: the next state. `updates` is read once, in order, and may be larger than memory."""
+        """Server: the next state. `updates` may be larger than memory: read one after the other."""
         ...
 
+    def adapt(self, net: Net) -> Net:
+        """The network that is trained: the given one, unless a method needs more outputs or another head."""
+        return net
 
-def adapted(method: Method, net: Net) -> Net:
-    """The network the method trains: the given one, unless it asks for more outputs or another head."""
-    adapt = getattr(method, "adapt", None)
-    return adapt(net) if adapt else net
+    def model_at(self, params: Params, kept: SiteState) -> Params:
+        """Site: the model it is scored with; the global one, unless the method is `personal`."""
+        return params
 
+    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
+        """What round t (-1: enrolment) asks of this site and the server; None: unknown."""
+        return None
 
-def is_personal(method: Method) -> bool:
-    """Is each site scored with a model of its own?"""
-    return bool(getattr(method, "personal", False))
-
-
-def model_at(method: Method, state: ServerState, kept: Callable[[], SiteState]) -> Params:
-    """The model a site is scored with: the global one, or its own."""
-    return method.model_at(state, kept()) if is_personal(method) else state.params  # type: ignore[attr-defined]
+    @property
+    def label(self) -> str:
+        """What a table calls this method."""
+        return type(self).__name__ + (", personalised" if self.personal else "")

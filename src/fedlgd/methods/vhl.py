@@ -1,16 +1,16 @@
 """VHL (Tang et al., ICML 2022): virtual homogeneity learning, on images from an untrained generator."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from fedlgd.core.errors import check
 from fedlgd.core.losses import cross_entropy, supervised_contrastive
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
+from fedlgd.core.settings import setting
 from fedlgd.core.types import (
     Broadcast,
     Hello,
@@ -25,8 +25,9 @@ from fedlgd.core.types import (
 from fedlgd.distill.generate import from_class_noise, from_style
 from fedlgd.distill.start import labels_for
 from fedlgd.methods import common
-from fedlgd.methods.anchors import noting, send_anchors
+from fedlgd.methods.anchors import noted, stale_anchors
 from fedlgd.methods.objective import Batch, Term
+from fedlgd.methods.protocol import Fit
 from fedlgd.methods.registry import register
 
 
@@ -35,36 +36,30 @@ from fedlgd.methods.registry import register
 class VHL(common.Training):
     r"""CE(batch) + alpha CE(V, y + K) + a SupCon(batch + V, V detached) + b SupCon(V), V the shared virtual images.
 
-    labels: "extra" (V has labels K..2K-1 and the head 2K outputs) or "patch" (V keeps 0..K-1).
-    per_class: virtual images a class. source: "style", an untrained style generator, or "noise", upsampled class
-    noise; made once, from the run's seed, for all sites.
-    alpha, align (a), spread (b): weights; all 0 with "patch" is FedAvg. temperature: of both SupCon terms.
-    virtual_batch: images of V in each step.
+    V is made once, from the run's seed, for all sites. All weights 0 with labels "patch" is FedAvg.
     """
 
     name: ClassVar[str] = "vhl"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.PRESETS
 
-    per_class: int = 10
-    source: Literal["style", "noise"] = "style"
-    labels: Literal["extra", "patch"] = "extra"
-    alpha: float = 1.0
-    align: float = 1.0
-    spread: float = 0.1
-    temperature: float = 0.07
-    virtual_batch: int = 128
+    stackable: ClassVar[tuple[str, ...]] = ("refine", "regulariser")
 
-    def __post_init__(self) -> None:
-        for name in ("per_class", "virtual_batch"):
-            check(getattr(self, name) >= 1, name, getattr(self, name), "use 1 or more")
-        for name in ("alpha", "align", "spread"):
-            check(getattr(self, name) >= 0, name, getattr(self, name), "use 0 (off) or a positive weight")
-        check(self.temperature > 0, "temperature", self.temperature, "use a positive one such as 0.07")
+    per_class: int = setting(10, "Virtual images per class.", least=1, most=100_000)
+    source: Literal["style", "noise"] = setting(
+        "style", "Where they come from: an untrained `style` generator, or upsampled class `noise`."
+    )
+    labels: Literal["extra", "patch"] = setting(
+        "extra", "`extra`: labels K..2K-1 and a head of 2K outputs; `patch`: labels 0..K-1."
+    )
+    alpha: float = setting(1.0, "Weight of the cross-entropy of the virtual images.", least=0)
+    align: float = setting(1.0, "Weight a of the term that aligns features with the virtual images.", least=0)
+    spread: float = setting(0.1, "Weight b of the term among the virtual images.", least=0)
+    temperature: float = setting(0.07, "Temperature of both contrastive terms.", above=0)
+    virtual_batch: int = setting(128, "Virtual images in each step.", least=1, most=1_000_000)
 
     def adapt(self, net: Net) -> Net:
         return net.widened(2 * net.classes) if self.labels == "extra" else net
 
-    enrol = common.join
+    enrol = common.enrol
 
     def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
         make = from_style if self.source == "style" else from_class_noise
@@ -74,21 +69,23 @@ class VHL(common.Training):
         return ServerState(params=params, anchors=virtual)
 
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
-        virtual = send_anchors(state, site, needed=True)
+        virtual = stale_anchors(state, site)
         return Broadcast(round=state.round, params=state.params, anchors=virtual)
 
-    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
+    def site(
+        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = common.fit
+    ) -> tuple[Update, SiteState]:
         if msg.anchors:
             state = replace(state, anchors=msg.anchors)
         assert state.anchors is not None
         terms = self._terms(state.anchors.data, net, rng)
-        trained = common.fit(self, msg.params, state, site, net, rng, terms)
+        trained = fit(self, msg.params, state, site, net, rng, terms=terms)
         return common.update(site, state, trained), state
 
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
         held = dict(state.held)
-        after = common.weighted_mean(state, noting(updates, held, -1))
-        return replace(after, held=held, round=state.round + 1)
+        params = common.weighted_mean(noted(updates, held, state.anchors))
+        return replace(state, params=params, held=held, round=state.round + 1)
 
     def _terms(self, virtual: LabelledSet, net: Net, rng: Stream) -> list[Term]:
         if not (self.alpha or self.align or self.spread):

@@ -15,14 +15,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedlgd.core.errors import RunError
+from fedlgd.core.files import read_json, write_json
 from fedlgd.core.losses import class_means
 from fedlgd.core.net import Net
+from fedlgd.core.records import RoundRecord
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, Params, RoundRecord, VirtualSet
+from fedlgd.core.types import LabelledSet, Params, VirtualSet
 from fedlgd.data.federation import Federation
-from fedlgd.distill.shift import between
-from fedlgd.engines.memory import Memory
-from fedlgd.runs.files import read_json, write_json
+from fedlgd.engines.memory import Memory, States
+from fedlgd.runs.shift import between
 
 SITES = 24  # looked at, the first by name: more would take long and fill the memory
 IMAGES = 400  # real images looked at, over all sites
@@ -39,6 +40,7 @@ class Subject:
     federation: Federation
     net: Net
     memory: Memory
+    states: States
     rng: Stream
 
 
@@ -117,7 +119,8 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _virtual(subject: Subject) -> dict[str, VirtualSet]:
-    sets = {name: subject.memory.site(name).virtual for name in list(subject.federation.by_name)[:SITES]}
+    memory, names = subject.memory, list(subject.federation.by_name)[:SITES]
+    sets = {name: subject.states.load(name, memory.version(name)).virtual for name in names}
     return {name: own for name, own in sets.items() if own}
 
 

@@ -17,7 +17,7 @@ import tomli_w
 from fedlgd.core.errors import SettingError
 from fedlgd.data import registry as suites
 from fedlgd.data.registry import DataChoice
-from fedlgd.engines.loop import Plan
+from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.methods.protocol import Method
 from fedlgd.nets.registry import settings_of
@@ -50,11 +50,11 @@ class Config:
 
     def plain(self) -> dict[str, Any]:
         return {
-            "method": method_name(self.method),
+            "method": registry.name_of(self.method),
             **msgspec.to_builtins(self.plan),
             "data": _data_plain(self.data),
             "net": dict(self.net),
-            **_spelled_out(self.method),
+            **_written(registry.settings_of(self.method)),
         }
 
     def toml(self) -> str:
@@ -65,13 +65,6 @@ class Config:
 def _data_plain(data: DataChoice) -> dict[str, Any]:
     """The settings of the suite stand beside those that every federation has."""
     return {"name": data.name, "limit": data.limit, "test_limit": data.test_limit, **_spelled_out(data.suite)}
-
-
-def method_name(method: Method) -> str:
-    """The name by which `--method` finds this method again."""
-    cls = type(method)
-    ours = cls.__module__.startswith("fedlgd.")
-    return cls.name if ours else f"{cls.__module__}:{cls.__qualname__}"
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -99,7 +92,8 @@ def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None =
     raw = msgspec.to_builtins(settings)
     for path, value in (assignments or {}).items():
         _assign(raw, path, value)
-    cls = registry.find(_word("method", raw.pop("method", "fedlgd")))
+    recipe = registry.recipe(_word("method", raw.pop("method", "fedlgd")))
+    cls = recipe.settings
     merged = _begin(cls, preset)
     _merge(merged, raw)
     for section in NAMED:
@@ -110,7 +104,7 @@ def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None =
     _refuse_unknown(merged, _known(cls, _word("net.name", net["name"]), suite))
     parts = _split(cls, merged)
     return Config(
-        method=_convert(parts["method"], cls),
+        method=recipe.make(_convert(parts["method"], cls)),
         plan=_convert(parts["plan"], Plan),
         data=_data_choice(data, suite),
         net=net,
@@ -124,14 +118,15 @@ def _data_choice(raw: Mapping[str, Any], suite: Any) -> DataChoice:
     return replace(chosen, suite=settings)
 
 
-def configure(cls: type[Method], preset: str = "", **settings: Any) -> Method:
-    """A method from a preset and settings; a dot in a path is written as two underscores."""
+def configure(method: str | type[Method], preset: str = "", **settings: Any) -> Method:
+    """A method by name or class, from a preset and settings; a dot in a path is written as two underscores."""
+    recipe = registry.recipe(method) if isinstance(method, str) else registry.Recipe(method, method)
+    cls = recipe.settings
     raw = _begin(cls, preset)
     for path, value in settings.items():
         _assign(raw, path.replace("__", "."), msgspec.to_builtins(value))
     _refuse_unknown(raw, list(_field_paths(cls)))
-    method: Method = _convert(raw, cls)
-    return method
+    return recipe.make(_convert(raw, cls))
 
 
 def _begin(cls: type[Method], preset: str) -> dict[str, Any]:
@@ -233,7 +228,10 @@ def _leaves(raw: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 def _spelled_out(settings: Any) -> dict[str, Any]:
     """A dataclass as plain values, defaults too; what is None is left out, as TOML has no word for it."""
-    values = {f.name: getattr(settings, f.name) for f in fields(settings)}
+    return _written({f.name: getattr(settings, f.name) for f in fields(settings)})
+
+
+def _written(values: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: _spelled_out(value) if is_dataclass(value) else msgspec.to_builtins(value)
         for name, value in values.items()

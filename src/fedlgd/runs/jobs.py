@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection, wait
 
 from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
-from fedlgd.core.types import RoundRecord
+from fedlgd.core.records import RoundRecord
 from fedlgd.engines.process import Child, check_fork
 from fedlgd.runs.runner import Listener
 from fedlgd.runs.suite import Job, Outcome

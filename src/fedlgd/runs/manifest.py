@@ -2,7 +2,6 @@
 
 import platform
 import warnings
-from dataclasses import fields
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -10,32 +9,16 @@ from typing import Any
 import torch
 
 from fedlgd import __version__
+from fedlgd.core import files
 from fedlgd.core.errors import RunError
 from fedlgd.core.net import Net
 from fedlgd.data.federation import Federation
-from fedlgd.engines.choice import Engine
-from fedlgd.methods.anchors import Pull
-from fedlgd.methods.fedlgd import FedLGD
-from fedlgd.methods.protocol import Method, is_personal
-from fedlgd.runs import files
-from fedlgd.runs.config import Config, method_name
-from fedlgd.runs.store import FORMAT, RunDirectory, check_format, safe_name
-
-
-def label(method: Method) -> str:
-    """What a table calls this method."""
-    name = type(method).__name__ + _stacked(method) + (", personalised," if is_personal(method) else "")
-    settings = {f.name: getattr(method, f.name) for f in fields(method)}  # type: ignore[arg-type]
-    return f"{name} on {settings['train_on']} data" if "train_on" in settings else name
-
-
-def _stacked(method: Method) -> str:
-    """What a method that works without anchors holds of them."""
-    anchors = getattr(method, "anchors", None)
-    if isinstance(method, FedLGD) or anchors is None or not anchors.per_class:
-        return ""
-    noise = anchors.steps == 0 and getattr(method, "pull", Pull()).weight == 0
-    return " + noise images" if noise else " + anchors"
+from fedlgd.engines.loop import Loop
+from fedlgd.engines.memory import safe_name
+from fedlgd.engines.registry import Engine, facts
+from fedlgd.methods.registry import name_of
+from fedlgd.runs.config import Config
+from fedlgd.runs.store import FORMAT, RunDirectory, check_format
 
 
 def open_directory(
@@ -45,7 +28,7 @@ def open_directory(
     net: Net,
     command: str = "",
     title: str = "",
-    engine: Engine = Engine(),
+    engine: Engine = Loop(),
 ) -> RunDirectory:
     """A run directory for exactly this configuration: new, or to go on in."""
     manifest, text = path / "manifest.json", config.toml()
@@ -53,8 +36,9 @@ def open_directory(
         _check_same(path, files.read_json(manifest), text, federation)
     else:
         _check_free(path, text)
-        files.write_atomic(path / "config.toml", text.encode())
-        began = {**_manifest(config, federation, net, command, title), "engine": engine.facts(federation)}
+        with files.writing(path):
+            files.write_atomic(path / "config.toml", text.encode())
+        began = {**_manifest(config, federation, net, command, title), "engine": facts(engine, federation)}
         files.write_json(manifest, began)
         files.clear_parts(path)
     return RunDirectory(path, federation)
@@ -123,10 +107,10 @@ def _manifest(config: Config, federation: Federation, net: Net, command: str, ti
         "threads": torch.get_num_threads(),
         "command": command,
         "config": files.digest(config.toml().encode()),
-        "label": title or label(config.method),
+        "label": title or config.method.label,
         "variant": config.variant,
-        "method": method_name(config.method),
-        "competes": not (is_personal(config.method) or getattr(config.method, "pooled", False)),
+        "method": name_of(config.method),
+        "competes": not (config.method.personal or config.method.pooled),
         "data": {
             "name": federation.name,
             "digest": federation.digest,

@@ -8,8 +8,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from fedlgd.core.files import write_atomic, writing
 from fedlgd.core.types import LabelledSet, Scale, VirtualSet
-from fedlgd.runs.files import write_atomic
+from fedlgd.engines.memory import version_name
 
 
 def mean_scale(scales: Sequence[Scale]) -> Scale:
@@ -23,9 +24,8 @@ def mean_scale(scales: Sequence[Scale]) -> Scale:
 
 def write_picture(root: Path, folder: str, virtual: VirtualSet, scale: Scale) -> None:
     """`root/<version>/<folder>.png`; values outside the valid range are clipped, in the picture only."""
-    version = "start" if virtual.round < 0 else f"{virtual.round:04d}"
     rows = len(virtual.labels.unique())
-    _write_sheet(root / version / f"{folder}.png", scale.to_pixels(virtual.images), rows)
+    _write_sheet(root / version_name(virtual.round) / f"{folder}.png", scale.to_pixels(virtual.images), rows)
 
 
 def write_samples(root: Path, folder: str, data: LabelledSet, per_class: int) -> None:
@@ -47,4 +47,5 @@ def _write_sheet(file: Path, pixels: Tensor, rows: int) -> None:
     sheet = pixels.view(rows, n // rows, c, h, w).permute(0, 3, 1, 4, 2).reshape(rows * h, n // rows * w, c)
     buffer = io.BytesIO()
     Image.fromarray(sheet.numpy().squeeze()).save(buffer, "PNG", optimize=False)
-    write_atomic(file, buffer.getvalue())
+    with writing(file):
+        write_atomic(file, buffer.getvalue())

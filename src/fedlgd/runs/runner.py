@@ -1,39 +1,38 @@
 """One run from configuration to result, in memory or in a directory that resumes."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from torch import nn
 
-from fedlgd import __version__
 from fedlgd.core.device import Place
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.net import Net
+from fedlgd.core.records import RoundRecord
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import Params, RoundRecord, VirtualSet
+from fedlgd.core.types import Params, SiteState, VirtualSet
 from fedlgd.data.federation import Federation, pooled
-from fedlgd.data.home import data_home
 from fedlgd.data.registry import DataChoice, load
+from fedlgd.distill.cache import caching
 from fedlgd.distill.distribution import distil
-from fedlgd.distill.shelf import shelving
-from fedlgd.engines.choice import Engine, Name
-from fedlgd.engines.loop import Plan
-from fedlgd.engines.memory import Memory, Ram
+from fedlgd.engines.loop import Loop
+from fedlgd.engines.memory import Memory, Ram, safe_name
+from fedlgd.engines.plan import Plan
+from fedlgd.engines.registry import Engine
+from fedlgd.engines.registry import engine as find_engine
 from fedlgd.methods.common import Training
-from fedlgd.methods.protocol import Method, adapted, is_personal, model_at
-from fedlgd.methods.registry import find
+from fedlgd.methods.protocol import Method
 from fedlgd.nets.registry import build_net
 from fedlgd.runs.analysis import SITES, Subject, analysed
+from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, configure
-from fedlgd.runs.manifest import label, open_directory
+from fedlgd.runs.manifest import open_directory
 from fedlgd.runs.pictures import write_samples
-from fedlgd.runs.shelf import FolderShelf
-from fedlgd.runs.store import locked, safe_name
+from fedlgd.runs.store import locked
 
 Listener = Callable[[RoundRecord], None]
 
@@ -98,7 +97,7 @@ def run(
     net: str | Mapping[str, Any] = "convnet",
     out: str | Path | None = None,
     on_round: Listener | None = None,
-    engine: Name = "loop",
+    engine: str = "loop",
     workers: int = 0,
     device: str = "cpu",
     autocast: bool = False,
@@ -110,10 +109,10 @@ def run(
     "pool", sites work in `workers` processes of one thread (0: one for every core), to the same bits. `device`
     "cuda" works on a GPU; `autocast` computes passes in bfloat16.
     """
-    how = Engine(name=engine, workers=workers, place=Place(device=device, autocast=autocast))
+    how = find_engine(engine, workers, Place(device=device, autocast=autocast))
     federation = load(data) if isinstance(data, str) else data
     config = Config(
-        method=configure(find(method)) if isinstance(method, str) else method,
+        method=configure(method) if isinstance(method, str) else method,
         plan=Plan(rounds=rounds, ratio=ratio, seed=seed, evaluate_every=evaluate_every),
         data=DataChoice(name=federation.name),
         net={"name": net} if isinstance(net, str) else {"name": "convnet", **net},
@@ -128,7 +127,7 @@ def execute(
     on_round: Listener | None = None,
     command: str = "",
     title: str = "",
-    engine: Engine = Engine(),
+    engine: Engine = Loop(),
 ) -> Result:
     """Run `config` over `federation`; what is committed in `out` is not run again.
 
@@ -140,40 +139,36 @@ def execute(
         memory: Memory = Ram()
         records: list[RoundRecord] = []
         if out is not None:
-            stack.enter_context(_shelved(engine.place))
+            stack.enter_context(caching(shared_cache(engine.place)))
             stack.enter_context(locked(out))
-        if getattr(config.method, "pooled", False):
+        if config.method.pooled:
             federation = _pooled(config, federation, net, engine.place)
-        if out is not None:
+        if out is None:
+            states = engine.states()
+        else:
             memory = directory = open_directory(out, config, federation, net, command, title, engine)
-            records = directory.records()
-        working = engine.run(config.method, federation, net, config.plan, memory)
+            states, records = directory.states, directory.records
+        working = engine.run(config.method, federation, net, config.plan, memory, states)
         rounds: Iterator[RoundRecord] = stack.enter_context(closing(working))
+        rng = Stream(config.plan.seed).at("analysis")
+        subject = Subject(federation, config.method.adapt(net), memory, states, rng)
         if out is not None:
-            rounds = _illustrated(config, federation, net, memory, rounds, records, out)
+            rounds = _illustrated(config, subject, rounds, records, out)
         for record in rounds:
             records.append(record)
             if on_round:
                 on_round(record)
-        return _result(records, config.method, net, federation, memory)
+        return _result(records, config.method, subject)
 
 
 def _illustrated(
-    config: Config,
-    federation: Federation,
-    net: Net,
-    memory: Memory,
-    rounds: Iterator[RoundRecord],
-    committed: list[RoundRecord],
-    out: Path,
+    config: Config, subject: Subject, rounds: Iterator[RoundRecord], committed: list[RoundRecord], out: Path
 ) -> Iterator[RoundRecord]:
     """The same rounds; what only a report reads is left in `out` on the way."""
-    for site in federation.tested[:SITES]:
+    for site in subject.federation.tested[:SITES]:
         write_samples(out / "real", safe_name(site.name), site.train, config.plan.real_samples)
-    if not config.plan.analysis or is_personal(config.method):
+    if not config.plan.analysis or config.method.personal:
         return rounds
-    rng = Stream(config.plan.seed).at("analysis")
-    subject = Subject(federation, adapted(config.method, net), memory, rng)
     return analysed(rounds, list(committed), subject, out / "analysis.json")
 
 
@@ -193,35 +188,20 @@ def _pooled(config: Config, federation: Federation, net: Net, place: Place) -> F
 
 def default_folder(config: Config) -> Path:
     """runs/<data>/<method>/seed<n>-<digest of the configuration>."""
-    method = safe_name(label(config.method).lower().replace(" ", "-"))
+    method = safe_name(config.method.label.lower().replace(" ", "-"))
     return Path("runs", safe_name(config.data.name), method, f"seed{config.plan.seed}-{config.digest}")
 
 
-def shared_shelf(place: Place = Place()) -> FolderShelf | None:
-    """Distilled sets are shared by all runs of this machine that would make the same ones."""
-    by = f"threads{torch.get_num_threads()}" if place.in_memory else torch.device(place.device).type
-    made_by = f"fedlgd{__version__}-torch{torch.__version__}-{by}" + ("-bfloat16" if place.autocast else "")
-    try:
-        folder = data_home() / "distilled" / made_by
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return None
-    return FolderShelf(folder)
-
-
-def _shelved(place: Place) -> AbstractContextManager[None]:
-    shelf = shared_shelf(place)
-    return shelving(shelf) if shelf else nullcontext()
-
-
-def _result(records: list[RoundRecord], method: Method, net: Net, federation: Federation, memory: Memory) -> Result:
-    state = memory.server()
+def _result(records: list[RoundRecord], method: Method, run: Subject) -> Result:
+    state, names = run.memory.server(), list(run.federation.by_name)
     assert state is not None
-    names = list(federation.by_name)
-    virtual: Held[VirtualSet] = Held(
-        [name for name in names if memory.site(name).virtual], lambda name: memory.site(name).virtual
-    )
+    params = state.params
+
+    def kept(name: str) -> SiteState:
+        return run.states.load(name, run.memory.version(name))
+
+    virtual: Held[VirtualSet] = Held([n for n in names if kept(n).virtual], lambda name: kept(name).virtual)
     personal: Held[Params] = Held(
-        names if is_personal(method) else [], lambda name: model_at(method, state, partial(memory.site, name))
+        names if method.personal else [], lambda name: method.model_at(params, kept(name))
     )
-    return Result(records, adapted(method, net), state.params, state.anchors, virtual, personal)
+    return Result(records, run.net, params, state.anchors, virtual, personal)

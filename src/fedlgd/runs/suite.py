@@ -6,30 +6,18 @@ An entry of a plan is a method, what is stacked on it, and settings of its own:
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from fedlgd.core.errors import SettingError
-from fedlgd.core.types import RoundRecord
+from fedlgd.core.records import RoundRecord
 from fedlgd.data.federation import Federation
-from fedlgd.engines.choice import Engine
+from fedlgd.engines.loop import Loop
+from fedlgd.engines.memory import safe_name
+from fedlgd.engines.registry import Engine
 from fedlgd.methods import registry
 from fedlgd.runs.config import Config, parse_assignment, resolve
-from fedlgd.runs.manifest import label
 from fedlgd.runs.runner import execute
-from fedlgd.runs.store import safe_name
-
-STACKS: Mapping[str, Mapping[str, Any]] = {
-    "anchors": {"anchors.per_class": 10},
-    "noise": {
-        "anchors.per_class": 10,
-        "anchors.steps": 0,
-        "anchors.in_loss": "always",
-        "pull.weight": 0.0,
-    },
-}
-"""`noise` is the control for anchors: as many images in the loss, but noise that never learns and never pulls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +44,7 @@ class Job:
 
     @property
     def label(self) -> str:
-        return label(self.config.method) + (f" ({self.entry.note})" if self.entry.note else "")
+        return self.config.method.label + (f" ({self.entry.note})" if self.entry.note else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +57,12 @@ class Outcome:
 
 
 def parse_entry(spec: str) -> Entry:
-    """`method+stack:setting=value:...`"""
-    head, *assignments = spec.strip().split(":")
-    method, *stacks = head.split("+")
-    if method not in registry.names():
-        registry.find(method)
-    settings: dict[str, Any] = {}
-    for stack in stacks:
-        if stack not in STACKS:
-            raise SettingError(
-                f"nothing called {stack!r} can be stacked on a method; there are: {', '.join(STACKS)}"
-            )
-        settings |= STACKS[stack]
-    settings |= dict(parse_assignment(text) for text in assignments)
-    return Entry(spec.strip(), method, settings, ", ".join(assignments))
+    """`method+stack:setting=value:...`; a colon before a word without `=` belongs to a class of your own."""
+    words = spec.strip().split(":")
+    assignments = [word for word in words if "=" in word]
+    method = ":".join(word for word in words if "=" not in word)
+    registry.recipe(method)
+    return Entry(spec.strip(), method, dict(map(parse_assignment, assignments)), ", ".join(assignments))
 
 
 def plan(
@@ -107,12 +87,13 @@ def plan(
 
 def _for_method(method: str, assignments: Mapping[str, Any]) -> dict[str, Any]:
     """`fedprox.mu` is for FedProx alone; `train_on` is for every method that has the choice."""
+    base = method.partition("+")[0]
     own = {}
     for path, value in assignments.items():
         first, _, rest = path.partition(".")
         if first in registry.names():
-            own.update({rest: value} if first == method else {})
-        elif path != "train_on" or method != "fedlgd":
+            own.update({rest: value} if first == base else {})
+        elif path != "train_on" or path in {f.name for f in fields(registry.find(method))}:
             own[path] = value
     return own
 
@@ -134,7 +115,7 @@ def run_job(
     federation: Federation,
     command: str,
     on_round: Callable[[RoundRecord], None] | None = None,
-    engine: Engine = Engine(),
+    engine: Engine = Loop(),
 ) -> Outcome:
     """Run, or go on with, one job; a failure is an outcome too, so that the others go on."""
     try:

@@ -21,11 +21,11 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from PIL import Image
 
+from fedlgd.core import files
 from fedlgd.core.errors import SettingError
-from fedlgd.core.types import RoundRecord
-from fedlgd.runs import files
+from fedlgd.core.records import RoundRecord, committed_records
+from fedlgd.engines.memory import safe_name, version_name
 from fedlgd.runs.config import Config
-from fedlgd.runs.store import read_record, safe_name
 
 MARKS = "track.json"
 PROJECT = "fedlgd"
@@ -173,7 +173,7 @@ class Tracking:
 
     def _catch_up(self, name: str) -> None:
         """Before the first time, what was committed is read back: it ends with the record just heard."""
-        self._records = self._records or committed(self._run.folder)
+        self._records = self._records or committed_records(self._run.folder)
         file = self._run.folder / MARKS
         marks = files.read_json(file) if file.exists() else {}
         mark = marks.get(name, {"id": "", "logged": 0})
@@ -200,17 +200,6 @@ class Tracking:
             )
 
 
-def committed(folder: Path) -> list[RoundRecord]:
-    """The committed records of a run, read without opening it; none where there is no run yet."""
-    head = folder / "state" / "head.json"
-    if not head.exists():
-        return []
-    length = files.read_json(head)["records"]["bytes"]
-    with files.reading(folder / "records.jsonl"):
-        lines = (folder / "records.jsonl").read_bytes()[:length].splitlines()
-        return [read_record(line) for line in lines]
-
-
 def training_loss(record: RoundRecord) -> float:
     """Mean over the sampled sites of the mean loss on the way; NaN where none was trained."""
     losses = [metrics["loss"] for metrics in record.metrics.values() if "loss" in metrics]
@@ -235,8 +224,7 @@ def numbers(records: Sequence[RoundRecord]) -> dict[str, float]:
 
 def _pictures(folder: Path, record: RoundRecord) -> Iterator[tuple[str, Path]]:
     """The contact sheets that were drawn in this round."""
-    version = "start" if record.round < 0 else f"{record.round:04d}"
-    for file in sorted((folder / "virtual" / version).glob("[!.]*.png")):
+    for file in sorted((folder / "virtual" / version_name(record.round)).glob("[!.]*.png")):
         yield f"virtual/{file.stem}", file
 
 

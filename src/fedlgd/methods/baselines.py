@@ -1,13 +1,14 @@
 """The two ends of the scale: every site for itself, and all images in one place."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
 from fedlgd.methods import common
+from fedlgd.methods.protocol import Fit
 from fedlgd.methods.registry import register
 
 
@@ -21,18 +22,19 @@ class LocalOnly(common.Training):
 
     name: ClassVar[str] = "local"
     personal: ClassVar[bool] = True
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.PRESETS
+    stackable: ClassVar[tuple[str, ...]] = ("regulariser",)
 
-    enrol = common.join
-
-    start = common.start_plain
+    enrol = common.enrol
+    start = common.start
 
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
         return Broadcast(round=state.round, params={})
 
-    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
+    def site(
+        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = common.fit
+    ) -> tuple[Update, SiteState]:
         model = state.trees.get("model") or common.first_model(net, rng)
-        trained = common.fit(self, model, state, site, net, rng)
+        trained = fit(self, model, state, site, net, rng)
         sent = replace(common.update(site, state, trained), params={})
         return sent, replace(state, trees={"model": trained.params})
 
@@ -41,8 +43,8 @@ class LocalOnly(common.Training):
             pass
         return replace(state, round=state.round + 1)
 
-    def model_at(self, state: ServerState, kept: SiteState) -> Params:
-        return kept.trees.get("model") or state.params
+    def model_at(self, params: Params, kept: SiteState) -> Params:
+        return kept.trees.get("model") or params
 
 
 @register
@@ -55,17 +57,18 @@ class Pooled(common.Training):
 
     name: ClassVar[str] = "pooled"
     pooled: ClassVar[bool] = True
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = common.PRESETS
+    stackable: ClassVar[tuple[str, ...]] = ("regulariser",)
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         return SiteState(), Hello(site=site.name, counts=site.train.counts(net.classes))
 
-    start = common.start_plain
+    start = common.start
+    broadcast = common.broadcast
 
-    broadcast = common.broadcast_plain
-
-    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream) -> tuple[Update, SiteState]:
-        trained = common.fit(self, msg.params, state, site, net, rng)
+    def site(
+        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = common.fit
+    ) -> tuple[Update, SiteState]:
+        trained = fit(self, msg.params, state, site, net, rng)
         return common.update(site, state, trained), state
 
-    server = common.average_plain
+    server = common.average

@@ -13,8 +13,9 @@ from fedlgd.core.losses import mmd_rbf
 from fedlgd.core.meter import listening
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet
-from fedlgd.distill import shift as module
-from fedlgd.distill.shift import (
+from fedlgd.nets.registry import build_net
+from fedlgd.runs import shift as module
+from fedlgd.runs.shift import (
     Draws,
     between,
     features,
@@ -26,7 +27,6 @@ from fedlgd.distill.shift import (
     random_features,
     width_of,
 )
-from fedlgd.nets.registry import build_net
 from tests.oracle import slow
 from tests.vectors import close, floats, vector
 

@@ -1,0 +1,72 @@
+"""A cache of long results by what they were made from, so that methods compared on one seed share virtual sets.
+
+Taking a result from the cache charges the meter what making it cost: a method's price does not depend on who
+came first.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from fedlgd.core.files import digest
+from fedlgd.core.meter import charge, metered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cached:
+    """A result and its price, by phase."""
+
+    tensor: Tensor
+    seconds: dict[str, float]
+    flops: dict[str, int]
+
+
+class Cache(Protocol):
+    """Where results are kept, e.g. a folder."""
+
+    def get(self, key: str) -> Cached | None: ...
+
+    def put(self, key: str, item: Cached) -> None: ...
+
+
+_cache: ContextVar[Cache | None] = ContextVar("cache", default=None)
+
+
+@contextmanager
+def caching(cache: Cache | None) -> Iterator[None]:
+    """`recall` inside looks in this cache."""
+    token = _cache.set(cache)
+    try:
+        yield
+    finally:
+        _cache.reset(token)
+
+
+def recall(made_from: Mapping[str, Any], compute: Callable[[], Tensor]) -> Tensor:
+    """The result of `compute`, from the cache if it was made from the same before."""
+    cache = _cache.get()
+    if cache is None:
+        return compute()
+    item = cache.get(_key(made_from))
+    if item is None:
+        with metered() as meter:
+            tensor = compute()
+        item = Cached(tensor=tensor, seconds=dict(meter.seconds), flops=dict(meter.flops))
+        cache.put(_key(made_from), item)
+    charge(item.seconds, item.flops)
+    return item.tensor
+
+
+def has(made_from: Mapping[str, Any]) -> bool:
+    """Would `recall` find this result?"""
+    cache = _cache.get()
+    return cache is not None and cache.get(_key(made_from)) is not None
+
+
+def _key(made_from: Mapping[str, Any]) -> str:
+    return digest(json.dumps(made_from, sort_keys=True).encode())

@@ -1,0 +1,46 @@
+"""The updates of one round, collected before the server's half begins."""
+
+from collections.abc import Iterator, Sequence
+from tempfile import TemporaryFile
+
+from fedlgd.core.device import to_device
+from fedlgd.core.pack import nbytes
+from fedlgd.core.types import Update
+from fedlgd.engines.wire import decode, encode
+
+ROOM = 64 << 20  # bytes of updates that wait in RAM; the others wait in a file
+
+
+class Inbox:
+    """Updates come in any order and are read in the order of `names`, as often as the server's half wants."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._held: dict[str, Update] = {}
+        self._filed: dict[str, tuple[int, int]] = {}
+        self._room = ROOM
+        self._file = TemporaryFile()  # noqa: SIM115
+
+    def add(self, update: Update) -> None:
+        self._room -= nbytes(update)
+        if self._room >= 0:
+            self._held[update.site] = update
+            return
+        content = encode(update)
+        self._filed[update.site] = self._file.seek(0, 2), len(content)
+        self._file.write(content)
+
+    def __iter__(self) -> Iterator[Update]:
+        for name in self._names:
+            if name in self._held:
+                yield to_device(self._held[name])
+            elif name in self._filed:
+                start, length = self._filed[name]
+                self._file.seek(start)
+                yield to_device(decode(Update, self._file.read(length)))
+
+    def __enter__(self) -> "Inbox":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()

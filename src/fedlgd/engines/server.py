@@ -1,0 +1,150 @@
+"""The server's half of a run, which all engines share. It knows sites by name and by what they answer."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from fedlgd.core.device import Place
+from fedlgd.core.meter import charge, metered, phase, tick
+from fedlgd.core.net import Net
+from fedlgd.core.pack import nbytes
+from fedlgd.core.records import RoundRecord, Score
+from fedlgd.core.rng import Stream
+from fedlgd.core.types import Broadcast, Hello, ServerState, Update
+from fedlgd.engines.inbox import Inbox
+from fedlgd.engines.memory import Enrolment, Memory
+from fedlgd.engines.plan import Plan, sample
+from fedlgd.engines.site import Answer, Task
+from fedlgd.methods.protocol import Method
+
+Work = Callable[[Iterator[Task]], Iterator[Answer]]
+"""Has tasks done at the sites; answers come in any order."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What a round moved across the sites' borders, and what the sites made of it."""
+
+    up: int = 0
+    down: int = 0
+    metrics: dict[str, dict[str, float]] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
+    flags: set[str] = field(default_factory=set)
+
+    def received(self, answer: Answer) -> Update:
+        assert answer.update is not None
+        self.up += nbytes(answer.update)
+        self.metrics[answer.site] = dict(answer.update.metrics)
+        self.versions[answer.site] = answer.version
+        self.flags.update(answer.flags)
+        return answer.update
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Server:
+    """Enrols the sites in `names`, runs the rounds, and has the model scored at the sites in `tested`."""
+
+    method: Method
+    names: Sequence[str]
+    tested: Sequence[str]
+    net: Net
+    plan: Plan
+    memory: Memory
+    work: Work
+    place: Place = Place()
+
+    def run(self) -> Iterator[RoundRecord]:
+        """Every round that is not committed yet; a record after each commit."""
+        state = self.memory.server()
+        if state is None:
+            state, record = self._start()
+            self.memory.commit(state, record, {})
+            yield record
+        while state.round < self.plan.rounds:
+            state, record, versions = self._round(state)
+            self.memory.commit(state, record, versions)
+            yield record
+
+    def _start(self) -> tuple[ServerState, RoundRecord]:
+        hellos: list[Hello] = []
+        flags: set[str] = set()
+        with metered() as meter:
+            for enrolment in self._enrolments():
+                hellos.append(enrolment.hello)
+                flags.update(enrolment.flags)
+                charge(enrolment.seconds, enrolment.flops)
+            with phase("server"):
+                first = self.net.init(self._root.at("init"))
+                state = self.method.start(first, hellos, self.net, self._root.at("start"))
+        return state, RoundRecord(
+            round=-1,
+            bytes_up=sum(nbytes(hello) for hello in hellos),
+            seconds=dict(meter.seconds),
+            flops=dict(meter.flops),
+            flags=tuple(flags),
+        )
+
+    def _enrolments(self) -> list[Enrolment]:
+        """In the order of names. A site that joined before a crash does not join again."""
+        new = [name for name in self.names if self.memory.enrolment(name) is None]
+        answers = self.work(Task(what="enrol", site=name) for name in new)
+        for done, answer in enumerate(answers, len(self.names) - len(new) + 1):
+            assert answer.hello is not None
+            joined = Enrolment(hello=answer.hello, seconds=answer.seconds, flops=answer.flops, flags=answer.flags)
+            self.memory.enrol(answer.site, joined)
+            tick("enrol", done, len(self.names))
+        found = map(self.memory.enrolment, self.names)
+        return [enrolment for enrolment in found if enrolment]
+
+    def _round(self, state: ServerState) -> tuple[ServerState, RoundRecord, dict[str, int]]:
+        t, ledger = state.round, Ledger()
+        chosen = sample(list(self.names), self.plan.ratio, self._root.at("sample", t))
+        with metered() as meter, Inbox(chosen) as updates:
+            for answer in self.work(self._trainings(state, chosen, ledger)):
+                charge(answer.seconds, answer.flops)
+                updates.add(ledger.received(answer))
+            with phase("server"):
+                new = self.place.do(partial(self._serve, updates), state)
+            scores = self._scores(new, ledger.versions) if self.plan.scores(t) else {}
+        if new.anchors and new.anchors.round == t:
+            ledger.flags.add("anchors")
+        record = RoundRecord(
+            round=t,
+            sampled=tuple(chosen),
+            scores=scores,
+            metrics={name: ledger.metrics[name] for name in chosen},
+            bytes_up=ledger.up,
+            bytes_down=ledger.down,
+            seconds=dict(meter.seconds),
+            flops=dict(meter.flops),
+            flags=tuple(sorted(ledger.flags)),
+        )
+        return new, record, ledger.versions
+
+    def _trainings(self, state: ServerState, chosen: list[str], ledger: Ledger) -> Iterator[Task]:
+        for name in chosen:
+            message = self.method.broadcast(state, name)
+            ledger.down += nbytes(message)
+            after = self.memory.version(name)
+            yield Task(what="train", site=name, round=state.round, after=after, message=message)
+
+    def _serve(self, updates: Inbox, state: ServerState) -> ServerState:
+        return self.method.server(state, updates, self.net, self._root.at("server", state.round))
+
+    def _scores(self, state: ServerState, versions: dict[str, int]) -> dict[str, Score]:
+        """The new model on every site's test images, sampled or not."""
+        message = Broadcast(round=state.round, params=state.params)
+        tasks = (
+            Task(what="score", site=name, after=versions.get(name, self.memory.version(name)), message=message)
+            for name in self.tested
+        )
+        scores: dict[str, Score] = {}
+        for answer in self.work(tasks):
+            charge(answer.seconds, answer.flops)
+            if answer.score:
+                scores[answer.site] = answer.score
+        return {name: scores[name] for name in self.tested}
+
+    @property
+    def _root(self) -> Stream:
+        return Stream(self.plan.seed)

@@ -1,0 +1,225 @@
+"""What can be stacked on a method: anchors, refinement of virtual sets, regularisers.
+
+`--method scaffold+anchors+refine`, or in Python `Refined(method=Anchored(method=Scaffold(train_on="virtual")))`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import Any, ClassVar
+
+from fedlgd.core.errors import SettingError
+from fedlgd.core.net import Net
+from fedlgd.core.rng import Stream
+from fedlgd.core.settings import Settings
+from fedlgd.core.train import Trained
+from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
+from fedlgd.distill.distribution import refine
+from fedlgd.distill.gradient import match_gradient, pseudo_gradient
+from fedlgd.methods.anchors import Anchors, beside, noted, stale_anchors, start_anchors, uploaded_statistics
+from fedlgd.methods.common import Training, fit
+from fedlgd.methods.objective import Term
+from fedlgd.methods.protocol import Cost, Fit, Method
+from fedlgd.methods.refine import Refine
+from fedlgd.methods.registry import qualified
+from fedlgd.methods.regularisers import Pull, Regulariser
+
+Presets = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part(Method):
+    """A method with something stacked on it: every function is the inner method's unless a part says otherwise."""
+
+    kind: ClassVar[str]
+    method: Method
+
+    def __post_init__(self) -> None:
+        if self.kind not in self.stackable(self.method):
+            possible = ", ".join(self.stackable(self.method)) or "nothing"
+            raise SettingError(f"{self.kind} cannot be stacked on {self.method.name}; it takes: {possible}")
+
+    @staticmethod
+    def stackable(method: Method) -> tuple[str, ...]:
+        """What may be stacked on a method: each kind once, regularisers as often as wanted."""
+        if isinstance(method, Part):
+            inner = Part.stackable(method.method)
+            return tuple(kind for kind in inner if kind != method.kind or kind == "regulariser")
+        return getattr(method, "stackable", ("regulariser",))
+
+    @property
+    def base(self) -> Training:
+        """The method below everything that is stacked on it."""
+        inner: Any = self.method
+        return inner.base if isinstance(inner, Part) else inner
+
+    @property
+    def sections(self) -> dict[str, Settings]:
+        """The settings that the part adds, by section."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "method"}
+
+    @property
+    def stack(self) -> str:
+        """The name by which the part is stacked on a method."""
+        return self.kind
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.method.name}+{self.stack}"
+
+    @property
+    def personal(self) -> bool:  # type: ignore[override]
+        return self.method.personal
+
+    @property
+    def label(self) -> str:
+        name, on, data = self.method.label.partition(" on ")
+        return f"{name} + {self.title}{on}{data}"
+
+    @property
+    def title(self) -> str:
+        return self.stack
+
+    def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
+        return self.method.enrol(site, net, rng)
+
+    def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
+        return self.method.start(params, hellos, net, rng)
+
+    def broadcast(self, state: ServerState, site: str) -> Broadcast:
+        return self.method.broadcast(state, site)
+
+    def site(
+        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit
+    ) -> tuple[Update, SiteState]:
+        return self.method.site(msg, state, site, net, rng, fit)
+
+    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
+        return self.method.server(state, updates, net, rng)
+
+    def adapt(self, net: Net) -> Net:
+        return self.method.adapt(net)
+
+    def model_at(self, params: Params, kept: SiteState) -> Params:
+        return self.method.model_at(params, kept)
+
+    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
+        cost = self.method.cost(t, site, classes)
+        return cost and cost._replace(trial=replace(self, method=cost.trial))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anchored(Part):
+    """Anchors, moved by gradient matching in selected rounds, on a method that averages models."""
+
+    kind: ClassVar[str] = "anchors"
+    presets: ClassVar[Presets] = {
+        "paper": {"anchors.plan": "exact", "anchors.steps": 500},
+        "quick": {"anchors.steps": 10},
+    }
+
+    anchors: Anchors = Anchors()
+    pull: Pull = Pull()
+
+    @property
+    def stack(self) -> str:
+        """Images that never move and never pull are the control: as many in the loss, but noise."""
+        return "anchors" if self.anchors.steps or self.pull.weight else "noise"
+
+    @property
+    def title(self) -> str:
+        return {"noise": "noise images"}.get(self.stack, self.stack)
+
+    def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
+        state, hello = self.method.enrol(site, net, rng)
+        statistics = uploaded_statistics(self.anchors, site, self.base.distil.statistics, net)
+        return state, replace(hello, statistics=statistics)
+
+    def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
+        state = self.method.start(params, hellos, net, rng)
+        return replace(state, anchors=start_anchors(self.anchors, hellos, net, rng))
+
+    def broadcast(self, state: ServerState, site: str) -> Broadcast:
+        needed = self.anchors.needed_in(state.round, self.pull)
+        return replace(self.method.broadcast(state, site), anchors=stale_anchors(state, site, needed))
+
+    def site(
+        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit
+    ) -> tuple[Update, SiteState]:
+        if msg.anchors:
+            state = replace(state, anchors=msg.anchors)
+        present = beside(self.anchors, self.pull, state.anchors, msg.round)
+        return self.method.site(msg, state, site, net, rng, partial(fit, beside=present))
+
+    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
+        t, anchors, held = state.round, state.anchors, dict(state.held)
+        sent = anchors if self.anchors.needed_in(t, self.pull) else None
+        after = self.method.server(state, noted(updates, held, sent), net, rng)
+        if anchors and self.anchors.move_in(t):
+            target = pseudo_gradient(state.params, after.params, self.base.local.lr)
+            anchors, _ = match_gradient(anchors, net, state.params, target, self.anchors, t)
+        return replace(after, anchors=anchors, held=held)
+
+    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
+        cost = self.method.cost(t, site, classes)
+        if cost is None:
+            return None
+        trial = replace(self, method=cost.trial, anchors=self.anchors.shrunk())
+        return self.anchors.added_to(cost, self.pull, t, classes)._replace(trial=trial)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refined(Part):
+    """Iterative DM on a method that trains on virtual sets and sends a whole model."""
+
+    kind: ClassVar[str] = "refine"
+    presets: ClassVar[Presets] = {"paper": {"refine.real_per_class": 256}, "quick": {"refine.steps": 10}}
+
+    refine: Refine = Refine()
+
+    def site(
+        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit
+    ) -> tuple[Update, SiteState]:
+        if state.virtual and self.refine.move_in(msg.round):
+            how = self.refine.settings(self.base.distil)
+            virtual = refine(state.virtual, site.train, net, msg.params, how, msg.round, rng.at("refine"))
+            state = replace(state, virtual=virtual)
+        return self.method.site(msg, state, site, net, rng, fit)
+
+    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
+        cost = self.method.cost(t, site, classes)
+        if cost is None:
+            return None
+        trial = replace(self, method=cost.trial, refine=self.refine.shrunk(self.base.distil))
+        return self.refine.added_to(cost, self.base.distil, t)._replace(trial=trial)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regularised(Part):
+    """One more term in the loss of any method."""
+
+    kind: ClassVar[str] = "regulariser"
+
+    term: Regulariser
+
+    @property
+    def sections(self) -> dict[str, Settings]:
+        return {self.term.section: self.term}
+
+    @property
+    def stack(self) -> str:
+        return qualified(type(self.term), "fedlgd.", self.term.section)
+
+    @property
+    def title(self) -> str:
+        return self.term.section
+
+    def site(
+        self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit
+    ) -> tuple[Update, SiteState]:
+        extra = self.term.term(msg, state, net)
+
+        def regularised(*given: Any, terms: Sequence[Term] = (), **more: Any) -> Trained:
+            return fit(*given, terms=[*terms, extra], **more)
+
+        return self.method.site(msg, state, site, net, rng, regularised if extra else fit)

@@ -1,0 +1,41 @@
+"""Refinement of virtual sets: the paper's iterative distribution matching, in selected rounds."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from fedlgd.core.settings import Settings, setting
+from fedlgd.distill.distribution import Distil
+from fedlgd.methods.anchors import Selected
+from fedlgd.methods.protocol import Cost
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refine(Settings):
+    """Iterative DM: in selected rounds a site moves its virtual set under the global features.
+
+    Its other settings are those of `distil`, but for `smooth`: under trained features it is plain SGD.
+    """
+
+    section: ClassVar[str] = "refine"
+
+    selected: Selected = Selected()
+    steps: int = setting(100, "Steps in a selected round; 0: never refine.", least=0, most=10_000_000)
+    pairs: int = setting(10, "Draws that plan `bank` holds.", least=1, most=100_000)
+    reuse: int = setting(10, "Steps that plan `bank` takes with each draw.", least=1, most=10_000_000)
+    real_per_class: int = setting(64, "Real images per class in a draw.", least=1, most=10_000_000)
+
+    def settings(self, distil: Distil) -> Distil:
+        """How to refine a set that was made by `distil`."""
+        bank = replace(distil, pairs=self.pairs, reuse=self.reuse, smooth=0.0)
+        return replace(bank, steps=self.steps, real_per_class=self.real_per_class)
+
+    def move_in(self, t: int) -> bool:
+        return self.steps > 0 and t in self.selected
+
+    def shrunk(self, distil: Distil) -> "Refine":
+        return replace(self, pairs=1, steps=min(1 if distil.plan == "exact" else self.reuse, self.steps))
+
+    def added_to(self, cost: Cost, distil: Distil, t: int) -> Cost:
+        """What a round costs with refinement."""
+        times = self.steps / self.shrunk(distil).steps if self.move_in(t) else 0.0
+        return cost._replace(kind=(cost.kind, t in self.selected), distil=cost.distil if t < 0 else times)
