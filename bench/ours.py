@@ -10,10 +10,10 @@ from fedlgd.core.tree import Mean
 from fedlgd.core.types import Params, ServerState, SiteState, VirtualSet
 from fedlgd.distill.distribution import Distil, distil, refine
 from fedlgd.distill.gradient import match_gradient
+from fedlgd.engines.wire import read_message, write_message
 from fedlgd.methods.anchors import Anchors, Pull, anchored
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.methods.objective import plain
-from fedlgd.engines.wire import read_message, write_message
 
 METHOD = FedLGD()
 INITIAL = METHOD.distil

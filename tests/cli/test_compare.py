@@ -124,7 +124,7 @@ def test_personalised_methods_are_said_to_be_and_are_never_best(fedlgd):
     [
         ("fedagv", "did you mean 'fedavg'"),
         ("fedavg+salt", "'salt' can be stacked"),
-        ("fedbn+anchors", "unknown setting 'anchors.per_class'"),
+        ("fedbn+anchors", "anchors cannot be stacked on fedbn"),
         ("moon:nu=1", "unknown setting 'nu'"),
     ],
 )

@@ -8,14 +8,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from fedlgd.cli import running
+from fedlgd.cli import run
 from fedlgd.core.errors import RunError
 from fedlgd.data.registry import DataChoice, load
-from fedlgd.runs.config import read_toml, resolve
+from fedlgd.runs.config import Config, read_toml, resolve
 from fedlgd.runs.runner import execute
 from tests.cli.conftest import TINY, tiny_run
 from tests.runs.folder import everything, head, leftovers, records, snapshot
@@ -84,7 +83,7 @@ def test_quiet_prints_the_result_alone_and_a_complete_run_says_so(fedlgd, tmp_pa
     again = fedlgd(*tiny_run(tmp_path / "out", rounds=1))
     assert again.code == 0
     assert again.out == quiet.out
-    assert again.err == f"{tmp_path / 'out'} is complete; nothing was run again\n"
+    assert again.err == f"{tmp_path / 'out'} is already complete; nothing to run\n"
     assert {k: v for k, v in snapshot(tmp_path / "out").items() if k != "report.html"} == {
         k: v for k, v in before.items() if k != "report.html"
     }
@@ -129,6 +128,18 @@ def test_without_out_a_run_has_a_folder_of_its_own_below_runs(fedlgd, tmp_path):
     assert Path(first).parts[:2] == ("runs", "builtin-digits")
     assert (tmp_path / first / "report.html").exists()
     assert json.loads(fedlgd(*words, "--seed=0").out)["folder"] == first
+
+
+@pytest.mark.parametrize(
+    ("words", "method"), [(["--method", "fedavg"], "fedavg+anchors"), (["-c", "my.toml"], "scaffold+anchors")]
+)
+def test_the_option_anchors_adds_them_to_the_method(words, method, fedlgd, tmp_path, monkeypatch):
+    def see(config: Config, *_: object) -> None:
+        raise RunError(config.plain()["method"])
+
+    (tmp_path / "my.toml").write_text('method = "scaffold"')
+    monkeypatch.setattr(run, "_execute", see)
+    assert fedlgd("run", "--anchors", *words).err == f"fedlgd: {method}\n"
 
 
 # Something to put right: one line, exit code 2, no traceback
@@ -179,7 +190,7 @@ def test_the_real_command_shows_no_traceback(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert re.fullmatch(r"fedlgd: no method is called 'fedlg'; did you mean 'fedlgd'\? .*\n", done.stderr)
+    assert re.fullmatch(r"fedlgd: no method is called 'fedlg'; did you mean 'fedlgd'\?.*\n", done.stderr)
 
 
 @pytest.mark.filterwarnings("default")
@@ -193,7 +204,7 @@ def test_a_warning_is_one_line_too(fedlgd, tmp_path):
 # Stopping and going on
 
 
-def test_ctrl_c_saves_says_how_to_go_on_and_going_on_works(fedlgd, digits_home, tmp_path):
+def test_ctrl_c_saves_says_how_to_resume_and_going_on_works(fedlgd, digits_home, tmp_path):
     words = tiny_run(tmp_path / "stopped", rounds=12)
     config, data = resolve({}, TINY | {"rounds": 12}), load("builtin-digits", 40, 20)
     process = subprocess.Popen(
@@ -215,10 +226,10 @@ def test_ctrl_c_saves_says_how_to_go_on_and_going_on_works(fedlgd, digits_home, 
     assert out == ""
     assert "Traceback" not in err
     assert str(tmp_path / "stopped") in err
-    go_on = shlex.split(re.search(r"To go on: (.*)$", err, re.M).group(1))
-    assert go_on == ["fedlgd", *words]
+    resume = shlex.split(re.search(r"To resume: (.*)$", err, re.M).group(1))
+    assert resume == ["fedlgd", *words]
     assert 1 <= head(tmp_path / "stopped")["round"] < 12
-    rest = fedlgd(*go_on[1:])
+    rest = fedlgd(*resume[1:])
     assert rest.code == 0
     assert "round 1/12" not in rest.err
     assert "round 12/12" in rest.err
@@ -232,11 +243,11 @@ def test_an_interrupt_leaves_stdout_empty(more, fedlgd, tmp_path, monkeypatch):
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(running, "execute", interrupted)
+    monkeypatch.setattr(run, "execute", interrupted)
     done = fedlgd(*tiny_run(tmp_path / "out", *more))
     assert done.code == 130
     assert done.out == ""
-    assert "To go on: fedlgd run builtin-digits" in done.err
+    assert "To resume: fedlgd run builtin-digits" in done.err
 
 
 def test_an_interrupt_before_the_run_is_exit_code_130_too(fedlgd, tmp_path, monkeypatch):
@@ -256,10 +267,10 @@ def test_an_interrupt_before_the_run_is_exit_code_130_too(fedlgd, tmp_path, monk
 def small_demo(monkeypatch):
     """The demo with everything but its number of methods turned down."""
     small = {"data": {"limit": 40, "test_limit": 20}, "distil": {"steps": 1, "per_class": 2, "real_per_class": 4}}
-    settings = {name: values | small for name, values in running.DEMO_METHODS.items()}
+    settings = {name: values | small for name, values in run.DEMO_METHODS.items()}
     settings["fedlgd"] |= {"refine": {"steps": 1}, "anchors": {"steps": 1, "per_class": 2}}
-    monkeypatch.setattr(running, "DEMO_METHODS", settings)
-    monkeypatch.setattr(running, "DEMO", {"net": {"name": "convnet", "width": 4, "depth": 2}})
+    monkeypatch.setattr(run, "DEMO_METHODS", settings)
+    monkeypatch.setattr(run, "DEMO_SETTINGS", {"net": {"name": "convnet", "width": 4, "depth": 2}})
 
 
 def test_the_demo_ends_with_a_table_a_page_and_what_to_try_next(fedlgd, small_demo, tmp_path):
@@ -275,7 +286,7 @@ def test_the_demo_ends_with_a_table_a_page_and_what_to_try_next(fedlgd, small_de
     assert fedlgd(*shlex.split(following)[1:], "--help").code == 0
     again = fedlgd("demo", "--rounds", "1")
     assert again.code == 0
-    assert again.err.count("is complete; nothing was run again") == 2
+    assert again.err.count("is already complete; nothing to run") == 2
 
 
 def test_the_demo_as_json(fedlgd, small_demo, tmp_path):
@@ -283,8 +294,8 @@ def test_the_demo_as_json(fedlgd, small_demo, tmp_path):
     assert done.code == 0
     assert done.err == ""
     result = json.loads(done.out)
-    assert [run["method"] for run in result["runs"]] == ["FedAvg on virtual data", "FedLGD"]
-    assert all(set(run["accuracy"]) == SITES for run in result["runs"])
+    assert [each["method"] for each in result["runs"]] == ["FedAvg on virtual data", "FedLGD"]
+    assert all(set(each["accuracy"]) == SITES for each in result["runs"])
     assert (tmp_path / result["report"]).exists()
 
 
@@ -300,7 +311,7 @@ def test_the_methods_of_the_demo_share_their_virtual_sets(fedlgd, small_demo, di
 def test_the_table_is_legible_with_any_number_of_sites(sites, across, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     accuracy = {f"s{i}": i / 100 for i in range(sites)}
-    running._print_table({"FedLGD": SimpleNamespace(accuracy=accuracy)})
+    run.print_accuracy({"FedLGD": accuracy})
     printed = capsys.readouterr().out
     mean = f"{100 * sum(accuracy.values()) / sites:.1f}"
     if across:

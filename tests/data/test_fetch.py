@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import io
 import json
 import os
 import re
@@ -13,11 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
-from rich.progress import Progress
 from typer.testing import CliRunner
 
-from fedlgd.cli import app, fetching
+from fedlgd.cli.app import app
 from fedlgd.core.errors import DataError
 from fedlgd.data import download, fetch, sources
 from fedlgd.data.prepared import read_domain
@@ -388,7 +385,7 @@ def test_the_terms_come_first_and_the_place_last(run, tmp_path):
     assert "Terms: CC BY-SA 3.0" in lines[0]
     assert lines[1].startswith("synth_ganin: SynthDigits")
     assert done.stdout.splitlines() == [f"mnist: prepared: {tmp_path / 'home' / 'mnist.npz'}"]
-    assert "synth_ganin: to be got by hand (optional: the suite renders a stand-in)" in done.stderr
+    assert "synth_ganin: manual download needed (optional: the suite renders a substitute)" in done.stderr
     assert "downloading train-images-idx3-ubyte.gz" in done.stderr
 
 
@@ -402,17 +399,6 @@ def test_quiet_shows_the_terms_but_no_progress(run):
     done = run("mnist", "--quiet")
     assert "Terms" in done.stderr
     assert "downloading" not in done.stderr
-
-
-def test_a_terminal_has_a_bar_for_each_file_in_bytes():
-    with Progress(console=Console(file=io.StringIO(), force_terminal=True)) as bars:
-        shown = fetching.Bars(bars)
-        for label, done, total in (("a", 1, 9), ("b", 2, 0), ("a", 9, 9)):
-            shown.tick(label, done, total)
-        assert [(task.description, task.completed, task.total) for task in bars.tasks] == [
-            ("a", 9, 9),
-            ("b", 2, None),
-        ]
 
 
 def test_json_for_scripts(run, tmp_path):
@@ -434,7 +420,7 @@ def test_one_failure_does_not_stop_the_rest_and_the_exit_code_is_2(run, site, mo
     done = run("mnist", "synth_ganin")
     assert done.exit_code == 2
     assert "mnist: failed: cannot download t10k-images-idx3-ubyte.gz (127.0.0.1:" in done.stderr
-    assert "synth_ganin: to be got by hand" in done.stderr
+    assert "synth_ganin: manual download needed" in done.stderr
 
 
 def test_from_a_folder(run, tmp_path, site):
@@ -456,7 +442,7 @@ def test_an_interrupt_says_how_to_go_on(run, monkeypatch):
     monkeypatch.setitem(fetch.READERS, "mnist", interrupt)
     done = run("mnist")
     assert done.exit_code == 130
-    assert "The same command goes on where it stopped" in done.stderr
+    assert "Re-run the same command to resume" in done.stderr
 
 
 def test_retina_says_for_each_site_where_it_is_and_where_it_goes(run, tmp_path, monkeypatch):

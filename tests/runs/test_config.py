@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlgd.cli import running
+from fedlgd.cli import run as command
+from fedlgd.cli.options import RunOptions
 from fedlgd.core.errors import FedlgdError, SettingError
 from fedlgd.core.train import Local
 from fedlgd.distill.distribution import Distil
@@ -109,10 +110,9 @@ def resolved_by_command_line(monkeypatch, flags, preset="", file=None, settings=
         seen.append(config)
         raise InterruptedError
 
-    monkeypatch.setattr(running, "_execute", see)
-    every = {key: flags.get(key) for key in ("data", "method", "net", "rounds", "ratio", "seed")}
+    monkeypatch.setattr(command, "_execute", see)
     with pytest.raises(InterruptedError):
-        running.run(every, preset, file, list(settings), None, running.EngineChoice(), (), False, True)
+        command.run(RunOptions(**flags, preset=preset, config=file, settings=list(settings), quiet=True))
     return seen[0]
 
 

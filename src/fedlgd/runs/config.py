@@ -254,3 +254,37 @@ def _choices(cls: Any, path: str) -> str:
     for name in path.split("."):
         cls = get_type_hints(cls).get(name) if is_dataclass(cls) else None
     return f"; there are: {', '.join(map(repr, get_args(cls)))}" if get_origin(cls) is Literal else ""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingInfo:
+    """One setting: its path, default and help line; `bounds` as in `core.settings.setting`, `choices` of words."""
+
+    path: str
+    default: Any
+    help: str = ""
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    choices: tuple[Any, ...] = ()
+
+    @property
+    def allowed(self) -> str:
+        """The values it may have: `"real" | "virtual"`, or `>= 0, < 1`; empty if nothing is said."""
+        signs = {"least": ">=", "above": ">", "most": "<=", "below": "<"}
+        limits = ", ".join(f"{sign} {self.bounds[name]}" for name, sign in signs.items() if name in self.bounds)
+        return " | ".join(msgspec.json.encode(choice).decode() for choice in self.choices) or limits
+
+
+def described(settings: Any, prefix: str = "") -> list[SettingInfo]:
+    """Every setting of a dataclass, or of its class with defaults, and of the dataclasses inside it."""
+    settings = settings() if isinstance(settings, type) else settings
+    hints, found = get_type_hints(type(settings)), []
+    for f in fields(settings):
+        path, value = prefix + f.name, getattr(settings, f.name)
+        if is_dataclass(value):
+            found += described(value, f"{path}.")
+            continue
+        bounds = {name: f.metadata[name] for name in ("least", "most", "above", "below") if name in f.metadata}
+        choices = get_args(hints[f.name]) if get_origin(hints[f.name]) is Literal else ()
+        default = None if value is None else msgspec.to_builtins(value)
+        found.append(SettingInfo(path, default, f.metadata.get("help", ""), bounds, choices))
+    return found

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from fedlgd.cli import display, live, pace
-from fedlgd.cli.display import Display, Lines
-from fedlgd.cli.live import LiveTable
-from fedlgd.cli.pace import Pace, clock_time
+from fedlgd.cli import progress
+from fedlgd.cli.progress import Lines, LiveView, Pace, clock_time, duration
 from fedlgd.core.errors import RunError
 from fedlgd.core.records import RoundRecord, Score
 
@@ -31,20 +29,19 @@ def record(round: int, accuracy: Sequence[float] = (), names: Sequence[str] = FI
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock that the test sets."""
     now = [0.0]
-    for module in (live, pace, display):
-        monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     return now
 
 
-def table(width: int = 100, height: int = 30, rounds: int = 20, **more: object) -> LiveTable:
+def table(width: int = 100, height: int = 30, rounds: int = 20, **more: object) -> LiveView:
     """One that draws when asked: `seen` says what."""
     console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, _environ=TERMINAL)
-    shown = LiveTable(rounds, "FedLGD, seed 0", console=console, **more)
+    shown = LiveView(rounds, "FedLGD, seed 0", console=console, **{"lasting": True} | more)
     shown._live.stop()
     return shown
 
 
-def seen(shown: LiveTable, styled: bool = False) -> list[str]:
+def seen(shown: LiveView, styled: bool = False) -> list[str]:
     console = shown._console
     console.file = io.StringIO()
     console.print(shown.draw())
@@ -52,7 +49,7 @@ def seen(shown: LiveTable, styled: bool = False) -> list[str]:
     return (text if styled else re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)).rstrip("\n").split("\n")
 
 
-def row_of(shown: LiveTable, number: int) -> list[str]:
+def row_of(shown: LiveView, number: int) -> list[str]:
     (line,) = [line for line in seen(shown) if line.strip().startswith(f"{number} ")]
     return line.split()
 
@@ -144,7 +141,7 @@ def test_names_are_text_and_never_markup(clock: list[float]) -> None:
 
 def test_a_terminal_without_unicode_gets_signs_it_can_show(clock: list[float]) -> None:
     console = Console(file=io.TextIOWrapper(io.BytesIO(), encoding="ascii"), width=100, force_terminal=True)
-    shown = LiveTable(3, console=console)
+    shown = LiveView(3, lasting=True, console=console)
     shown.round(record(0, (0.5,) * 5))
     shown.round(record(1, (0.6,) * 5))
     shown.close()
@@ -186,10 +183,10 @@ def test_a_step_that_starts_again_is_timed_anew(clock: list[float]) -> None:
 def test_pace_knows_nothing_before_the_second_step_and_counts_down_after_it(clock: list[float]) -> None:
     pace = Pace()
     assert pace.left(10) is None
-    pace.heard(5)
+    pace.update(5)
     assert pace.left(10) is None
     clock[0] = 3.0
-    pace.heard(6)
+    pace.update(6)
     assert pace.left(10) == 12.0
     clock[0] = 5.0
     assert pace.left(10) == 10.0
@@ -199,6 +196,20 @@ def test_pace_knows_nothing_before_the_second_step_and_counts_down_after_it(cloc
 
 def test_the_clock_as_people_write_it() -> None:
     assert [clock_time(s) for s in (0, 9.9, 65, 3600, 36_065)] == ["0:00", "0:09", "1:05", "1:00:00", "10:01:05"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (49.6, "about 50 s"),
+        (89, "about 89 s"),
+        (840, "about 14 min"),
+        (12_000, "about 3 h 20 min"),
+        (7170, "about 2 h 0 min"),
+    ],
+)
+def test_time_is_said_in_round_words(seconds: float, words: str):
+    assert duration(seconds) == words
 
 
 # The end, and going on
@@ -219,7 +230,7 @@ def test_at_the_end_the_table_stays_with_one_line_in_place_of_the_bars(clock: li
 
 def test_one_line_stays_where_the_table_is_not_to_last() -> None:
     console = Console(file=io.StringIO(), width=100, force_terminal=True, _environ=TERMINAL)
-    shown = LiveTable(2, lasting=False, console=console)
+    shown = LiveView(2, console=console)
     shown.round(record(0, (0.5,) * 5))
     console.file = io.StringIO()
     shown.close()
@@ -249,7 +260,7 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize(
     ("stream", "term", "kind"),
     [
-        (Terminal(), "xterm-256color", LiveTable),
+        (Terminal(), "xterm-256color", LiveView),
         (Terminal(), "dumb", Lines),
         (io.StringIO(), "xterm-256color", Lines),
     ],
@@ -259,30 +270,54 @@ def test_a_terminal_gets_the_table_and_everything_else_gets_lines(
 ) -> None:
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr("sys.stderr", stream)
-    with Display(2, quiet=False) as shown:
-        assert isinstance(shown._shown, kind)
-        assert not shown.heard
-        shown.round(record(0, (0.5,) * 5))
-        assert shown.heard
+    with progress.progress(quiet=False, rounds=2) as show:
+        assert isinstance(show.__self__, kind)
+        show(record(0, (0.5,) * 5))
     assert "round 1/2" in stream.getvalue()
 
 
 def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with Display(2, quiet=True) as shown:
-        shown.round(record(0, (0.5,) * 5))
+    with progress.progress(quiet=True, rounds=2) as show:
+        show(record(0, (0.5,) * 5))
     assert capsys.readouterr() == ("", "")
-    assert shown.heard
 
 
 def test_a_damaged_folder_is_left_for_the_run_to_refuse(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     def damaged(_: object) -> list[RoundRecord]:
         raise RunError("damaged")
 
-    monkeypatch.setattr(display, "committed", damaged)
+    monkeypatch.setattr(progress, "committed_records", damaged)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stderr", Terminal())
-    with Display(2, quiet=False, folder=tmp_path) as shown:
-        assert isinstance(shown._shown, LiveTable)
+    with progress.progress(quiet=False, rounds=2, folder=tmp_path) as show:
+        assert isinstance(show.__self__, LiveView)
+
+
+# Work that is not a run
+
+
+def test_a_download_has_a_bar_in_bytes_that_needs_no_total(clock: list[float]) -> None:
+    shown = table(rounds=0, in_bytes=True, lasting=False)
+    for label, done, total in (("a", 1_000_000, 9_000_000), ("b", 2_000_000, 0), ("c", 3, 9), ("c", 9, 9)):
+        shown.tick(label, done, total)
+    first, second = seen(shown)[1:]
+    assert first.startswith("a 1.00 MB of 9.00 MB ")
+    assert second.startswith("b 2.00 MB ")
+
+
+def test_a_download_is_a_line_when_it_begins_and_now_and_then(
+    clock: list[float], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = Lines(in_bytes=True)
+    for now, done in ((0.0, 0), (6.0, 1_000_000), (11.0, 2_000_000), (12.0, 4_000_000)):
+        clock[0] = now
+        lines.tick("downloading a", done, 4_000_000)
+    lines.tick("unpacking a", 1_000, 0)
+    assert capsys.readouterr().err.splitlines() == [
+        "  downloading a 0 B of 4.00 MB",
+        "  downloading a 2.00 MB of 4.00 MB, about 11 s left",
+        "  unpacking a 1.00 kB",
+    ]
 
 
 # Lines
@@ -296,9 +331,9 @@ def test_lines_say_each_round_with_the_time_left(clock: list[float], capsys: pyt
         lines.round(record(number, (0.5, 0.7), ("a", "b"), flags=("anchors",)))
     assert capsys.readouterr().err.splitlines() == [
         "enrolled in 6 s",
-        "round 1/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  moved: anchors",
-        "round 2/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  moved: anchors  about 2 min left",
-        "round 3/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  moved: anchors",
+        "round 1/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  updated: anchors",
+        "round 2/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  updated: anchors  about 2 min left",
+        "round 3/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  updated: anchors",
     ]
 
 

@@ -1,5 +1,6 @@
-"""`fedlgd watch`: starts without torch, tells where, ends with Ctrl-C."""
+"""`fedlgd report` and `fedlgd watch`: both start without torch."""
 
+import json
 import re
 import signal
 import subprocess
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fedlgd.cli import watching
+from fedlgd.cli import report
 from fedlgd.report.watch import Server, Watcher
+from tests.cli.conftest import tiny_run
 
 CODE = """
 import sys
@@ -39,7 +41,7 @@ def test_the_command_starts_at_once_says_where_and_ctrl_c_ends_it_with_exit_code
         process.kill()
     assert process.returncode == 0
     assert said.startswith(f"Watching {tmp_path / 'later'} at http")
-    assert err.strip() == "Stopped watching; runs go on."
+    assert err.strip() == "Stopped watching; the runs continue."
     assert out.strip() == "heavy: []"
 
 
@@ -51,7 +53,7 @@ def test_a_port_that_is_taken_is_said(fedlgd, tmp_path: Path) -> None:
     assert done.out == ""
     assert done.err == (
         f"fedlgd: cannot listen on port {other.server_port} of 127.0.0.1: Address already in use; "
-        "choose another with --port, or --port 0 for any free one\n"
+        "use another --port, or --port 0 for any free port\n"
     )
 
 
@@ -59,7 +61,7 @@ def test_a_file_is_no_run(fedlgd, tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text("")
     done = fedlgd("watch", str(tmp_path / "report.html"))
     assert done.code == 2
-    assert "report.html' is a file; give the folder" in done.err
+    assert "report.html' is a file; give a run folder" in done.err
 
 
 @pytest.mark.enable_socket
@@ -69,7 +71,7 @@ def test_open_shows_the_page_in_a_browser(
 ) -> None:
     shown: list[str] = []
     asked = threading.Event()
-    monkeypatch.setattr(watching.webbrowser, "open", lambda url: (shown.append(url), asked.set()))
+    monkeypatch.setattr(report.webbrowser, "open", lambda url: (shown.append(url), asked.set()))
 
     def interrupted(_: Server) -> None:
         asked.wait(10 if opened else 0)
@@ -79,3 +81,51 @@ def test_open_shows_the_page_in_a_browser(
     done = fedlgd("watch", str(tmp_path), "--port=0", *(["--open"] if opened else []))
     assert done.code == 0
     assert shown == ([re.search(r"http://\S+", done.out).group()] if opened else [])
+
+
+# The report
+
+
+def tiny_fedavg(out: Path) -> list[str]:
+    words = tiny_run(out, "--method=fedavg", "--quiet", rounds=1)
+    return [word for word in words if not word.startswith(("--set=refine", "--set=anchors"))]
+
+
+def test_report_makes_one_page_of_all_runs_below_a_folder(fedlgd, tmp_path):
+    assert fedlgd(*tiny_fedavg(tmp_path / "runs" / "fedavg")).code == 0
+    assert fedlgd(*tiny_run(tmp_path / "runs" / "fedlgd", "--quiet", rounds=1)).code == 0
+    done = fedlgd("report", str(tmp_path / "runs"), "--json")
+    assert done.code == 0
+    assert json.loads(done.out) == {
+        "report": str(tmp_path / "runs" / "report.html"),
+        "runs": 2,
+        "figures": [],
+    }
+    page = (tmp_path / "runs" / "report.html").read_text()
+    assert "FedLGD" in page
+    assert "FedAvg" in page
+    again = fedlgd("report", str(tmp_path / "runs" / "fedlgd"), "-o", str(tmp_path / "one.html"))
+    assert again.out.strip() == f"Report: {tmp_path / 'one.html'}"
+    assert "FedAvg" not in (tmp_path / "one.html").read_text()
+
+
+def test_report_without_a_run_says_so(fedlgd, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for place in ("empty", "nowhere"):
+        done = fedlgd("report", str(tmp_path / place))
+        assert done.code == 2
+        assert done.err.startswith("fedlgd: no run in ")
+        assert place in done.err
+    (tmp_path / "empty" / "manifest.json").write_text("{}")
+    done = fedlgd("report", str(tmp_path / "empty"))
+    assert done.code == 2
+    assert "no run can be read" in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_a_report_that_cannot_be_written_is_said(fedlgd, tmp_path):
+    assert fedlgd(*tiny_fedavg(tmp_path / "run")).code == 0
+    (tmp_path / "file").write_text("")
+    done = fedlgd("report", str(tmp_path / "run"), "-o", str(tmp_path / "file" / "report.html"))
+    assert done.code == 2
+    assert str(tmp_path / "file" / "report.html") in done.err

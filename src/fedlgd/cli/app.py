@@ -1,0 +1,188 @@
+"""The `fedlgd` command and its subcommands. Only typer is imported for `--help`; a command imports the rest."""
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedlgd.cli import options
+from fedlgd.cli.options import Json, Runs, takes
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h
+
+app = typer.Typer(
+    name="fedlgd",
+    help="Federated learning on small distilled data sets. Start with: fedlgd demo",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="List, inspect, check and download federations.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from fedlgd import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    data_home: Annotated[
+        Path | None, typer.Option("--data-home", help="Folder of data sets (default: FEDLGD_DATA, or a cache).")
+    ] = None,
+) -> None:
+    if data_home:
+        os.environ["FEDLGD_DATA"] = str(data_home)
+
+
+@app.command(epilog="Example: fedlgd demo")
+@takes(options.DemoOptions)
+def demo(given: options.DemoOptions) -> None:
+    """Compare FedAvg on virtual data with FedLGD on five built-in digit sites and write a report."""
+    from fedlgd.cli import run
+
+    run.demo(given)
+
+
+@app.command(
+    epilog="Example: fedlgd run builtin-digits --method fedlgd --preset quick --rounds 40 --set net.width=32"
+)
+@takes(options.RunOptions)
+def run(given: options.RunOptions) -> None:
+    """Run one method on a federation. Re-run the same command to resume."""
+    from fedlgd.cli import run
+
+    run.run(given)
+
+
+@app.command(
+    epilog="Example: fedlgd compare --methods fedavg,fedprox,scaffold+anchors,fedlgd --seeds 3 --preset quick"
+)
+@takes(options.CompareOptions)
+def compare(given: options.CompareOptions) -> None:
+    """Compare methods over several seeds with the same initial model, virtual sets and sampled sites."""
+    from fedlgd.cli import compare
+
+    compare.compare(given)
+
+
+@app.command(epilog="Example: fedlgd report runs/demo -o demo.html")
+def report(
+    runs: Runs,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="HTML file to write.")] = None,
+    figures: Annotated[Path | None, typer.Option(help="Also write the figures here, as PDF and PNG.")] = None,
+    json: Json = False,
+) -> None:
+    """Write one self-contained HTML report of one or several runs."""
+    from fedlgd.cli import report
+
+    report.report(runs, out, figures, json)
+
+
+@app.command(epilog="Example: fedlgd watch runs/demo --open")
+def watch(
+    runs: Runs,
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=0, max=65535, help="Port on 127.0.0.1; 0: any free port.")
+    ] = 8321,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Serve a live report in the browser during runs. Stop with Ctrl-C."""
+    from fedlgd.cli import report
+
+    report.watch(runs, port, open_page)
+
+
+@app.command(epilog="Example: fedlgd methods fedprox")
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show this method and all its settings.")] = None,
+    json: Json = False,
+) -> None:
+    """List the methods, or show the settings and presets of one."""
+    from fedlgd.cli import methods
+
+    methods.methods(name, json)
+
+
+@app.command(epilog="Example: fedlgd nets")
+def nets(json: Json = False) -> None:
+    """List the networks with their settings and sizes."""
+    from fedlgd.cli import methods
+
+    methods.nets(json)
+
+
+@data_app.command("list", epilog="Example: fedlgd data list")
+def data_list(json: Json = False) -> None:
+    """List the federations, their settings, and whether their files are in the data home."""
+    from fedlgd.cli import data
+
+    data.list_suites(json)
+
+
+@data_app.command("show", epilog="Example: fedlgd data show builtin-digits --sheet digits.png --shift")
+@takes(options.ShowOptions)
+def data_show(given: options.ShowOptions) -> None:
+    """Show the sites of a federation: class counts, colours, a contact sheet, the domain shift."""
+    from fedlgd.cli import data
+
+    data.show(given)
+
+
+@data_app.command("check", epilog="Example: fedlgd data check ./sites --strict")
+@takes(options.CheckOptions)
+def data_check(given: options.CheckOptions) -> None:
+    """Check your own images. Exit codes: 0 no errors, 1 errors, 2 no such folder."""
+    from fedlgd.cli import data
+
+    data.check(given)
+
+
+@data_app.command("fetch", epilog="Example: fedlgd data fetch digits")
+@takes(options.FetchOptions)
+def data_fetch(given: options.FetchOptions) -> None:
+    """Download published data sets and prepare them. Re-run to resume an interrupted download."""
+    from fedlgd.cli import data
+
+    data.fetch(given)
+
+
+def keep_memory() -> bool:
+    """Have malloc keep blocks below 1 GB for reuse. Returns whether it does; the user's malloc settings win.
+
+    By default glibc maps every block above 32 MB anew, so each operation on a large batch pays a page fault per
+    4 kB: half the time of gradient matching at the paper's sizes. The price is memory that stays with the process.
+    """
+    tuned = "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "")
+    if sys.platform != "linux" or tuned or any(name.startswith("MALLOC_") for name in os.environ):
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    reused = mallopt(M_MMAP_THRESHOLD, 2**30) or mallopt(M_MMAP_MAX, 0)  # older glibc versions refuse the first
+    return bool(reused and mallopt(M_TRIM_THRESHOLD, 2**31 - 1))
+
+
+def main() -> None:
+    """Run the command. Exit codes: 0 success, 2 an error that the user can fix, 130 interrupted."""
+    keep_memory()
+    try:
+        app()
+    except ValueError as error:
+        from fedlgd.core.errors import FedlgdError
+
+        if not isinstance(error, FedlgdError):
+            raise
+        typer.echo(f"fedlgd: {error}", err=True)
+        sys.exit(2)

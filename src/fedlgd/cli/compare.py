@@ -1,0 +1,144 @@
+"""`fedlgd compare`: several methods and seeds under equal conditions."""
+
+import json as jsonlib
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from fedlgd.cli.estimate import announce_jobs
+from fedlgd.cli.options import CompareOptions
+from fedlgd.cli.progress import duration, progress
+from fedlgd.cli.run import MAX_SITE_COLUMNS, assignments, choose_engine, command_line, place_of, resumable, set_up
+from fedlgd.core.errors import FedlgdError
+from fedlgd.core.files import writing
+from fedlgd.core.records import RoundRecord
+from fedlgd.data.federation import Federation
+from fedlgd.engines.registry import Engine
+from fedlgd.nets.registry import build_net
+from fedlgd.report.groups import group_runs
+from fedlgd.report.page import write_report
+from fedlgd.report.read import read_runs
+from fedlgd.report.tables import accuracy_table, cost_table, flops_table, without_sites
+from fedlgd.report.formats import as_text
+from fedlgd.runs.jobs import check_jobs, run_jobs
+from fedlgd.runs.runner import Listener
+from fedlgd.runs.suite import Job, Outcome, budget, matched_steps, parse_entry, plan, run_job
+from fedlgd.runs.track import Tracked, Tracking, check_trackers
+
+METRIC = "Accuracy (%) after the last round: mean over seeds ± standard deviation; `mean` is unweighted over sites."
+
+
+def compare(given: CompareOptions) -> None:
+    check_trackers(given.track or ())
+    check_jobs(given.jobs, given.threads, place_of(given))
+    set_up(given.threads)
+    settings = assignments(given, {})
+    entries = [parse_entry(spec) for spec in given.methods.split(",")]
+    with progress(given.silent):
+        federation = plan(entries[:1], 1, given.out, settings, given.preset)[0].config.data.open()
+    steps = _fedlgd_steps(settings, given.preset, len(federation.classes)) if given.match_steps else 0
+    jobs = plan(entries, given.seeds, given.out, settings, given.preset, steps)
+    with resumable():
+        engine = choose_engine(given, federation, "loop" if given.jobs > 1 else None)
+        if not given.silent:
+            methods = f"{len(entries)} methods x {given.seeds} seeds"
+            typer.echo(f"{len(jobs)} runs: {methods} on {federation.name}; {budget(steps)}")
+            announce_jobs(jobs, federation, engine, given.jobs)
+        run_all = _run_parallel if given.jobs > 1 else _run_in_turn
+        outcomes = run_all(jobs, federation, engine, given)
+    page, done = given.out / "report.html", [o.job.folder for o in outcomes if not o.error]
+    if done:
+        with writing(page):
+            write_report(done, page)
+    _print(outcomes, budget(steps), page, given.json)
+    raise typer.Exit(0 if len(done) == len(outcomes) else 1)
+
+
+def _fedlgd_steps(settings: Mapping[str, Any], preset: str, classes: int) -> int:
+    """SGD steps per round of FedLGD under these settings."""
+    ours = {k: v for k, v in settings.items() if k.split(".")[0] in ("distil", "local", "anchors")}
+    (job,) = plan([parse_entry("fedlgd")], 1, Path(), ours, preset)
+    method: Any = job.config.method
+    local = method.local
+    return matched_steps(method.distil.per_class, method.anchors.per_class, classes, local.batch, local.epochs)
+
+
+def _run_in_turn(
+    jobs: Sequence[Job], federation: Federation, engine: Engine, given: CompareOptions
+) -> list[Outcome]:
+    outcomes = []
+    for i, job in enumerate(jobs, 1):
+        if not given.silent:
+            typer.echo(f"[{i}/{len(jobs)}] {_name(job)}")
+        with progress(given.silent, job.config.plan.rounds, folder=job.folder) as show:
+            outcomes.append(_run_tracked(job, federation, engine, given, show))
+        _report_failure(outcomes[-1])
+    return outcomes
+
+
+def _run_parallel(
+    jobs: Sequence[Job], federation: Federation, engine: Engine, given: CompareOptions
+) -> list[Outcome]:
+    """`given.jobs` at a time, with one line for each that finishes."""
+    first = jobs[0].config
+    with suppress(FedlgdError):  # imports that every job would repeat; the jobs report errors
+        build_net(first.net["name"], federation.shape, len(federation.classes), first.net_settings)
+    outcomes: list[Outcome] = []
+    began = time.monotonic()
+    running = run_jobs(jobs, given.jobs, lambda job, show: _run_tracked(job, federation, engine, given, show))
+    with closing(running):
+        for outcome in running:
+            _report_failure(outcome)
+            outcomes.append(outcome)
+            if not (given.silent or outcome.error):
+                rest = (time.monotonic() - began) / len(outcomes) * (len(jobs) - len(outcomes))
+                accuracy = f"mean {100 * outcome.accuracy:.1f} %" + (f"  {duration(rest)} left" if rest else "")
+                typer.echo(f"[{len(outcomes)}/{len(jobs)}] {_name(outcome.job)}: {accuracy}")
+    return sorted(outcomes, key=lambda outcome: jobs.index(outcome.job))
+
+
+def _run_tracked(
+    job: Job, federation: Federation, engine: Engine, given: CompareOptions, show: Listener
+) -> Outcome:
+    with Tracking(given.track or (), Tracked(_name(job), job.folder, job.config)) as track:
+
+        def listen(record: RoundRecord) -> None:
+            show(record)
+            track(record)
+
+        return run_job(job, federation, command_line(), listen, engine)
+
+
+def _name(job: Job) -> str:
+    return f"{job.label}, seed {job.config.plan.seed}"
+
+
+def _report_failure(outcome: Outcome) -> None:
+    if outcome.error:
+        typer.echo(f"fedlgd: {_name(outcome.job)} failed: {outcome.error}", err=True)
+
+
+def _print(outcomes: Sequence[Outcome], budget: str, page: Path, json: bool) -> None:
+    done = [outcome.job.folder for outcome in outcomes if not outcome.error]
+    failures = {str(o.job.folder): o.error for o in outcomes if o.error}
+    groups = group_runs(read_runs(done)[0]) if done else ()
+    if json:
+        rows = [
+            {"method": g.label, "seeds": len(g.counted), "mean": g.accuracy.mean, "std": g.accuracy.std}
+            for g in groups
+            if g.accuracy
+        ]
+        typer.echo(jsonlib.dumps({"methods": rows, "budget": budget, "failed": failures, "report": str(page)}))
+        return
+    if groups:
+        tables = (without_sites(accuracy_table(groups), MAX_SITE_COLUMNS), cost_table(groups), flops_table(groups))
+        for table in tables:
+            typer.echo("\n" + as_text(table))
+    typer.echo(f"\n{METRIC}\n{budget}")
+    for folder, error in failures.items():
+        typer.echo(f"failed: {folder}: {error}")
+    typer.echo(f"Report: {page}")

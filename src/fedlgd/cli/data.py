@@ -1,0 +1,192 @@
+"""`fedlgd data`: list, show, check and fetch federations."""
+
+import json as jsonlib
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedlgd.cli.options import CheckOptions, FetchOptions, ShowOptions
+from fedlgd.cli.progress import progress
+from fedlgd.cli.shift import measure_shift, shift_tables
+from fedlgd.core.errors import DataError, SettingError
+from fedlgd.core.files import writing
+from fedlgd.data.check import check_data
+from fedlgd.data.federation import Federation
+from fedlgd.data.fetch import Outcome, attempt, chosen
+from fedlgd.data.holding import Problem
+from fedlgd.data.home import data_home
+from fedlgd.data.registry import SUITES, Suite
+from fedlgd.data.sheet import contact_sheet
+from fedlgd.data.statistics import Statistics, spark, statistics_of
+from fedlgd.runs.config import parse_assignment, resolve
+
+MAX_ALIKE = 3  # problems of one kind at one site in the table of `check`
+MAX_LISTED = 3  # values of a list in the table of `list`
+CHANNELS = ("red", "green", "blue")
+
+
+def chosen_data(name: str | None, folder: Path | None) -> dict[str, str | None]:
+    """The data settings for a federation's name, or for a path given as `--data` or instead of a name."""
+    if folder is not None and name is not None:
+        raise SettingError(f"both {name!r} and --data {folder} are given; use one of them")
+    if name is not None and name not in SUITES and (os.sep in name or Path(name).exists()):
+        folder = Path(name)
+    if folder is None:
+        return {"data.name": name}
+    return {"data.name": "folders", "data.path": str(folder.expanduser().absolute())}
+
+
+def list_suites(json: bool) -> None:
+    rows = [
+        {
+            "name": name,
+            "about": suite.about,
+            "ready": not suite.missing,
+            "missing": suite.missing,
+            "fetch": _fetch_command(suite),
+            "settings": msgspec.to_builtins(suite.settings()),
+        }
+        for name, suite in SUITES.items()
+    ]
+    if json:
+        typer.echo(jsonlib.dumps(rows))
+        return
+    table = Table("name", "about", "state", "settings", title=f"data home: {data_home()}", show_lines=True)
+    for row in rows:
+        settings = "\n".join(f"{key} = {_shortened(value)}" for key, value in row["settings"].items())
+        missing = f"fetch: {row['fetch']}" if row["fetch"] else f"missing: {', '.join(row['missing'])}"
+        table.add_row(row["name"], row["about"], "ready" if row["ready"] else missing, escape(settings))
+    Console().print(table)
+
+
+def _fetch_command(suite: Suite) -> str:
+    """The command that downloads missing files; empty if none are missing or none can be downloaded."""
+    return f"fedlgd data fetch {suite.fetch}" if suite.missing and suite.fetch else ""
+
+
+def _shortened(value: Any) -> str:
+    if isinstance(value, list) and len(value) > MAX_LISTED:
+        return f"[{jsonlib.dumps(value[0])}, ... {len(value)} values]"
+    return jsonlib.dumps(value)
+
+
+def show(given: ShowOptions) -> None:
+    settings = {**chosen_data(given.name, None), **dict(map(parse_assignment, given.settings or ()))}
+    with progress(given.silent):
+        federation = resolve({}, settings).data.open()
+        sites = [statistics_of(site) for site in federation.sites]
+        shifts = measure_shift(federation, given) if given.shift or given.per_class else []
+    if given.json:
+        head = {"name": federation.name, "note": federation.note, "classes": federation.classes}
+        body = {"sites": [asdict(site) for site in sites], "shift": [shift.plain() for shift in shifts]}
+        typer.echo(jsonlib.dumps({**head, "shape": federation.shape, **body}))
+    else:
+        Console().print(_counts(federation, sites), _colours(sites), *shift_tables(shifts))
+    if given.sheet:
+        with writing(given.sheet, "Choose another file with --sheet"):
+            contact_sheet(federation).save(given.sheet, "PNG")
+        typer.echo(f"Contact sheet: {given.sheet}", err=given.json)
+
+
+def _counts(federation: Federation, sites: Sequence[Statistics]) -> Table:
+    title = f"{federation.name}: {len(sites)} sites, {len(federation.classes)} classes, {federation.shape}"
+    table = Table(title=escape(title), caption=escape(federation.note))
+    for column in ("site", "train", "test", "training images per class", "note"):
+        table.add_column(column, justify="right" if column in ("train", "test") else "left")
+    for s in sites:
+        numbers = " ".join(map(str, s.train_per_class))
+        table.add_row(escape(s.site), str(s.train), str(s.test), numbers, escape(s.note))
+    return table
+
+
+def _colours(sites: Sequence[Statistics]) -> Table:
+    heads = (f"{channel}: mean, std, histogram" for channel in CHANNELS)
+    table = Table("site", *heads, title="colours of the training images")
+    for s in sites:
+        cells = [
+            f"{mean:.2f} {std:.2f} [{colour}]{spark(shares)}[/]"
+            for colour, mean, std, shares in zip(CHANNELS, s.mean, s.std, s.histogram, strict=True)
+        ]
+        table.add_row(escape(s.site), *cells)
+    return table
+
+
+def check(given: CheckOptions) -> None:
+    with progress(given.silent):
+        checked = check_data(given.folder.expanduser(), given.least)
+    errors, warnings = checked.count("error"), checked.count("warning")
+    if given.json:
+        found = {"sites": checked.sites, "images": checked.images, "errors": errors, "warnings": warnings}
+        typer.echo(jsonlib.dumps({**found, "problems": [asdict(problem) for problem in checked.problems]}))
+    else:
+        if checked.problems:
+            Console(soft_wrap=False).print(_problems(checked.problems))
+        typer.echo(f"{checked.sites} sites, {checked.images} readable images: {errors} errors, {warnings} warnings")
+    raise typer.Exit(1 if errors or (given.strict and warnings) else 0)
+
+
+def _problems(problems: Sequence[Problem]) -> Table:
+    table = Table()
+    for column in ("severity", "site", "file", "problem", "what to do"):
+        table.add_column(column, overflow="fold")
+    for p in _first_of_each_kind(problems):
+        table.add_row(*map(escape, (p.severity, p.site, p.file, p.problem, p.way_out)))
+    return table
+
+
+def _first_of_each_kind(problems: Sequence[Problem]) -> Iterator[Problem]:
+    """The first problems of each kind at each site, and the number of the others."""
+    counts = Counter((p.severity, p.site, p.way_out) for p in problems)
+    seen: Counter[tuple[str, str, str]] = Counter()
+    for problem in problems:
+        kind = (problem.severity, problem.site, problem.way_out)
+        seen[kind] += 1
+        if seen[kind] <= MAX_ALIKE:
+            yield problem
+        elif seen[kind] == counts[kind]:
+            more = f"and {counts[kind] - MAX_ALIKE} more of this kind (--json lists all)"
+            yield Problem(problem.severity, problem.site, "", more, problem.way_out)
+
+
+def fetch(given: FetchOptions) -> None:
+    """Print the terms of use first; a data set that fails does not stop the others."""
+    sources, home = chosen(given.names), data_home()
+    if given.originals and not given.originals.is_dir():
+        raise DataError(f"--from {given.originals} is not a folder; give the folder of the original files")
+    for source in sources:
+        typer.echo(f"{source.name}: {source.what}. Terms: {source.terms}; {source.page}", err=True)
+    outcomes = []
+    how = {"given": given.originals, "again": given.again, "keep": given.keep}
+    try:
+        for source in sources:
+            with progress(given.quiet, in_bytes=True):
+                outcomes.append(attempt(source, home, named=source.name in given.names, **how))
+            _print_outcome(outcomes[-1], given.json)
+    except KeyboardInterrupt:
+        typer.echo("Interrupted. Re-run the same command to resume.", err=True)
+        raise typer.Exit(130) from None
+    if given.json:
+        typer.echo(jsonlib.dumps([asdict(outcome) for outcome in outcomes]))
+    if not all(outcome.ready or outcome.optional for outcome in outcomes):
+        raise typer.Exit(2)
+
+
+def _print_outcome(outcome: Outcome, json: bool) -> None:
+    """The path of a ready data set to stdout; what remains to be done to stderr."""
+    if outcome.ready:
+        state = "prepared" if outcome.state == "prepared" else "already there (--again prepares it again)"
+        if not json:
+            typer.echo(f"{outcome.name}: {state}: {', '.join(outcome.paths)}")
+        return
+    state = "manual download needed" if outcome.state == "by hand" else "failed"
+    optional = " (optional: the suite renders a substitute)" if outcome.optional else ""
+    typer.echo(f"{outcome.name}: {state}{optional}: {outcome.note}", err=True)

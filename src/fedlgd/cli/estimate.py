@@ -1,0 +1,79 @@
+"""The estimated time of a run or a comparison, printed before it starts."""
+
+import json as jsonlib
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import typer
+
+from fedlgd.cli.progress import duration
+from fedlgd.core.device import Place
+from fedlgd.core.errors import FedlgdError
+from fedlgd.core.records import committed_records
+from fedlgd.data.federation import Federation
+from fedlgd.engines.registry import Engine
+from fedlgd.nets.registry import build_net
+from fedlgd.runs.cache import shared_cache
+from fedlgd.runs.config import Config
+from fedlgd.runs.estimate import Estimate, estimate
+from fedlgd.runs.suite import Job
+
+LONG = 60.0  # seconds; shorter estimates are not announced
+
+
+def estimate_run(config: Config, folder: Path, federation: Federation, place: Place) -> Estimate | None:
+    """Of the rounds not yet in `folder`; None if there are none left, or if the method cannot be estimated."""
+    done = len(committed_records(folder)) - 1  # the first record is the enrolment
+    if done >= config.plan.rounds:
+        return None
+    net = build_net(config.net["name"], federation.shape, len(federation.classes), config.net_settings)
+    return estimate(config, federation, net, None if done < 0 else done, shared_cache(place), place)
+
+
+def estimate_jobs(jobs: Sequence[Job], federation: Federation, engine: Engine) -> float:
+    """Seconds of a comparison. All seeds of an entry take equally long; shared virtual sets are counted once."""
+    workers = engine.processes(federation)
+    by_entry: dict[str, Estimate | None] = {}
+    distilled: set[tuple[str, int]] = set()
+    total = 0.0
+    for job in jobs:
+        if job.entry.spec not in by_entry:
+            by_entry[job.entry.spec] = estimate_run(job.config, job.folder, federation, engine.place)
+        found = by_entry[job.entry.spec]
+        cost = job.config.method.cost(-1, federation.sites[0], len(federation.classes))
+        if found and cost:
+            key = repr(cost.sets), job.config.plan.seed
+            total += found.total(workers) - (found.enrolment / workers if key in distilled else 0.0)
+            distilled.add(key)
+    return total
+
+
+def announce_run(config: Config, folder: Path, federation: Federation, engine: Engine) -> None:
+    """Print the estimate of a long run. Errors are left for the run itself to report."""
+    with suppress(FedlgdError):
+        found = estimate_run(config, folder, federation, engine.place)
+        _announce(found.total(engine.processes(federation)) if found else 0.0)
+
+
+def announce_jobs(jobs: Sequence[Job], federation: Federation, engine: Engine, parallel: int) -> None:
+    """Print the estimate of a long comparison with so many runs in parallel."""
+    with suppress(FedlgdError):
+        _announce(estimate_jobs(jobs, federation, engine) / parallel, " in total")
+
+
+def _announce(seconds: float, scope: str = "") -> None:
+    if seconds >= LONG:
+        typer.echo(f"Estimated time: {duration(seconds)}{scope}", err=True)
+
+
+def print_estimate(config: Config, folder: Path, federation: Federation, engine: Engine, json: bool) -> None:
+    """The result of `--estimate`."""
+    found = estimate_run(config, folder, federation, engine.place)
+    seconds = found.total(engine.processes(federation)) if found else None
+    if json:
+        typer.echo(jsonlib.dumps({"seconds": seconds, "phases": found.seconds if found else {}}))
+    elif seconds is None:
+        typer.echo("No estimate: the run is complete, or its method cannot be estimated.")
+    else:
+        typer.echo(duration(seconds))

@@ -1,0 +1,131 @@
+"""The options of each command as a dataclass. Only typer is imported here."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+from typer import Argument, Option
+
+Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
+Runs = Annotated[list[Path], Argument(help="Run folders, or folders that contain run folders.")]
+Seed = Annotated[int, Option(help="Random seed.")]
+Set = Annotated[list[str] | None, Option("--set", "-s", help="Change a setting: --set distil.per_class=5")]
+Threads = Annotated[int, Option(min=1, help="Threads per process; the last bits of results depend on it.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What a command prints."""
+
+    json: Json = False
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the result, no progress.")] = False
+
+    @property
+    def silent(self) -> bool:
+        """Whether to hide progress and messages."""
+        return self.json or self.quiet
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComputeOptions(Output):
+    """Where and how to compute."""
+
+    threads: Threads = 1
+    device: Annotated[str, Option(help="cpu, cuda, or cuda:1 for the second GPU.")] = "cpu"
+    autocast: Annotated[bool, Option("--autocast", help="Use bfloat16 autocast.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigOptions:
+    """Settings of a run that have an option of their own."""
+
+    data: Annotated[str | None, Argument(help="Federation (fedlgd data list), or a folder of images.")] = None
+    folder: Annotated[Path | None, Option("--data", help="Your own images: a folder, a .csv or a .npz.")] = None
+    preset: Annotated[str, Option(help="Preset of the method: paper, official, quick.")] = ""
+    train_on: Annotated[str | None, Option(help="Train on real or virtual images.")] = None
+    net: Annotated[str | None, Option(help="Network (see fedlgd nets), or package.module:Class.")] = None
+    rounds: Annotated[int | None, Option("--rounds", "-t", help="Number of rounds.")] = None
+    ratio: Annotated[float | None, Option(help="Fraction of sites sampled in each round.")] = None
+    settings: Set = None
+    track: Annotated[list[str] | None, Option(help="Also log to tensorboard, wandb or mlflow; repeatable.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions(Output):
+    out: Annotated[Path, Option("--out", "-o", help="Output folder.")] = Path("runs/demo")
+    rounds: Annotated[int, Option(help="Number of rounds per method.")] = 20
+    seed: Seed = 0
+    threads: Threads = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(ConfigOptions, ComputeOptions):
+    method: Annotated[str | None, Option("--method", "-m", help="Method (see fedlgd methods).")] = None
+    anchors: Annotated[bool, Option("--anchors", help="Add FedLGD's anchors to the method.")] = False
+    seed: Annotated[int | None, Option(help="Random seed.")] = None
+    config: Annotated[Path | None, Option("--config", "-c", help="Read settings from a TOML file.")] = None
+    out: Annotated[Path | None, Option("--out", "-o", help="Run folder (default: below runs/).")] = None
+    estimate: Annotated[bool, Option("--estimate", help="Only estimate the run time.")] = False
+    engine: Annotated[str | None, Option(help="loop, or pool: worker processes (default on several cores).")] = None
+    workers: Annotated[int, Option(min=0, help="Worker processes of engine pool; 0: one per core.")] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(ConfigOptions, ComputeOptions):
+    methods: Annotated[str, Option(help="Comma-separated, e.g. fedavg,scaffold+anchors,fedavg+noise,moon:mu=5")] = (
+        "fedavg,fedlgd"
+    )
+    seeds: Annotated[int, Option(min=1, help="Number of seeds per method: 0, 1, ...")] = 3
+    match_steps: Annotated[
+        bool, Option("--match-steps", help="Give every method FedLGD's SGD steps per round.")
+    ] = False
+    out: Annotated[Path, Option("--out", "-o", help="Output folder.")] = Path("runs/compare")
+    jobs: Annotated[int, Option(min=1, help="Parallel runs, one process with one thread each.")] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions(Output):
+    name: Annotated[str, Argument(help="Federation (see fedlgd data list), or a folder.")] = "builtin-digits"
+    settings: Set = None
+    sheet: Annotated[Path | None, Option(help="Write a contact sheet of real images (PNG).")] = None
+    shift: Annotated[bool, Option("--shift", help="Measure the domain shift between sites.")] = False
+    per_class: Annotated[bool, Option("--per-class", help="Also measure the shift per class.")] = False
+    size: Annotated[int, Option(help="Images per site in each draw of --shift.")] = 100
+    draws: Annotated[int, Option(help="Number of draws of --shift.")] = 5
+    biased: Annotated[bool, Option("--biased", help="Use the biased estimator of the paper's code.")] = False
+    seed: Seed = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(Output):
+    folder: Annotated[Path, Argument(help="Your own images: a folder, a .csv or a .npz.")]
+    least: Annotated[int, Option(min=1, help="Warn below this many training images per class and site.")] = 10
+    strict: Annotated[bool, Option("--strict", help="Treat warnings as errors.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchOptions(Output):
+    names: Annotated[list[str], Argument(help="Groups (digits, cifar10c, retina) or data sets (mnist, ...).")]
+    originals: Annotated[Path | None, Option("--from", help="Folder of the original files; no download.")] = None
+    again: Annotated[bool, Option("--again", help="Also prepare data sets that are ready.")] = False
+    keep: Annotated[bool, Option("--keep-originals", help="Keep downloads in <data home>/originals.")] = False
+
+
+def takes(cls: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
+    """The decorated command has one option for each field of a dataclass and receives an instance."""
+    parameters = inspect.signature(cls).parameters
+    order = [name for base in cls.__mro__ for name in inspect.get_annotations(base)]
+
+    def decorate(command: Callable[[Any], None]) -> Callable[..., None]:
+        @wraps(command)
+        def call(**given: Any) -> None:
+            command(cls(**given))
+
+        call.__signature__ = inspect.Signature([parameters[name] for name in order])  # type: ignore[attr-defined]
+        call.__annotations__ = {name: parameters[name].annotation for name in order}
+        return call
+
+    return decorate

@@ -1,0 +1,247 @@
+"""Progress of runs, downloads and other long work: a live view in a terminal, plain lines elsewhere."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fedlgd.cli.table import Evaluations
+from fedlgd.core.errors import RunError
+from fedlgd.core.meter import listening
+from fedlgd.core.records import RoundRecord, committed_records
+from fedlgd.report.formats import number_of_bytes
+
+Listener = Callable[[RoundRecord], None]
+
+SECONDS_BETWEEN_LINES = 10.0
+MAX_STEP_BARS = 4  # each worker process has its own
+BAR_WIDTH = 24
+
+
+class Pace:
+    """Measures the speed of a loop from its first reported step on."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self._first: int | None = None
+        self._started = self._updated = time.monotonic()
+
+    def update(self, done: int) -> None:
+        self.done, self._updated = done, time.monotonic()
+        if self._first is None:
+            self._first, self._started = done, self._updated
+
+    def left(self, total: int) -> float | None:
+        """Estimated seconds until `total`; None before the second step."""
+        if self._first is None or self.done == self._first or not total:
+            return None
+        per_step = (self._updated - self._started) / (self.done - self._first)
+        return max(0.0, per_step * (total - self.done) - (time.monotonic() - self._updated))
+
+
+def duration(seconds: float) -> str:
+    """50 -> "about 50 s"; 840 -> "about 14 min"; 12000 -> "about 3 h 20 min"."""
+    if seconds < 90:
+        return f"about {seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"about {hours} h {minutes} min" if hours else f"about {minutes} min"
+
+
+def clock_time(seconds: float) -> str:
+    """65 -> "1:05"; 3665 -> "1:01:05"."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _amount(done: int, total: int, in_bytes: bool) -> str:
+    if in_bytes:
+        return number_of_bytes(done) + (f" of {number_of_bytes(total)}" if total else "")
+    return f"{done}/{total}"
+
+
+class Lines:
+    """Plain lines: one per round, and one every few seconds during a long step. Downloads are in bytes."""
+
+    def __init__(self, rounds: int = 0, in_bytes: bool = False) -> None:
+        self._rounds, self._in_bytes = rounds, in_bytes
+        self._pace = Pace()
+        self._steps: dict[str, Pace] = {}
+        self._printed = time.monotonic()
+
+    def tick(self, label: str, done: int, total: int) -> None:
+        begins = label not in self._steps
+        pace = self._steps.setdefault(label, Pace())
+        pace.update(done)
+        left = pace.left(total)
+        due = time.monotonic() - self._printed > SECONDS_BETWEEN_LINES and done != total
+        if (self._in_bytes and (begins or due)) or (due and left is not None):
+            rest = "" if left is None else f", {duration(left)} left"
+            self._print(f"  {label} {_amount(done, total, self._in_bytes)}{rest}")
+        if done == total:
+            del self._steps[label]
+
+    def round(self, record: RoundRecord) -> None:
+        done = record.round + 1
+        if done:
+            self._pace.update(done)
+        left = self._pace.left(self._rounds) if done < self._rounds else None
+        self._print(self._describe(record) + ("" if left is None else f"  {duration(left)} left"))
+
+    def close(self) -> None:
+        """Nothing to clean up."""
+
+    def _describe(self, record: RoundRecord) -> str:
+        if record.round < 0:
+            return f"enrolled in {sum(record.seconds.values()):.0f} s"
+        parts = [f"round {record.round + 1}/{self._rounds}"]
+        if record.scores:
+            parts.append(f"mean {100 * record.accuracy:.1f} %")
+            parts += [f"{site} {100 * score.accuracy:.1f}" for site, score in record.scores.items()]
+        parts.append(f"{(record.bytes_up + record.bytes_down) / 1e6:.1f} MB")
+        if record.flags:
+            parts.append(f"updated: {', '.join(record.flags)}")
+        return "  ".join(parts)
+
+    def _print(self, text: str) -> None:
+        self._printed = time.monotonic()
+        typer.echo(text, err=True)
+
+
+class LiveView:
+    """A table of evaluations and progress bars, redrawn in place.
+
+    rounds: 0 shows only the bars of steps. earlier: records of a run that is resumed. lasting: leave the table on
+    the screen at the end, else one summary line.
+    """
+
+    def __init__(
+        self,
+        rounds: int = 0,
+        title: str = "",
+        earlier: Iterable[RoundRecord] = (),
+        lasting: bool = False,
+        in_bytes: bool = False,
+        console: Console | None = None,
+    ) -> None:
+        self._rounds, self._title, self._lasting, self._in_bytes = rounds, title, lasting, in_bytes
+        self._console = console or Console(stderr=True)
+        self._evaluations = Evaluations(self._console, other_lines=5 + MAX_STEP_BARS)
+        self._began = time.monotonic()
+        self._pace = Pace()
+        self._steps: dict[str, tuple[Pace, int]] = {}
+        self._done = self._sent = 0
+        self._ended = False
+        for record in earlier:
+            self._add(record, "before")
+        self._live = Live(get_renderable=self.draw, console=self._console, transient=not lasting)
+        self._live.start()
+
+    def tick(self, label: str, done: int, total: int) -> None:
+        pace, _ = self._steps.get(label, (Pace(), total))
+        pace.update(done)
+        self._steps[label] = pace, total
+        if done == total:
+            del self._steps[label]
+
+    def round(self, record: RoundRecord) -> None:
+        self._add(record, self._elapsed)
+        if record.round >= 0:
+            self._pace.update(self._done)
+
+    def close(self) -> None:
+        self._ended = True
+        self._live.stop()
+        if self._rounds and not self._lasting:
+            self._console.print(self._summary())
+
+    def draw(self) -> RenderableType:
+        title = [_line(self._title, "bold")] if self._title else []
+        below = self._summary() if self._ended and self._rounds else self._bars()
+        return Group(*title, *self._evaluations.render(), below)
+
+    @property
+    def _elapsed(self) -> str:
+        return clock_time(time.monotonic() - self._began)
+
+    def _add(self, record: RoundRecord, at: str) -> None:
+        self._done = record.round + 1
+        self._sent += record.bytes_up + record.bytes_down
+        self._evaluations.add(record, self._sent, at)
+
+    def _bars(self) -> Table:
+        """A bar for the rounds and one for each long step inside a round, with the time left."""
+        bars = Table.grid(padding=(0, 1))
+        if self._rounds:
+            left = self._pace.left(self._rounds) if self._done < self._rounds else None
+            text, elapsed = f"round {self._done}/{self._rounds}", f"{self._elapsed} elapsed"
+            bars.add_row(*self._bar(text, self._done, self._rounds, left, elapsed))
+        for label, (pace, total) in list(self._steps.items())[:MAX_STEP_BARS]:
+            text = f"{label} {_amount(pace.done, total, self._in_bytes)}"
+            bars.add_row(*self._bar(text, pace.done, total, pace.left(total)))
+        return bars
+
+    def _bar(
+        self, text: str, done: int, total: int, left: float | None, elapsed: str = ""
+    ) -> Iterator[RenderableType]:
+        """A narrow terminal shows the numbers without the bar."""
+        yield _line(text)
+        width = min(BAR_WIDTH, self._console.width - 50)
+        if width > 5:
+            yield ProgressBar(total=total or None, completed=done, width=width)
+        times = (elapsed, "" if left is None else f"{duration(left)} left")
+        yield _line(", ".join(filter(None, times)), "dim")
+
+    def _summary(self) -> Text:
+        parts = [f"round {self._done}/{self._rounds}"]
+        parts += [f"mean {self._evaluations.mean} %"] if self._evaluations.mean else []
+        return _line(", ".join([*parts, f"{number_of_bytes(self._sent)} sent", self._elapsed]))
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
+
+
+def _is_terminal() -> bool:
+    return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+
+
+def _earlier(folder: Path | None) -> Iterator[RoundRecord]:
+    """The committed records of a run that is resumed; the run itself reports a damaged folder."""
+    with suppress(RunError):
+        yield from committed_records(folder) if folder else ()
+
+
+@contextmanager
+def progress(
+    quiet: bool,
+    rounds: int = 0,
+    title: str = "",
+    folder: Path | None = None,
+    lasting: bool = False,
+    in_bytes: bool = False,
+) -> Iterator[Listener]:
+    """Show the progress of the work inside: its long steps, and the rounds of a run given to the yielded listener.
+
+    folder: a terminal also shows the records that are already there. The other arguments are those of `LiveView`.
+    """
+    if quiet:
+        yield lambda _: None
+        return
+    view: LiveView | Lines = Lines(rounds, in_bytes)
+    if _is_terminal():
+        view = LiveView(rounds, title, _earlier(folder), lasting, in_bytes)
+    try:
+        with listening(view.tick):
+            yield view.round
+    finally:
+        view.close()

@@ -1,0 +1,196 @@
+"""`fedlgd run` and `fedlgd demo`, and what they share with `fedlgd compare`."""
+
+import json as jsonlib
+import shlex
+import statistics
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedlgd.cli.data import chosen_data
+from fedlgd.cli.estimate import announce_run, print_estimate
+from fedlgd.cli.options import ComputeOptions, ConfigOptions, DemoOptions, RunOptions
+from fedlgd.cli.progress import progress
+from fedlgd.core.device import Place
+from fedlgd.core.files import writing
+from fedlgd.core.records import RoundRecord
+from fedlgd.data.federation import Federation
+from fedlgd.engines.registry import Engine, choose
+from fedlgd.report.page import write_report
+from fedlgd.runs.config import Config, parse_assignment, read_toml, resolve
+from fedlgd.runs.runner import Result, default_folder, execute
+from fedlgd.runs.track import Tracked, Tracking, check_trackers
+
+MAX_SITE_COLUMNS = 8
+DEMO_METHODS: dict[str, dict[str, Any]] = {
+    "fedavg": {"method": "fedavg", "train_on": "virtual"},
+    "fedlgd": {"method": "fedlgd"},
+}
+DEMO_SETTINGS = {"net": {"name": "convnet", "width": 32}, "evaluate_every": 3}
+DEMO_NOTE = (
+    "Both methods start from the same virtual sets. FedLGD also refines them and trains on anchors, so it computes "
+    "more.\nFor comparisons with equal steps and for controls: fedlgd compare --help"
+)
+DEMO_NEXT = "Next: fedlgd run builtin-digits --method fedlgd --preset quick --rounds 100 --set pull.weight=1"
+
+
+def run(given: RunOptions) -> None:
+    check_trackers(given.track or ())
+    place_of(given)
+    file = read_toml(given.config) if given.config else {}
+    method = f"{given.method or file.get('method', 'fedlgd')}+anchors" if given.anchors else given.method
+    config = resolve(file, assignments(given, {"method": method, "seed": given.seed}), given.preset)
+    folder = given.out or default_folder(config)
+    if given.estimate:
+        federation, engine = _prepare(config, given, given.json)
+        print_estimate(config, folder, federation, engine, given.json)
+        return
+    result = _execute(
+        config, folder, given, f"{config.method.label} on {config.data.name}, seed {config.plan.seed}"
+    )
+    page = _report([folder], folder / "report.html")
+    if given.json:
+        typer.echo(jsonlib.dumps(_summary(config, folder, page, result)))
+        return
+    print_accuracy({config.method.label: result.accuracy})
+    typer.echo(f"Report: {page}")
+
+
+def demo(given: DemoOptions) -> None:
+    accuracies, summaries, page = {}, [], given.out / "report.html"
+    for name, settings in DEMO_METHODS.items():
+        settings = {**DEMO_SETTINGS, **settings, "rounds": given.rounds, "seed": given.seed}
+        config, folder = resolve(settings, preset="quick"), given.out / name
+        if not given.silent:
+            typer.echo(f"{config.method.label} on builtin-digits")
+        same = RunOptions(threads=given.threads, json=given.json, quiet=given.quiet)
+        result = _execute(config, folder, same)
+        accuracies[config.method.label] = result.accuracy
+        summaries.append(_summary(config, folder, page, result))
+    _report([given.out / name for name in DEMO_METHODS], page)
+    if given.json:
+        typer.echo(jsonlib.dumps({"runs": summaries, "report": str(page)}))
+        return
+    print_accuracy(accuracies)
+    typer.echo(f"{DEMO_NOTE}\nReport: {page}" + ("" if given.quiet else f"\n{DEMO_NEXT}"))
+
+
+def assignments(given: ConfigOptions, more: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings given by options, by their path; `--set` wins."""
+    flags = {
+        **chosen_data(given.data, given.folder),
+        "net.name": given.net,
+        "rounds": given.rounds,
+        "ratio": given.ratio,
+        "train_on": given.train_on,
+        **more,
+    }
+    chosen = {path: value for path, value in flags.items() if value is not None}
+    return chosen | dict(parse_assignment(text) for text in given.settings or ())
+
+
+def place_of(given: ComputeOptions) -> Place:
+    return Place(device=given.device, autocast=given.autocast)
+
+
+def choose_engine(
+    given: ComputeOptions, federation: Federation, name: str | None = None, workers: int = 0
+) -> Engine:
+    return choose(name, workers, federation, given.threads, place_of(given))
+
+
+def set_up(threads: int) -> None:
+    """Set the number of threads, and print each warning as one line."""
+    torch.set_num_threads(threads)
+    warnings.showwarning = lambda message, *_: typer.echo(f"fedlgd: {message}", err=True)
+
+
+def _prepare(config: Config, given: RunOptions, quiet: bool) -> tuple[Federation, Engine]:
+    set_up(given.threads)
+    with progress(quiet):
+        federation = config.data.open()
+    return federation, choose_engine(given, federation, given.engine, given.workers)
+
+
+def _execute(config: Config, folder: Path, given: RunOptions, title: str = "") -> Result:
+    """Run with progress and trackers."""
+    quiet, heard = given.silent, 0
+
+    def listen(record: RoundRecord) -> None:
+        nonlocal heard
+        if not (heard or quiet):
+            typer.echo(engine.describe(federation), err=True)
+        heard += 1
+        show(record)
+        track(record)
+
+    with resumable(f" in {folder}"):
+        federation, engine = _prepare(config, given, quiet)
+        if not quiet:
+            announce_run(config, folder, federation, engine)
+        with (
+            progress(quiet, config.plan.rounds, title, folder, lasting=True) as show,
+            Tracking(given.track or (), Tracked(title, folder, config)) as track,
+        ):
+            result = execute(config, federation, folder, listen, command_line(), "", engine)
+    if not (heard or quiet):
+        typer.echo(f"{folder} is already complete; nothing to run", err=True)
+    return result
+
+
+@contextmanager
+def resumable(where: str = "") -> Iterator[None]:
+    """On Ctrl-C, print the command that resumes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        message = f"\nInterrupted. Finished rounds are saved{where}. To resume: {command_line()}"
+        typer.echo(message, err=True)
+        raise typer.Exit(130) from None
+
+
+def command_line() -> str:
+    return shlex.join(["fedlgd", *sys.argv[1:]])
+
+
+def _report(folders: list[Path], page: Path) -> Path:
+    with writing(page):
+        return write_report(folders, page)
+
+
+def _summary(config: Config, folder: Path, page: Path, result: Result) -> dict[str, Any]:
+    return {
+        "method": config.method.label,
+        "rounds": config.plan.rounds,
+        "accuracy": result.accuracy,
+        "mean": statistics.fmean(result.accuracy.values()),
+        "folder": str(folder),
+        "report": str(page),
+    }
+
+
+def print_accuracy(accuracies: Mapping[str, Mapping[str, float]]) -> None:
+    """Final accuracy by method and site, with the unweighted mean; many sites are rows instead of columns."""
+    sites = list(next(iter(accuracies.values())))
+    rows = [["method", *sites, "mean"]]
+    for name, accuracy in accuracies.items():
+        values = [accuracy[site] for site in sites]
+        rows.append([name, *(f"{100 * v:.1f}" for v in (*values, statistics.fmean(values)))])
+    if len(sites) > MAX_SITE_COLUMNS:
+        rows = [list(column) for column in zip(*rows, strict=True)]
+        rows[0][0] = "site"
+    table = Table(title="Accuracy (%) on the test images of each site after the last round")
+    for i, column in enumerate(rows[0]):
+        table.add_column(escape(column), justify="right" if i else "left")
+    for row in rows[1:]:
+        table.add_row(*map(escape, row))
+    Console().print(table)

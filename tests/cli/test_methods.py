@@ -1,0 +1,80 @@
+"""`fedlgd methods` and `fedlgd nets`."""
+
+import json
+import sys
+import textwrap
+
+from fedlgd.methods import registry
+from fedlgd.nets.registry import NETS
+from fedlgd.runs.config import described
+
+OWN_METHOD = '''
+    from dataclasses import dataclass
+    from fedlgd.core.settings import setting
+    from fedlgd.methods.fedprox import FedProx
+
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(FedProx):
+        """Half a FedProx."""
+        share: float = setting(0.5, "Fraction of the step.", above=0, most=1)
+'''
+
+
+def test_methods_lists_every_method_with_its_presets_and_settings(fedlgd):
+    plain, rows = fedlgd("methods"), json.loads(fedlgd("methods", "--json").out)
+    assert [row["name"] for row in rows] == registry.names()
+    by_name = {row["name"]: row for row in rows}
+    assert by_name["fedlgd"]["settings"]["distil"]["per_class"] == 10
+    assert "official" in by_name["fedlgd"]["presets"]
+    assert all(row["about"] for row in rows)
+    assert all(name in plain.out for name in registry.names())
+    assert "fedlgd methods NAME" in plain.out
+    assert all(part in plain.out for part in registry.stacks())
+
+
+def test_a_method_with_parts_is_shown_with_the_settings_of_its_parts(fedlgd):
+    row = json.loads(fedlgd("methods", "scaffold+anchors", "--json").out)
+    assert {"server_lr", "anchors.per_class", "pull.weight"} <= {info["path"] for info in row["setting_details"]}
+    assert row["preset_settings"]["quick"]["anchors.steps"] == 10
+
+
+def test_one_method_is_shown_with_its_formula_every_setting_and_its_presets(fedlgd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    done = fedlgd("methods", "fedprox")
+    assert done.code == 0
+    assert "min_w F_c(w) + mu/2 ||w - theta_t||^2" in done.out
+    assert all(info.path in done.out for info in described(registry.find("fedprox")))
+    assert '("real" | "virtual")' in done.out
+    assert "distil.steps = 10000" in done.out
+    (row,) = (row for row in json.loads(fedlgd("methods", "--json").out) if row["name"] == "fedprox")
+    assert json.loads(fedlgd("methods", "fedprox", "--json").out) == row
+    assert row["preset_settings"]["quick"]["local.lr"] == 0.05
+    (mu,) = (info for info in row["setting_details"] if info["path"] == "mu")
+    assert mu["default"] == 0.01
+
+
+def test_your_own_method_is_shown_with_the_help_and_bounds_of_its_fields(fedlgd, tmp_path, monkeypatch):
+    (tmp_path / "my_method_shown.py").write_text(textwrap.dedent(OWN_METHOD))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setenv("COLUMNS", "160")
+    row = json.loads(fedlgd("methods", "my_method_shown:Mine", "--json").out)
+    assert row["description"] == "Half a FedProx."
+    (share,) = (info for info in row["setting_details"] if info["path"] == "share")
+    assert share["help"] == "Fraction of the step."
+    assert share["bounds"] == {"above": 0, "most": 1}
+    assert "Fraction of the step. (> 0, <= 1)" in fedlgd("methods", "my_method_shown:Mine").out
+
+
+def test_a_method_that_does_not_exist_is_an_error_with_a_suggestion(fedlgd):
+    done = fedlgd("methods", "fedprx")
+    assert done.code == 2
+    assert "did you mean 'fedprox'" in done.err
+
+
+def test_nets_lists_every_net_with_its_size(fedlgd):
+    plain, rows = fedlgd("nets"), json.loads(fedlgd("nets", "--json").out)
+    assert [row["name"] for row in rows] == list(NETS)
+    by_name = {row["name"]: row for row in rows}
+    assert by_name["convnet"]["settings"]["width"] == 128
+    assert by_name["convnet"]["parameters"] > 300_000
+    assert all(name in plain.out for name in NETS)
