@@ -17,7 +17,7 @@ from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
-from fedlgd.runs.config import Config, configure, method_name, parse_assignment, read_toml, resolve
+from fedlgd.runs.config import Config, configure, parse_assignment, read_toml, resolve
 from tests.runs.own import Own
 
 
@@ -459,8 +459,8 @@ def test_a_users_own_method_is_found_again_by_the_written_configuration(method, 
 
 
 def test_a_users_method_is_named_by_where_it_is():
-    assert method_name(Own()) == "tests.runs.own:Own"
-    assert method_name(FedAvg()) == "fedavg"
+    assert registry.name_of(Own()) == "tests.runs.own:Own"
+    assert registry.name_of(FedAvg()) == "fedavg"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from fedlgd.runs.manifest import label
 from fedlgd.runs.suite import matched_steps, parse_entry, plan
 from tests.vectors import vector
 
@@ -16,7 +15,7 @@ def planned(spec: str, seeds: int = 1, steps: int = 0, **assignments):
 def test_an_entry_is_a_method_stacks_and_settings_of_its_own():
     (job,) = planned("moon+anchors:mu=5:head=true")
     method = job.config.method
-    assert (method.mu, method.head, method.anchors.per_class) == (5.0, True, 10)
+    assert (method.base.mu, method.base.head, method.anchors.per_class) == (5.0, True, 10)
     assert job.label == "Moon + anchors on real data (mu=5, head=true)"
 
 
@@ -24,7 +23,7 @@ def test_the_noise_control_has_images_that_never_learn_and_never_pull():
     method = planned("fedavg+noise")[0].config.method
     assert (method.anchors.per_class, method.anchors.steps, method.pull.weight) == (10, 0, 0.0)
     assert method.anchors.in_loss == "always"
-    assert label(method) == "FedAvg + noise images on real data"
+    assert method.label == "FedAvg + noise images on real data"
 
 
 def test_seeds_are_runs_of_their_own_in_folders_of_their_own():
