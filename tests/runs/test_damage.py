@@ -15,6 +15,7 @@ from fedlgd.core import files
 from fedlgd.core.errors import RunError
 from fedlgd.data.federation import Federation
 from fedlgd.runs.runner import execute, run
+from fedlgd.runs.store import RunDirectory
 from tests import tiny
 from tests.runs.folder import (
     FAST_NET,
@@ -127,6 +128,52 @@ def test_a_run_whose_state_was_deleted_is_not_begun_again_over_its_records(kind,
     folder = half(kind)
     shutil.rmtree(folder / "state")
     assert "holds other files" in refused(folder, KINDS[kind], data)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("fedlgd", "0001"), ("fedavg", "start")])
+def test_a_site_that_lost_its_folder_is_refused(kind, name, half, data):
+    folder = half(kind)
+    shutil.rmtree(folder / "state" / "sites" / "bee")
+    assert str(folder / "state" / "sites" / "bee" / f"{name}.safetensors") in refused(folder, KINDS[kind], data)
+
+
+def test_the_state_from_before_may_be_damaged_or_gone_as_nothing_reads_it(half, data, tmp_path):
+    folder = half("fedlgd")
+    (folder / "state" / "sites" / "ape" / "0000.safetensors").write_bytes(b"half")
+    (folder / "state" / "sites" / "bee" / "0000.safetensors").unlink()
+    execute(SITES, data, folder)
+    execute(SITES, data, tmp_path / "straight")
+    assert everything(folder) == everything(tmp_path / "straight")
+    assert leftovers(folder) == []
+
+
+def test_a_run_in_the_format_of_before_is_refused(half, data):
+    """Its sites' states were elsewhere."""
+    folder = half("fedlgd")
+    for name in ("manifest.json", "state/head.json"):
+        files.write_json(folder / name, files.read_json(folder / name) | {"format": 1})
+    assert "format 1, this version reads 2" in refused(folder, SITES, data)
+
+
+def test_an_enrolment_that_is_damaged_before_the_first_round_is_refused(tmp_path, data):
+    folder = tmp_path / "out"
+
+    def join_one(directory: Any, site: str, enrolment: Any, real: Any = RunDirectory.enrol) -> None:
+        real(directory, site, enrolment)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunDirectory, "enrol", join_one)
+        with pytest.raises(KeyboardInterrupt):
+            execute(SITES, data, folder)
+    for name in ("enrolled/ape", "sites/ape/start"):
+        file = folder / "state" / f"{name}.safetensors"
+        content = file.read_bytes()
+        file.write_bytes(content[:-1])
+        assert str(file) in refused(folder, SITES, data)
+        file.write_bytes(content)
+    (folder / "state" / "sites" / "ape" / "start.safetensors").unlink()
+    assert "start.safetensors" in refused(folder, SITES, data)
 
 
 def test_what_was_refused_goes_on_once_the_file_is_restored(half, data, tmp_path):
