@@ -24,7 +24,9 @@ from fedlgd.distill.cache import Cached
 from fedlgd.engines import wire
 from fedlgd.engines.memory import safe_name
 from fedlgd.engines.wire import read_message
+from fedlgd.methods.parts import Regularised
 from fedlgd.methods.registry import names
+from fedlgd.methods.regularisers import Proximal
 from fedlgd.runs.config import resolve
 from fedlgd.runs.runner import Result, default_folder, execute, run
 from tests import tiny
@@ -96,7 +98,7 @@ def test_a_personal_method_leaves_each_sites_own_model(data):
     assert alone.accuracy["ape"] == pytest.approx((logits.argmax(1) == site.test.y).float().mean().item())
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [*names(), "scaffold+anchors+refine", "fedbn+proximal"])
 def test_a_run_in_memory_is_a_run_on_disk_bit_for_bit(name, data, tmp_path):
     how = config(method(name), ratio=0.7)
     assert as_plain(execute(how, data)) == as_plain(execute(how, data, tmp_path / "out"))
@@ -175,6 +177,16 @@ def test_a_users_own_method_runs_and_resumes(data, tmp_path):
     assert how.method.label == "Own"
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["method"] == "tests.runs.own:Own"
     assert as_plain(execute(how, data, tmp_path / "out")) == as_plain(first)
+
+
+def test_a_stack_by_name_is_the_stack_made_by_hand(data, tmp_path):
+    settings = {"rounds": 2, "net": FAST_NET, "out": tmp_path / "out"}
+    by_name = run(data, "fedavg+proximal", **settings)
+    by_hand = run(data, Regularised(method=fedlgd.FedAvg(), term=Proximal()), **settings)
+    assert as_plain(by_name) == as_plain(by_hand)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert (manifest["method"], manifest["label"]) == ("fedavg+proximal", "FedAvg + proximal on real data")
+    assert default_folder(resolve({"method": "fedavg+proximal"})).parts[2].startswith("fedavg-")
 
 
 @pytest.mark.parametrize(
