@@ -226,19 +226,43 @@ def test_no_rounds(rounds):
         lambda: resolve({"rounds": rounds}),
         lambda: resolve({}, {"rounds": rounds}),
     ):
-        refusal(SettingError, attempt, f"rounds is {rounds}", "at least 1 round")
+        refusal(SettingError, attempt, f"rounds is {rounds}; use 1 or more (Number of rounds)")
 
 
 @pytest.mark.parametrize("ratio", [0.0, -0.5, 1.0001, 2.0, float("nan"), float("inf")])
 def test_a_share_of_sites_outside_0_to_1(ratio):
     for attempt in (lambda: run(tiny.federation(), ratio=ratio), lambda: resolve({"ratio": ratio})):
-        refusal(SettingError, attempt, f"ratio is {ratio}", "above 0 and up to 1")
+        bound = "more than 0" if ratio <= 0 else "1 or less"
+        refusal(SettingError, attempt, f"ratio is {ratio}; use ", bound, "Share of the sites")
 
 
 def test_an_unknown_method():
     for attempt in (lambda: find("fedlg"), lambda: resolve({"method": "fedlg"})):
         refusal(SettingError, attempt, "'fedlg'", "did you mean 'fedlgd'?", *names(), "package.module:Class")
     refusal(SettingError, lambda: find("zzzz"), "'zzzz'", *names())
+
+
+def test_an_unknown_thing_to_stack_on_a_method():
+    for attempt in (
+        lambda: resolve({"method": "fedavg+ancors"}),
+        lambda: fedlgd.configure("fedavg+ancors"),
+        lambda: run(tiny.federation(), "fedavg+ancors"),
+    ):
+        refusal(
+            SettingError, attempt, "'ancors'", "did you mean 'anchors'?", "noise", "refine", "package.module:Class"
+        )
+    refusal(SettingError, lambda: resolve({"method": "fedavg+tests.runs.own:Own"}), "Own'", "inherit it")
+
+
+def test_a_thing_that_cannot_be_stacked_on_this_method():
+    refusal(SettingError, lambda: resolve({"method": "fedlgd+anchors"}), "anchors", "fedlgd", "regulariser")
+    refusal(SettingError, lambda: resolve({"method": "fedavg+anchors+noise"}), "anchors", "fedavg", "refine")
+
+
+def test_an_unknown_engine():
+    refusal(SettingError, lambda: run(tiny.federation(), engine="pol"), "'pol'", "loop or pool", "mean 'pool'?")
+    refusal(SettingError, lambda: run(tiny.federation(), workers=2), "workers is 2", "use engine pool")
+    refusal(SettingError, lambda: run(tiny.federation(), engine="pool", workers=-1), "workers is -1", "1 or more")
 
 
 def test_an_unknown_net():
@@ -310,7 +334,7 @@ def test_a_folder_that_cannot_be_made(place, tmp_path, data):
     refusal(
         RunError,
         lambda: execute(config(method("fedavg"), net=FAST_NET), data, tmp_path / place),
-        f"cannot save {tmp_path / place}",
+        f"cannot write {tmp_path / place}",
         "writable place with --out",
     )
     assert (tmp_path / "file").read_text() == "mine"
@@ -342,7 +366,7 @@ def test_a_full_disk_at_any_moment_leaves_nothing_half_written_and_the_run_goes_
             refusals.append(str(error))
         assert not list(tmp_path.rglob("*.part"))
     assert len(refusals) > 10
-    for words in ("No space left on device", "Free space", "run the same command again"):
+    for words in ("No space left on device", "Free space", "re-run the same command to resume"):
         assert all(words in refusal for refusal in refusals)
     assert everything(tmp_path / "full") == everything(tmp_path / "straight")
     assert leftovers(tmp_path / "full") == []

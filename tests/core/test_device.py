@@ -4,7 +4,6 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from fedlgd.engines.choice import Engine, choose
 from torch import nn
 
 from fedlgd.core import device
@@ -14,9 +13,12 @@ from fedlgd.core.evaluate import score
 from fedlgd.core.net import Net, Output
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Broadcast, VirtualSet
+from fedlgd.engines.loop import Loop
+from fedlgd.engines.registry import choose, engine, facts
+from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import resolve
 from fedlgd.runs.estimate import estimate
-from fedlgd.runs.runner import execute, shared_shelf
+from fedlgd.runs.runner import execute
 from tests import tiny
 from tests.contract import battery
 from tests.core.pretend import GPU, MixedError, Pretend, is_there, tensors
@@ -54,7 +56,7 @@ def played(case, place=Place()):
     data = tiny.federation()
     net, diary = tiny.net(classes=len(data.classes)), battery.Diary()
     data = battery.prepared(of, data, net, battery.PLAN.seed)
-    records = list(loop(of, data, net, battery.PLAN, diary, place))
+    records = list(tiny.play(of, data, net, battery.PLAN, diary, Loop(place=place)))
     return tiny.without_seconds(records), battery.bits(diary.pages)
 
 
@@ -73,15 +75,11 @@ def test_every_method_does_its_work_on_the_gpu_and_nothing_is_mixed(gpu, case):
 def test_what_a_run_keeps_is_in_memory(gpu):
     run = []
     with Pretend():
-        for _ in loop(
-            tiny.fedlgd(),
-            tiny.federation(),
-            tiny.net(),
-            battery.PLAN,
-            memory := battery.Diary(),
-            Place(device="cuda"),
-        ):
+        memory, gpu = battery.Diary(), Loop(place=Place(device="cuda"))
+        for _ in tiny.play(tiny.fedlgd(), tiny.federation(), tiny.net(), battery.PLAN, memory, gpu):
             run.append([*memory.server().params.values(), memory.server().anchors.images])
+            run.append([memory.site(name).virtual.images for name in tiny.NAMES])
+    assert len(list(tensors(run))) > 10
     assert not any(is_there(t) for t in tensors(run))
 
 
@@ -194,15 +192,15 @@ def test_a_gpu_is_not_shared_by_processes(gpu):
     place = Place(device="cuda")
     assert choose(None, 0, tiny.federation(), 1, place).name == "loop"
     with pytest.raises(SettingError, match="use engine loop"):
-        Engine(name="pool", place=place)
-    assert Engine(place=place).words(tiny.federation()).endswith("device cuda")
-    assert Engine(place=place).facts(tiny.federation())["device"] == "cuda"
+        engine("pool", place=place)
+    assert engine(place=place).describe(tiny.federation()).endswith("device cuda")
+    assert facts(engine(place=place), tiny.federation())["device"] == "cuda"
 
 
 def test_virtual_sets_of_another_device_are_other_sets(gpu, monkeypatch, tmp_path):
     monkeypatch.setenv("FEDLGD_DATA", str(tmp_path))
     places = Place(), Place(autocast=True), Place(device="cuda"), Place(device="cuda:0", autocast=True)
-    assert len({str(shared_shelf(place)._path) for place in places}) == 4
+    assert len({str(shared_cache(place)._path) for place in places}) == 4
 
 
 def test_an_estimate_tries_the_gpu(gpu):
@@ -216,12 +214,12 @@ def test_an_estimate_tries_the_gpu(gpu):
 
 
 def test_autocast_is_near_and_its_sums_are_not_in_bfloat16():
-    data = tiny.federation()
-    plain, rough = (
-        list(loop(tiny.fedavg(), data, tiny.net(), battery.PLAN, memory, Place(autocast=autocast)))[-1]
-        and memory.server()
-        for memory, autocast in ((battery.Diary(), False), (battery.Diary(), True))
-    )
+    def after(place):
+        memory = battery.Diary()
+        list(tiny.play(tiny.fedavg(), tiny.federation(), tiny.net(), battery.PLAN, memory, Loop(place=place)))
+        return memory.server()
+
+    plain, rough = (after(at) for at in (Place(), Place(autocast=True)))
     for name, value in plain.params.items():
         assert rough.params[name].dtype == value.dtype
         torch.testing.assert_close(rough.params[name], value, rtol=0.1, atol=0.02)
@@ -242,5 +240,5 @@ def test_autocast_passes_are_in_bfloat16_and_come_out_as_they_went_in():
 def test_a_run_says_where_it_was_done(tmp_path):
     data = tiny.federation()
     config = resolve({}, {"method": "fedavg", "rounds": 1, "net.width": 4, "analysis": False})
-    execute(config, data, tmp_path / "run", engine=Engine(place=Place(autocast=True)))
+    execute(config, data, tmp_path / "run", engine=Loop(place=Place(autocast=True)))
     assert '"autocast": true' in (tmp_path / "run" / "manifest.json").read_text()

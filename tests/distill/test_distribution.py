@@ -18,7 +18,7 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet
 from fedlgd.distill import distribution
-from fedlgd.distill.cache import Kept, shelving
+from fedlgd.distill.cache import Cached, caching
 from fedlgd.distill.distribution import Distil, distil, image_gradient, match, pairs, real_means, refine
 from fedlgd.distill.smooth import smoothed
 from fedlgd.methods.fedavg import FedAvg
@@ -309,21 +309,21 @@ def test_flops_are_one_pass_per_real_and_two_per_virtual_image():
 
 
 class Box(dict):
-    """A shelf in memory."""
+    """A cache in memory."""
 
-    def put(self, key: str, kept: Kept) -> None:
-        self[key] = kept
+    def put(self, key: str, item: Cached) -> None:
+        self[key] = item
 
 
-def test_a_shelf_gives_the_same_images_and_charges_the_same_work():
+def test_a_cache_gives_the_same_images_and_charges_the_same_work():
     site, net, box = _site(), tiny.net(), Box()
     prices, images = [], []
-    for shelf in (None, box, box):
+    for cache in (None, box, box):
         with metered() as meter:
-            if shelf is None:
+            if cache is None:
                 got = distil(site, net, PLAIN, Stream(0))
             else:
-                with shelving(shelf):
+                with caching(cache):
                     got = distil(site, net, PLAIN, Stream(0))
         prices.append(dict(meter.flops))
         images.append(got.images)
@@ -334,11 +334,11 @@ def test_a_shelf_gives_the_same_images_and_charges_the_same_work():
     assert len(box) == 1
 
 
-def test_a_shelf_keeps_apart_what_was_made_from_something_else():
+def test_a_cache_keeps_apart_what_was_made_from_something_else():
     box = Box()
     net, site = tiny.net(), _site()
     other = replace(site, train=replace(site.train, x=255 - site.train.x))
-    with shelving(box):
+    with caching(box):
         for s, n, how, rng in (
             (site, net, PLAIN, Stream(0)),
             (other, net, PLAIN, Stream(0)),
@@ -352,13 +352,13 @@ def test_a_shelf_keeps_apart_what_was_made_from_something_else():
     assert len(box) == 7
 
 
-def test_a_shelf_is_not_asked_to_compute_again():
+def test_a_cache_is_not_asked_to_compute_again():
     site, net = _site(), tiny.net()
     box = Box()
-    with shelving(box):
+    with caching(box):
         distil(site, net, PLAIN, Stream(0))
         (key,) = box
-        box[key] = Kept(torch.full((6, 3, 8, 8), 7.0), {}, {})
+        box[key] = Cached(tensor=torch.full((6, 3, 8, 8), 7.0), seconds={}, flops={})
         assert torch.equal(distil(site, net, PLAIN, Stream(0)).images, torch.full((6, 3, 8, 8), 7.0))
 
 

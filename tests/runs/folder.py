@@ -12,8 +12,9 @@ from fedlgd.core.records import RoundRecord
 from fedlgd.core.types import Params
 from fedlgd.data.federation import Federation
 from fedlgd.data.registry import DataChoice
+from fedlgd.engines.memory import safe_name, version_name
 from fedlgd.engines.plan import Plan
-from fedlgd.methods.registry import find
+from fedlgd.methods import registry
 from fedlgd.runs.config import Config
 from fedlgd.runs.runner import Listener, Result, execute
 from tests import tiny
@@ -24,10 +25,12 @@ FAST_NET = {"name": "tests.nets.own:Linear"}
 
 
 def method(name: str, **settings: Any) -> Any:
-    """A registered method with all that makes it slow turned down, and nothing turned on that is off."""
-    plain = find(name)()
+    """A method by its whole name with all that makes it slow turned down, and nothing turned on that is off."""
+    recipe = registry.recipe(name)
+    plain = recipe.settings()
     on = {path for path, value in _leaves(asdict(plain)) if value != 0}
-    return tiny.settings(plain, {k: v for k, v in (tiny.SETTINGS | tiny.FEDLGD).items() if k in on} | settings)
+    slow = {k: v for k, v in (tiny.SETTINGS | tiny.FEDLGD).items() if k in on}
+    return tiny.settings(recipe.make(plain), slow | settings)
 
 
 def _leaves(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -92,11 +95,11 @@ def everything(folder: Path) -> dict[str, Any]:
     """All a run leaves, except how long things took and what a crash may leave until the next commit."""
     committed = head(folder)
     state = folder / "state"
-    current = [committed["server"], *committed["sites"].values()]
     return {
         "round": committed["round"],
         "sites": committed["sites"],
-        "state": {name: message(state / name) for name in current},
+        "server": message(state / committed["server"]),
+        "states": {str(file.relative_to(state)): message(file) for file in _continued(folder)},
         "enrolled": {file.name: message(file) for file in sorted(state.glob("enrolled/[!.]*"))},
         "records": records(folder),
         "pictures": {str(file.relative_to(folder)): file.read_bytes() for file in folder.glob("virtual/*/[!.]*")},
@@ -104,13 +107,29 @@ def everything(folder: Path) -> dict[str, Any]:
     }
 
 
+def _continued(folder: Path) -> list[Path]:
+    """The state that each site continues from: the one that the head names, or that of its enrolment."""
+    versions = {safe_name(site): version for site, version in head(folder)["sites"].items()}
+    return [
+        site / f"{version_name(versions.get(site.name, -1))}.safetensors"
+        for site in sorted((folder / "state" / "sites").iterdir())
+    ]
+
+
 def leftovers(folder: Path) -> list[str]:
-    """Files that no resume would read and no reader would look at."""
-    committed = head(folder)
-    current = {committed["server"], *committed["sites"].values()}
+    """Files that no resume would read and no reader would look at, but for the one state that every site keeps
+    from before."""
     state = folder / "state"
-    states = {str(p.relative_to(state)) for p in (*state.glob("server-*"), *state.glob("sites/*"))}
-    return sorted(states - current) + sorted(str(p) for p in folder.rglob("*.part"))
+    servers = {p.name for p in state.glob("server-*")} - {head(folder)["server"]}
+    older = [set(current.parent.iterdir()) - {current} for current in _continued(folder)]
+    extra = [str(p) for files in older for p in sorted(files)[: max(0, len(files) - 1)]]
+    newer = [str(p) for current in _continued(folder) for p in current.parent.iterdir() if _after(p, current)]
+    return sorted({*servers, *extra, *newer, *(str(p) for p in folder.rglob("*.part"))})
+
+
+def _after(file: Path, current: Path) -> bool:
+    """Was this state made in a later round?"""
+    return file.stem != "start" and (current.stem == "start" or int(file.stem) > int(current.stem))
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

@@ -6,11 +6,13 @@ from typing import Any, ClassVar
 
 from fedlgd.core.train import Local
 from fedlgd.core.types import Broadcast, ServerState
+from fedlgd.methods.common import fit
 from fedlgd.methods.fedavg import FedAvg
+from fedlgd.methods.protocol import Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class Own:
+class Own(Method):
     """FedAvg on real images, with a setting that may be None and a section that has a default of its own."""
 
     name: ClassVar[str] = "own"
@@ -29,14 +31,14 @@ class Own:
     def broadcast(self, state, site):
         return Broadcast(round=state.round, params=state.params)
 
-    def site(self, msg, state, site, net, rng):
-        return FedAvg(local=self.local).site(msg, state, site, net, rng)
+    def site(self, msg, state, site, net, rng, fit=fit):
+        return FedAvg(local=self.local).site(msg, state, site, net, rng, fit)
 
     def server(self, state, updates, net, rng):
         return FedAvg().server(state, updates, net, rng)
 
 
-class NotADataclass:
+class NotADataclass(Method):
     """Has all five functions and no settings."""
 
     name = "no-dataclass"
@@ -45,7 +47,7 @@ class NotADataclass:
 
 @dataclass(frozen=True)
 class Lacking:
-    """Has two of the five functions."""
+    """Has two of the five functions, and inherits no defaults."""
 
     name: ClassVar[str] = "lacking"
     enrol, start = Own.enrol, Own.start

@@ -135,8 +135,8 @@ def test_a_model_that_is_not_a_number_says_nothing(data):
     run = tiny.Run(method("fedlgd"), data, Plan(rounds=1))
     state = run.states[-1]
     broken = {name: torch.full_like(value, torch.nan) for name, value in state.params.items()}
-    run.memory.commit(replace(state, params=broken), run.records[-1])
-    subject = Subject(data, tiny.net(), run.memory, Stream(0))
+    run.memory.commit(replace(state, params=broken), run.records[-1], {})
+    subject = Subject(data, tiny.net(), run.memory, run.memory.states, Stream(0))
     assert analysis.distances(subject) == {}
     assert analysis.at_the_end(subject) == {}
 

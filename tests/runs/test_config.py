@@ -18,7 +18,7 @@ from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
-from fedlgd.runs.config import Config, configure, method_name, parse_assignment, read_toml, resolve
+from fedlgd.runs.config import Config, configure, parse_assignment, read_toml, resolve
 from tests.runs.own import Own
 
 
@@ -232,6 +232,22 @@ def test_a_setting_of_another_method_or_net_is_refused():
         resolve({"net": "resnet18"}, {"net.depth": 2})
 
 
+def test_a_setting_of_a_part_is_known_where_the_part_is():
+    assert resolve({"method": "fedavg+anchors"}, {"anchors.per_class": 3}).method.anchors.per_class == 3
+    with pytest.raises(SettingError, match=r"unknown setting 'anchors.per_class'"):
+        resolve({"method": "fedavg"}, {"anchors.per_class": 3})
+    with pytest.raises(SettingError, match=r"unknown setting 'refine.steps'"):
+        resolve({"method": "fedavg+anchors"}, {"refine.steps": 1})
+
+
+def test_configure_takes_a_name_a_stack_or_a_class():
+    assert configure("fedlgd", "quick", refine__steps=3) == configure(FedLGD, "quick", refine__steps=3)
+    stacked = configure("fedavg+anchors", anchors__per_class=3, local__lr=0.5)
+    assert (stacked.anchors.per_class, stacked.base.local.lr) == (3, 0.5)
+    with pytest.raises(SettingError, match=r"'anchors.per_clas'; did you mean 'anchors.per_class'"):
+        configure("fedavg+anchors", anchors__per_clas=3)
+
+
 def test_configure_refuses_unknown_settings_too():
     assert configure(FedLGD, "quick", refine__steps=3).refine.steps == 3
     with pytest.raises(SettingError, match=r"'refine.step'; did you mean 'refine.steps'"):
@@ -312,6 +328,7 @@ def test_a_value_that_makes_no_sense_is_refused_by_name(path, value):
     assert path.rpartition(".")[0] in message
     assert path.rpartition(".")[2] in message
     assert str(value) in message or repr(value[-1]) in message
+    assert "; use " in message or "; there are: " in message
 
 
 @pytest.mark.parametrize(
@@ -339,14 +356,25 @@ def test_a_section_assigned_below_a_value_is_refused():
 
 # Presets
 
+STACKED = ("fedavg+anchors", "scaffold+anchors+refine", "fedavg+noise", "vhl+proximal", "fedlgd+proximal")
+NAMES = (*registry.names(), *STACKED)
 
-@pytest.mark.parametrize("name", registry.names())
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_preset_is_nothing_but_a_set_of_settings(name):
-    for preset, values in registry.find(name).presets.items():
+    presets = registry.recipe(name).settings.presets
+    assert {"paper", "quick"} <= set(presets)
+    for preset, values in presets.items():
         by_name = resolve({"method": name}, preset=preset)
         assert by_name == resolve({"method": name}, values)
-        assert by_name.method == configure(registry.find(name), preset)
+        assert by_name.method == configure(name, preset)
         assert by_name.digest == resolve({"method": name}, values).digest
+
+
+def test_a_preset_of_a_stack_is_that_of_the_method_and_of_what_is_on_it():
+    method = resolve({"method": "fedavg+anchors+refine"}, preset="quick").method
+    assert (method.refine.steps, method.method.anchors.steps, method.base.distil.steps) == (10, 10, 100)
+    assert method.base == configure("fedavg", "quick")
 
 
 def test_an_unknown_preset_is_refused_with_those_there_are():
@@ -357,10 +385,11 @@ def test_an_unknown_preset_is_refused_with_those_there_are():
 # Spelled out, and read back
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", NAMES)
 def test_the_written_configuration_spells_out_every_setting_of_the_method(name):
     written = tomllib.loads(resolve({"method": name}).toml())
-    assert set(leaves(written)) >= set(leaves(asdict(registry.find(name)())))
+    assert set(leaves(written)) >= set(leaves(asdict(registry.recipe(name).settings())))
+    assert written["method"] == name
 
 
 def leaves(raw: dict[str, Any], prefix: str = "") -> list[str]:
@@ -368,11 +397,11 @@ def leaves(raw: dict[str, Any], prefix: str = "") -> list[str]:
     return sum(inner.values(), [prefix + key for key in raw if key not in inner])
 
 
-@pytest.mark.parametrize("name", registry.names())
+@pytest.mark.parametrize("name", NAMES)
 def test_a_default_given_by_hand_is_the_same_configuration(name):
     plain = resolve({"method": name})
-    by_hand = resolve({"method": name}, {"local.lr": Local().lr})
-    by_class = Config(method=registry.find(name)())
+    by_hand = resolve({"method": name}, {"local.lr": Local().lr, "seed": 0, "rounds": Plan().rounds})
+    by_class = Config(method=configure(name))
     assert plain.toml() == by_hand.toml() == by_class.toml()
     assert plain.digest == by_hand.digest == by_class.digest
 
@@ -413,6 +442,30 @@ def test_the_written_configuration_resolves_to_itself(settings, preset):
     assert again.digest == config.digest
 
 
+STACK_SETTINGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "rounds": st.integers(1, 10**6),
+        "train_on": st.sampled_from(["real", "virtual"]),
+        "server_lr": st.floats(0.1, 2),
+        "anchors.steps": st.integers(0, 3),
+        "anchors.in_loss": st.sampled_from(["unselected", "always", "never"]),
+        "pull.weight": st.sampled_from([0.0, 1.0]),
+        "refine.selected.every": st.integers(1, 10),
+        "proximal.mu": st.floats(0, 10),
+    },
+)
+
+
+@given(STACK_SETTINGS, st.permutations(["anchors", "refine", "proximal"]), st.sampled_from(["", "paper", "quick"]))
+def test_the_written_configuration_of_a_stack_resolves_to_itself(settings, parts, preset):
+    """In whatever order, and even where anchors that neither move nor pull are called noise."""
+    config = resolve({"method": "+".join(["scaffold", *parts])}, settings, preset)
+    again = resolve(tomllib.loads(config.toml()))
+    assert again == config
+    assert again.toml() == config.toml()
+
+
 DEFAULTS = {"rounds": 100, "seed": 0, "data.limit": 0, "distil.per_class": 10}
 
 
@@ -447,6 +500,16 @@ def test_a_setting_leaves_the_rest_of_its_section_as_the_method_has_it():
         assert config.method.local == Local(lr=0.5, batch=8)
 
 
+def test_a_term_is_stacked_on_a_users_own_method():
+    config = resolve({"method": "tests.runs.own:Own+proximal"}, {"proximal.mu": 0.5, "boldness": 3}, "bold")
+    assert config.method.base == Own(boldness=3.0, local=Local(epochs=3, batch=8))
+    assert config.method.term.mu == 0.5
+    assert registry.name_of(config.method) == "tests.runs.own:Own+proximal"
+    assert resolve(tomllib.loads(config.toml())) == config
+    with pytest.raises(SettingError, match=r"anchors cannot be stacked on own; it takes: regulariser"):
+        resolve({"method": "tests.runs.own:Own+anchors"})
+
+
 @pytest.mark.parametrize("method", [Own(clip=0.5), Own()])
 @pytest.mark.parametrize("registered", [False, True])
 def test_a_users_own_method_is_found_again_by_the_written_configuration(method, registered, monkeypatch):
@@ -459,8 +522,8 @@ def test_a_users_own_method_is_found_again_by_the_written_configuration(method, 
 
 
 def test_a_users_method_is_named_by_where_it_is():
-    assert method_name(Own()) == "tests.runs.own:Own"
-    assert method_name(FedAvg()) == "fedavg"
+    assert registry.name_of(Own()) == "tests.runs.own:Own"
+    assert registry.name_of(FedAvg()) == "fedavg"
 
 
 @pytest.mark.parametrize(

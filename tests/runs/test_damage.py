@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 
+from fedlgd.core import files
 from fedlgd.core.errors import RunError
 from fedlgd.data.federation import Federation
-from fedlgd.runs import files
 from fedlgd.runs.runner import execute, run
+from fedlgd.runs.store import RunDirectory
 from tests import tiny
 from tests.runs.folder import (
     FAST_NET,
@@ -76,8 +77,8 @@ CASES = [
     ("fedlgd", "records.jsonl"),
     ("fedlgd", "state/head.json"),
     ("fedlgd", "state/server-2.safetensors"),
-    ("fedlgd", "state/sites/ape-1.safetensors"),
-    ("fedlgd", "state/sites/bee-1.safetensors"),
+    ("fedlgd", "state/sites/ape/0001.safetensors"),
+    ("fedlgd", "state/sites/bee/0001.safetensors"),
     ("fedlgd", "state/enrolled/ape.safetensors"),
     ("fedavg", "manifest.json"),
     ("fedavg", "config.toml"),
@@ -86,8 +87,9 @@ CASES = [
     ("fedavg", "state/server-2.safetensors"),
     ("fedavg", "state/enrolled/ape.safetensors"),
     ("fedavg", "state/enrolled/bee.safetensors"),
+    ("fedavg", "state/sites/ape/start.safetensors"),
+    ("fedavg", "state/sites/bee/start.safetensors"),
 ]
-SUPERSEDED = ("fedlgd", "state/enrolled/ape.safetensors")  # the site has a newer state: no resume reads this one
 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
@@ -114,7 +116,7 @@ def test_a_turned_bit_is_refused(kind, name, half, data):
         assert str(file) in refused(folder, KINDS[kind], data), position
 
 
-@pytest.mark.parametrize(("kind", "name"), [case for case in CASES if case != SUPERSEDED])
+@pytest.mark.parametrize(("kind", "name"), CASES)
 def test_a_deleted_file_is_refused(kind, name, half, data):
     folder = half(kind)
     (folder / name).unlink()
@@ -128,9 +130,55 @@ def test_a_run_whose_state_was_deleted_is_not_begun_again_over_its_records(kind,
     assert "holds other files" in refused(folder, KINDS[kind], data)
 
 
+@pytest.mark.parametrize(("kind", "name"), [("fedlgd", "0001"), ("fedavg", "start")])
+def test_a_site_that_lost_its_folder_is_refused(kind, name, half, data):
+    folder = half(kind)
+    shutil.rmtree(folder / "state" / "sites" / "bee")
+    assert str(folder / "state" / "sites" / "bee" / f"{name}.safetensors") in refused(folder, KINDS[kind], data)
+
+
+def test_the_state_from_before_may_be_damaged_or_gone_as_nothing_reads_it(half, data, tmp_path):
+    folder = half("fedlgd")
+    (folder / "state" / "sites" / "ape" / "0000.safetensors").write_bytes(b"half")
+    (folder / "state" / "sites" / "bee" / "0000.safetensors").unlink()
+    execute(SITES, data, folder)
+    execute(SITES, data, tmp_path / "straight")
+    assert everything(folder) == everything(tmp_path / "straight")
+    assert leftovers(folder) == []
+
+
+def test_a_run_in_the_format_of_before_is_refused(half, data):
+    """Its sites' states were elsewhere."""
+    folder = half("fedlgd")
+    for name in ("manifest.json", "state/head.json"):
+        files.write_json(folder / name, files.read_json(folder / name) | {"format": 1})
+    assert "format 1, this version reads 2" in refused(folder, SITES, data)
+
+
+def test_an_enrolment_that_is_damaged_before_the_first_round_is_refused(tmp_path, data):
+    folder = tmp_path / "out"
+
+    def join_one(directory: Any, site: str, enrolment: Any, real: Any = RunDirectory.enrol) -> None:
+        real(directory, site, enrolment)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RunDirectory, "enrol", join_one)
+        with pytest.raises(KeyboardInterrupt):
+            execute(SITES, data, folder)
+    for name in ("enrolled/ape", "sites/ape/start"):
+        file = folder / "state" / f"{name}.safetensors"
+        content = file.read_bytes()
+        file.write_bytes(content[:-1])
+        assert str(file) in refused(folder, SITES, data)
+        file.write_bytes(content)
+    (folder / "state" / "sites" / "ape" / "start.safetensors").unlink()
+    assert "start.safetensors" in refused(folder, SITES, data)
+
+
 def test_what_was_refused_goes_on_once_the_file_is_restored(half, data, tmp_path):
     folder = half("fedlgd")
-    file = folder / "state" / "sites" / "ape-1.safetensors"
+    file = folder / "state" / "sites" / "ape" / "0001.safetensors"
     content = file.read_bytes()
     file.write_bytes(content[:-1])
     refused(folder, SITES, data)
@@ -143,7 +191,7 @@ def test_what_was_refused_goes_on_once_the_file_is_restored(half, data, tmp_path
 
 def test_a_state_of_another_kind_is_refused(half, data):
     folder = half("fedlgd")
-    shutil.copy(folder / "state/sites/ape-1.safetensors", folder / "state/server-2.safetensors")
+    shutil.copy(folder / "state/sites/ape/0001.safetensors", folder / "state/server-2.safetensors")
     assert "server-2.safetensors" in refused(folder, SITES, data)
 
 
@@ -348,7 +396,8 @@ def test_a_tail_that_was_never_committed_does_not_count(half, data, tmp_path):
         file.write(b'{"round": 2, "half a rec')
     (folder / "state" / ".server-3.safetensors.1234.part").write_bytes(b"half")
     (folder / "state" / "server-3.safetensors").write_bytes(b"half")
-    (folder / "state" / "sites" / "ape-2.safetensors").write_bytes(b"half")
+    (folder / "state" / "sites" / "ape" / "0002.safetensors").write_bytes(b"half")
+    (folder / "state" / "sites" / "ape" / ".0002.safetensors.1234.part").write_bytes(b"half")
     (folder / "state" / "enrolled" / ".ape.safetensors.1234.part").write_bytes(b"half")
     (folder / "virtual" / "0000" / ".ape.png.1234.part").write_bytes(b"half")
     execute(SITES, data, folder)

@@ -10,10 +10,10 @@ import pytest
 from fedlgd.core.net import Net
 from fedlgd.data.federation import Federation, from_arrays
 from fedlgd.nets.registry import build_net
+from fedlgd.runs.cache import FolderCache
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.estimate import Estimate, estimate
 from fedlgd.runs.runner import execute
-from fedlgd.runs.shelf import FolderShelf
 
 SIDE, CLASSES = 8, 3
 SMALL = {
@@ -95,7 +95,7 @@ def test_workers_share_what_sites_do_but_not_what_the_server_does():
     assert found.total(workers=4) == 25.0
 
 
-def test_committed_rounds_and_sets_on_the_shelf_are_not_counted(sites: Federation, tmp_path: Path, monkeypatch):
+def test_committed_rounds_and_sets_in_the_cache_are_not_counted(sites: Federation, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
     how = config("fedavg", train_on="virtual")
     whole = foreseen(how, sites)
@@ -103,9 +103,9 @@ def test_committed_rounds_and_sets_on_the_shelf_are_not_counted(sites: Federatio
     assert foreseen(how, sites, committed=0).flops["distil"] == 0
     execute(how, sites, tmp_path / "run")
     (folder,) = (tmp_path / "home" / "distilled").iterdir()
-    assert foreseen(how, sites, shelf=FolderShelf(folder)).flops["distil"] == 0
+    assert foreseen(how, sites, cache=FolderCache(folder)).flops["distil"] == 0
     other = config("fedavg", train_on="virtual", **{"distil.lr": 0.5})
-    assert foreseen(other, sites, shelf=FolderShelf(folder)).flops["distil"] == whole.flops["distil"]
+    assert foreseen(other, sites, cache=FolderCache(folder)).flops["distil"] == whole.flops["distil"]
 
 
 def test_nobody_can_tell_for_pooled_data(sites: Federation):

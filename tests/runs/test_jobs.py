@@ -1,10 +1,12 @@
 """Several runs at once."""
 
+import multiprocessing
 import os
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +15,12 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.records import RoundRecord
 from fedlgd.runs.jobs import check_jobs, run_jobs
 from fedlgd.runs.suite import Job, Outcome, parse_entry, plan
-from tests.engines.test_pool import children
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked")
+
+
+def children() -> list[Any]:
+    return multiprocessing.active_children()
 
 
 def planned(specs: str, seeds: int, out: Path) -> list[Job]:

@@ -14,17 +14,22 @@ from typing import Any
 
 import pytest
 
+from fedlgd.core.errors import RunError
 from fedlgd.data.federation import Federation
 from fedlgd.data.registry import load
+from fedlgd.engines.registry import engine as find_engine
 from fedlgd.methods.registry import names
 from fedlgd.runs.config import resolve
 from fedlgd.runs.runner import execute
+from fedlgd.runs.store import RunDirectory
 from tests import tiny
-from tests.runs.folder import FAST_NET, ROUNDS, as_plain, config, everything, leftovers, method, run_until
+from tests.runs.folder import FAST_NET, ROUNDS, as_plain, config, everything, head, leftovers, method, run_until
 
 METHODS = {name: method(name) for name in names()} | {
     "fedavg on real data": method("fedavg", train_on="real"),
     "fedavg on virtual data": method("fedavg", train_on="virtual"),
+    "scaffold+anchors+refine": method("scaffold+anchors+refine", train_on="virtual"),
+    "fedbn+proximal": method("fedbn+proximal"),
 }
 
 
@@ -72,6 +77,7 @@ class Disk:
 
     def __init__(self, dies_at: int | None = None, torn: bool = False) -> None:
         self.steps: list[str] = []
+        self.files: list[Path] = []
         self.dies_at, self.torn = dies_at, torn
 
     def step(self, name: str, handle: int | None = None) -> None:
@@ -94,6 +100,8 @@ class Disk:
     def _noted(self, real: Any) -> Any:
         def noted(path: Path, *args: Any, **options: Any) -> Any:
             self.step(real.__name__)
+            if real.__name__ == "replace":
+                self.files.append(Path(args[0]))
             return real(path, *args, **options)
 
         return noted
@@ -112,24 +120,30 @@ STEPPING = config(method("fedlgd", **{"refine.selected.every": 1}), rounds=2, ne
 
 
 def test_killed_before_any_write_it_ends_as_if_it_had_not_been(tmp_path, monkeypatch):
-    """Enrolment, a round that moves virtual sets and anchors, one that moves virtual sets alone; and the shelf."""
+    """Enrolment, a round that moves virtual sets and anchors, one that moves virtual sets alone; and the cache."""
     monkeypatch.setattr(os, "fsync", lambda _: None)  # thousands of them: half a minute of waiting
     with Disk().watched() as disk:
         execute(STEPPING, SMALL, tmp_path / "straight")
     whole = everything(tmp_path / "straight")
     assert len(disk.steps) > 50
+    written = [str(file.relative_to(tmp_path)) for file in disk.files]
+    for site in ("ape", "bee"):
+        for version in ("start", "0000", "0001"):  # sites' states are among what it is killed before
+            assert written.count(f"straight/state/sites/{site}/{version}.safetensors") == 1
+        assert written.count(f"straight/state/enrolled/{site}.safetensors") == 1
+    assert written.count("straight/state/head.json") == 3
     assert set(disk.steps) == {"mkdir", "sync", "replace", "sync folder", "unlink"}
     for n, step in enumerate(disk.steps):
         if step in ("replace", "sync folder"):
             continue  # leaves what a torn file leaves, or what is there before the next step
         folder = tmp_path / f"killed-{n}"
-        monkeypatch.setenv("FEDLGD_DATA", str(folder / "shelf"))
+        monkeypatch.setenv("FEDLGD_DATA", str(folder / "cache"))
         with Disk(dies_at=n, torn=step == "sync").watched(), pytest.raises(KilledError):
             execute(STEPPING, SMALL, folder / "run")
         execute(STEPPING, SMALL, folder / "run")
         told = f"killed before step {n} of {len(disk.steps)}, {step}"
         assert everything(folder / "run") == whole, told
-        assert not list((folder / "run").rglob("*.part")), told
+        assert leftovers(folder / "run") == [], told
 
 
 def test_killed_again_and_again_it_still_gets_there(tmp_path):
@@ -146,6 +160,88 @@ def test_killed_again_and_again_it_still_gets_there(tmp_path):
     assert attempts > 3
     assert everything(tmp_path / "killed") == everything(tmp_path / "straight")
     assert not list((tmp_path / "killed").rglob("*.part"))
+
+
+# Between a site's save and the server's commit
+
+
+@pytest.fixture(params=["loop", "pool"])
+def engine(request) -> Any:
+    return find_engine(request.param, workers=2 if request.param == "pool" else 0)
+
+
+def die_in(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
+    """Before the commit of this round: its sites have saved their states."""
+    real = RunDirectory.commit
+
+    def commit(directory: RunDirectory, state: Any, record: Any, versions: Any) -> None:
+        if record.round == round:
+            raise KilledError
+        real(directory, state, record, versions)
+
+    monkeypatch.setattr(RunDirectory, "commit", commit)
+
+
+@pytest.mark.parametrize("round", [-1, 0, 1])
+def test_what_sites_saved_counts_only_once_the_server_committed(round, engine, tmp_path, monkeypatch):
+    execute(STEPPING, SMALL, tmp_path / "straight")
+    folder = tmp_path / "killed"
+    with monkeypatch.context() as patch:
+        die_in(patch, round)
+        with pytest.raises(KilledError):
+            execute(STEPPING, SMALL, folder, engine=engine)
+    if round >= 0:
+        assert head(folder)["sites"] == ({} if round == 0 else {"ape": 0, "bee": 0})
+    name = {-1: "start", 0: "0000", 1: "0001"}[round]
+    kept = {-1: {"start"}, 0: {"start", "0000"}, 1: {"0000", "0001"}}[round]
+    for site in ("ape", "bee"):
+        saved = folder / "state" / "sites" / site
+        assert {file.stem for file in saved.iterdir()} == kept
+        (saved / f"{name}.safetensors").write_bytes(b"of a round that never was")
+    if round == -1:  # enrolments count one by one: what they made is read, and this is damage
+        with pytest.raises(RunError, match=r"ape/start\.safetensors' is damaged"):
+            execute(STEPPING, SMALL, folder, engine=engine)
+        return
+    execute(STEPPING, SMALL, folder, engine=engine)
+    assert everything(folder) == everything(tmp_path / "straight")
+    assert leftovers(folder) == []
+
+
+def test_a_site_that_saved_but_whose_enrolment_never_arrived_joins_again(engine, tmp_path, monkeypatch):
+    execute(STEPPING, SMALL, tmp_path / "straight")
+    folder = tmp_path / "killed"
+
+    def gone(*_: Any) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "enrol", gone)
+        with pytest.raises(KilledError):
+            execute(STEPPING, SMALL, folder, engine=engine)
+    saved = list(folder.glob("state/sites/*/start.safetensors"))
+    assert saved
+    assert not (folder / "state" / "enrolled").exists()
+    for file in saved:
+        file.write_bytes(b"half")
+    heard: list[int] = []
+    execute(STEPPING, SMALL, folder, lambda record: heard.append(record.round), engine=engine)
+    assert heard == [-1, 0, 1]
+    assert everything(folder) == everything(tmp_path / "straight")
+    assert leftovers(folder) == []
+
+
+def test_a_site_never_keeps_more_than_two_states(tmp_path):
+    folder = tmp_path / "out"
+    always = {"refine.selected.every": 1, "refine.selected.count": 5}
+    how = config(method("fedlgd", **always), rounds=5, net=FAST_NET, ratio=0.7)
+
+    def look(record: Any) -> None:
+        assert leftovers(folder) == []
+        assert all(len(list(site.iterdir())) <= 2 for site in (folder / "state" / "sites").iterdir())
+        for site in record.sampled:
+            assert head(folder)["sites"][site] == record.round
+
+    execute(how, tiny.federation(train=3, test=1), folder, look)
 
 
 # By kill -9

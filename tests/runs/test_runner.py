@@ -1,6 +1,8 @@
 """One run from configuration to result: what it returns, where it lives, what it shares, and under which names."""
 
+import errno
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,18 +13,21 @@ import pytest
 import torch
 
 import fedlgd
-from fedlgd.core.errors import FedlgdError, RunError
+from fedlgd.core.errors import FedlgdError
 from fedlgd.core.net import Net
 from fedlgd.core.records import RoundRecord
 from fedlgd.core.rng import Stream
 from fedlgd.data.federation import Federation, from_arrays
 from fedlgd.data.registry import DataChoice
 from fedlgd.distill import distribution
+from fedlgd.distill.cache import Cached
+from fedlgd.engines import wire
 from fedlgd.engines.memory import safe_name
+from fedlgd.engines.wire import read_message
+from fedlgd.methods.parts import Regularised
 from fedlgd.methods.registry import names
-from fedlgd.runs import files
+from fedlgd.methods.regularisers import Proximal
 from fedlgd.runs.config import resolve
-from fedlgd.runs.manifest import label
 from fedlgd.runs.runner import Result, default_folder, execute, run
 from tests import tiny
 from tests.runs.folder import FAST_NET, ROUNDS, as_plain, config, everything, head, method, records
@@ -93,7 +98,7 @@ def test_a_personal_method_leaves_each_sites_own_model(data):
     assert alone.accuracy["ape"] == pytest.approx((logits.argmax(1) == site.test.y).float().mean().item())
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [*names(), "scaffold+anchors+refine", "fedbn+proximal"])
 def test_a_run_in_memory_is_a_run_on_disk_bit_for_bit(name, data, tmp_path):
     how = config(method(name), ratio=0.7)
     assert as_plain(execute(how, data)) == as_plain(execute(how, data, tmp_path / "out"))
@@ -169,9 +174,19 @@ def test_the_command_line_and_python_make_the_same_run(data, tmp_path):
 def test_a_users_own_method_runs_and_resumes(data, tmp_path):
     how = config(Own(clip=None), net=FAST_NET)
     first = execute(how, data, tmp_path / "out")
-    assert label(how.method) == "Own"
+    assert how.method.label == "Own"
     assert json.loads((tmp_path / "out" / "manifest.json").read_text())["method"] == "tests.runs.own:Own"
     assert as_plain(execute(how, data, tmp_path / "out")) == as_plain(first)
+
+
+def test_a_stack_by_name_is_the_stack_made_by_hand(data, tmp_path):
+    settings = {"rounds": 2, "net": FAST_NET, "out": tmp_path / "out"}
+    by_name = run(data, "fedavg+proximal", **settings)
+    by_hand = run(data, Regularised(method=fedlgd.FedAvg(), term=Proximal()), **settings)
+    assert as_plain(by_name) == as_plain(by_hand)
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert (manifest["method"], manifest["label"]) == ("fedavg+proximal", "FedAvg + proximal on real data")
+    assert default_folder(resolve({"method": "fedavg+proximal"})).parts[2].startswith("fedavg-")
 
 
 @pytest.mark.parametrize(
@@ -238,7 +253,7 @@ def test_a_run_holds_what_the_readme_says(data, tmp_path):
     }
 
 
-# The shelf: methods that are compared share their virtual sets
+# The cache: methods that are compared share their virtual sets
 
 
 @pytest.fixture
@@ -267,7 +282,7 @@ def test_a_second_method_takes_the_virtual_sets_of_the_first_and_pays_the_same(d
         assert torch.equal(first.virtual[name].images, second.virtual[name].images)
 
 
-def test_what_is_on_the_shelf_is_what_would_be_made(data, tmp_path, distilled):
+def test_what_is_in_the_cache_is_what_would_be_made(data, tmp_path, distilled):
     how = config(VIRTUAL, rounds=1)
     fresh = as_plain(execute(how, data))
     execute(how, data, tmp_path / "first")
@@ -299,15 +314,15 @@ def test_other_images_are_not_taken(tmp_path, distilled, data):
     assert len(distilled) == 6
 
 
-def shelf_items(home: Path) -> list[Path]:
+def cached_items(home: Path) -> list[Path]:
     return sorted(home.glob("distilled/*/*.safetensors"))
 
 
 @pytest.mark.parametrize("damage", ["cut", "turned", "deleted", "foreign"])
-def test_a_damaged_shelf_item_is_made_again(damage, data, tmp_path, distilled, home):
+def test_a_damaged_item_is_made_again(damage, data, tmp_path, distilled, home):
     how = config(VIRTUAL, rounds=1)
     first = as_plain(execute(how, data, tmp_path / "first"))
-    item, other, _ = shelf_items(home)
+    item, other, _ = cached_items(home)
     content = item.read_bytes()
     if damage == "cut":
         item.write_bytes(content[:-1])
@@ -319,31 +334,25 @@ def test_a_damaged_shelf_item_is_made_again(damage, data, tmp_path, distilled, h
         item.write_bytes(b"not ours")
     assert as_plain(execute(how, data, tmp_path / "second")) == first
     assert len(distilled) == 4
-    assert files.read_message(item, type_of_item()).tensor.shape == (6, *data.shape)
+    assert read_message(item, Cached).tensor.shape == (6, *data.shape)
     assert as_plain(execute(how, data, tmp_path / "third")) == first
     assert len(distilled) == 4
     assert other.exists()
 
 
-def type_of_item() -> Any:
-    from fedlgd.runs.shelf import _Item
-
-    return _Item
-
-
-def test_a_shelf_that_cannot_be_written_costs_time_but_not_the_run(data, tmp_path, monkeypatch, home):
-    real = files.write_atomic
+def test_a_cache_that_cannot_be_written_costs_time_but_not_the_run(data, tmp_path, monkeypatch, home):
+    real = wire.write_atomic
 
     def full(path: Path, content: bytes) -> None:
         if home in path.parents:
-            raise RunError(f"cannot save {path}: No space left on device")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(path, content)
 
     how = config(VIRTUAL, rounds=1)
-    monkeypatch.setattr(files, "write_atomic", full)
+    monkeypatch.setattr(wire, "write_atomic", full)
     result = execute(how, data, tmp_path / "out")
     assert as_plain(result) == as_plain(execute(how, data))
-    assert shelf_items(home) == []
+    assert cached_items(home) == []
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])
@@ -425,7 +434,8 @@ def test_sites_with_hostile_names_stay_inside_the_folder_and_apart(tmp_path):
     assert [p.name for p in root.iterdir()] == ["runs"]
     assert [p.name for p in (root / "runs").iterdir()] == ["out"]
     assert len(list(folder.glob("state/enrolled/*"))) == len(HOSTILE)
-    assert len(set(head(folder)["sites"].values())) == len(HOSTILE)
+    assert set(head(folder)["sites"]) == set(HOSTILE)
+    assert len(list(folder.glob("state/sites/*/0001.safetensors"))) == len(HOSTILE)
     assert len(list(folder.glob("virtual/start/*.png"))) == len(HOSTILE) + 1
     assert as_plain(execute(how, data, folder)) == in_memory  # all states are found again
     assert everything(folder)["round"] == 2

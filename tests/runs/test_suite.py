@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlgd.runs.manifest import label
+from fedlgd.core.errors import SettingError
 from fedlgd.runs.suite import matched_steps, parse_entry, plan
 from tests.vectors import vector
 
@@ -16,7 +16,7 @@ def planned(spec: str, seeds: int = 1, steps: int = 0, **assignments):
 def test_an_entry_is_a_method_stacks_and_settings_of_its_own():
     (job,) = planned("moon+anchors:mu=5:head=true")
     method = job.config.method
-    assert (method.mu, method.head, method.anchors.per_class) == (5.0, True, 10)
+    assert (method.base.mu, method.base.head, method.anchors.per_class) == (5.0, True, 10)
     assert job.label == "Moon + anchors on real data (mu=5, head=true)"
 
 
@@ -24,7 +24,47 @@ def test_the_noise_control_has_images_that_never_learn_and_never_pull():
     method = planned("fedavg+noise")[0].config.method
     assert (method.anchors.per_class, method.anchors.steps, method.pull.weight) == (10, 0, 0.0)
     assert method.anchors.in_loss == "always"
-    assert label(method) == "FedAvg + noise images on real data"
+    assert method.label == "FedAvg + noise images on real data"
+
+
+def test_settings_and_labels_of_what_is_stacked():
+    (job,) = planned("fedavg+anchors+refine:refine.steps=3:anchors.per_class=4", train_on="virtual")
+    method = job.config.method
+    assert (method.refine.steps, method.method.anchors.per_class, method.base.train_on) == (3, 4, "virtual")
+    assert job.label == "FedAvg + anchors + refine on virtual data (refine.steps=3, anchors.per_class=4)"
+    assert planned("fedavg+proximal", steps=7)[0].config.method.base.local.steps == 7
+
+
+def test_a_setting_for_one_method_reaches_it_under_whatever_is_stacked():
+    assignments = {"fedprox.mu": 0.5, "local.lr": 0.1}
+    (stacked,) = plan([parse_entry("fedprox+anchors")], 1, Path("out"), assignments)
+    (other,) = plan([parse_entry("fedavg+anchors")], 1, Path("out"), assignments)
+    assert (stacked.config.method.base.mu, stacked.config.method.base.local.lr) == (0.5, 0.1)
+    assert other.config.method.base.local.lr == 0.1
+
+
+def test_the_section_local_is_everybodys_though_a_method_is_called_so():
+    for spec in ("fedavg", "fedlgd", "local", "scaffold+anchors"):
+        (job,) = plan([parse_entry(spec)], 1, Path("out"), {"local.lr": 0.1})
+        assert getattr(job.config.method, "base", job.config.method).local.lr == 0.1
+        with pytest.raises(SettingError, match=r"unknown setting 'local.lrr'; did you mean 'local.lr'"):
+            plan([parse_entry(spec)], 1, Path("out"), {"local.lrr": 0.1})
+    alone = {"local.train_on": "virtual", "local.local.lr": 0.2}
+    of = {spec: plan([parse_entry(spec)], 1, Path("out"), alone)[0].config.method for spec in ("local", "fedavg")}
+    assert (of["local"].train_on, of["local"].local.lr) == ("virtual", 0.2)
+    assert (of["fedavg"].train_on, of["fedavg"].local.lr) == ("real", 0.01)
+
+
+def test_a_class_of_ones_own_may_have_settings_and_a_stack():
+    (job,) = planned("tests.runs.own:Own+proximal:boldness=3:proximal.mu=2")
+    assert (job.config.method.base.boldness, job.config.method.term.mu) == (3.0, 2.0)
+    assert job.label == "Own + proximal (boldness=3, proximal.mu=2)"
+
+
+@pytest.mark.parametrize("spec", ["fedavgg", "fedavg+ancors", "nothing.here:Own", "fedavg+", "+anchors", ""])
+def test_an_entry_that_names_nothing_is_refused_at_once(spec):
+    with pytest.raises(SettingError):
+        parse_entry(spec)
 
 
 def test_seeds_are_runs_of_their_own_in_folders_of_their_own():

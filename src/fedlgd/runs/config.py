@@ -51,7 +51,7 @@ class Config:
     def plain(self) -> dict[str, Any]:
         return {
             "method": registry.name_of(self.method),
-            **msgspec.to_builtins(self.plan),
+            **_spelled_out(self.plan),
             "data": _data_plain(self.data),
             "net": dict(self.net),
             **_written(registry.settings_of(self.method)),

@@ -19,7 +19,7 @@ def run_jobs(jobs: Sequence[Job], count: int, do: Do) -> Generator[Outcome, None
     """Outcomes as they come, of `count` jobs at a time. Close it to stop those that are running.
 
     Jobs of one seed may want the same virtual sets. While one of them enrols its sites, which makes the sets, the
-    others wait; after that they find them on the shelf.
+    others wait; after that they find them in the cache.
     """
     check_fork()
     waiting, running = list(jobs), Running(do)

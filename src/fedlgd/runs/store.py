@@ -131,6 +131,6 @@ def locked(path: Path) -> Iterator[None]:
     busy = f"another process is working in {str(path)!r}; wait for it, or choose another folder with --out"
     with files.writing(path):
         path.mkdir(parents=True, exist_ok=True)
-        (path / ".lock").touch()
+        (path / ".lock").open("ab").close()
     with files.locked(path / ".lock", RunError(busy)):
         yield

@@ -87,15 +87,20 @@ def plan(
 
 def _for_method(method: str, assignments: Mapping[str, Any]) -> dict[str, Any]:
     """`fedprox.mu` is for FedProx alone; `train_on` is for every method that has the choice."""
-    base = method.partition("+")[0]
+    base, known = method.partition("+")[0], _top(method)
     own = {}
     for path, value in assignments.items():
         first, _, rest = path.partition(".")
-        if first in registry.names():
+        if first in registry.names() and not (first in known and rest.partition(".")[0] not in _top(first)):
             own.update({rest: value} if first == base else {})
-        elif path != "train_on" or path in {f.name for f in fields(registry.find(method))}:
+        elif path != "train_on" or path in known:
             own[path] = value
     return own
+
+
+def _top(method: str) -> set[str]:
+    """Settings and sections. `local` is a section of every method and a method too: `local.lr` is everybody's."""
+    return {f.name for f in fields(registry.find(method))}
 
 
 def matched_steps(per_class: int, anchors: int, classes: int, batch: int, epochs: int) -> int:
