@@ -332,7 +332,7 @@ TABLE = {
     "fedproto-avg": Row(P + K * D, P + K * (D + 1), 0, K * D, first_down=P),
     "vhl": Row(WIDER, WIDER, IMAGES + SET, IMAGES + SET, shared=True),
     "fedbn": Row(P - NORMS, P - NORMS, NORMS, 0),
-    "local": Row(0, 0, P, 0),
+    "local-only": Row(0, 0, P, 0),
     "pooled": Row(P, P, 0, 0),
 }
 in_table = pytest.mark.parametrize("name", TABLE)
@@ -414,7 +414,7 @@ def test_a_site_is_scored_with_its_own_model_if_the_method_is_personal_and_else_
 
 def test_the_personal_methods_are_those_that_keep_a_model_or_a_part_of_one():
     personal = {name for name in registry.names() if registry.find(name).personal}
-    assert personal == {"fedbn", "fedproto-local", "local"}
+    assert personal == {"fedbn", "fedproto-local", "local-only"}
 
 
 # Work of a round
@@ -664,7 +664,7 @@ def test_a_setting_that_is_not_a_number_is_refused_by_name(name, path):
 
 # Words
 
-NO_PAPER = {"local", "pooled"}
+NO_PAPER = {"local-only", "pooled"}
 FORMULA = re.compile(r"\S+ (?:=|<-|\+) \S+")
 
 

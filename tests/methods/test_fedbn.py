@@ -131,7 +131,7 @@ def test_layers_of_a_users_own_net_stay_too():
     }
 
 
-@pytest.mark.parametrize("name", ["fedbn", "local", "fedproto-local"])
+@pytest.mark.parametrize("name", ["fedbn", "local-only", "fedproto-local"])
 def test_asking_for_the_one_model_of_a_personal_method_says_where_the_models_are(name):
     method = tiny.settings(find(name)(), tiny.SETTINGS)
     config = Config(method=method, plan=Plan(rounds=1), net={"name": "convnet", "depth": 2, "width": 4})

@@ -494,7 +494,7 @@ def test_a_users_own_method_is_configured_like_any_other():
 def test_a_setting_leaves_the_rest_of_its_section_as_the_method_has_it():
     for config in (
         resolve({"method": "tests.runs.own:Own"}, {"local.lr": 0.5}),
-        resolve({"method": "tests.runs.own:Own", "local": {"lr": 0.5}}),
+        resolve({"method": "tests.runs.own:Own", "local-only": {"lr": 0.5}}),
         Config(method=configure(Own, local__lr=0.5)),
     ):
         assert config.method.local == Local(lr=0.5, batch=8)

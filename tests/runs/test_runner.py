@@ -91,7 +91,7 @@ def test_a_method_without_virtual_data_leaves_none(data):
 
 
 def test_a_personal_method_leaves_each_sites_own_model(data):
-    alone = execute(config(method("local"), rounds=2), data)
+    alone = execute(config(method("local-only"), rounds=2), data)
     assert set(alone.personal) == {"ape", "bee", "cat"}
     site = data.by_name["ape"]
     logits = alone.net.frozen(alone.personal["ape"], site.test.take(slice(None)).x).logits

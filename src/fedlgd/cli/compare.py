@@ -19,11 +19,11 @@ from fedlgd.core.records import RoundRecord
 from fedlgd.data.federation import Federation
 from fedlgd.engines.registry import Engine
 from fedlgd.nets.registry import build_net
+from fedlgd.report.formats import as_text
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_report
 from fedlgd.report.read import read_runs
 from fedlgd.report.tables import accuracy_table, cost_table, flops_table, without_sites
-from fedlgd.report.formats import as_text
 from fedlgd.runs.jobs import check_jobs, run_jobs
 from fedlgd.runs.runner import Listener
 from fedlgd.runs.suite import Job, Outcome, budget, matched_steps, parse_entry, plan, run_job

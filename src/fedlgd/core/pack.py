@@ -67,7 +67,7 @@ def _build(kind: Any, path: str, tensors: Mapping[str, Tensor], plain: Any) -> A
     if isinstance(plain, Mapping):
         of = get_args(kind)[1]
         return {k: _build(of, _join(path, k), tensors, v) for k, v in plain.items()}
-    return plain
+    return tuple(plain) if get_origin(kind) is tuple else plain
 
 
 def _join(path: str, name: str) -> str:

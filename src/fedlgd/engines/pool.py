@@ -8,9 +8,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from fedlgd.core.device import Place
 from fedlgd.core.errors import FedlgdError, RunError, SettingError, check
@@ -171,12 +171,7 @@ class Worker:
         if kind == b"F":
             failure = decode(Failure, body)
             raise RunError(f"site {self._site!r}: {failure.said}") from WorkerError(failure.trace)
-        answer = decode(Answer, body)
-        score = answer.score  # JSON has no tuples
-        tuples: dict[str, Any] = {"flags": tuple(answer.flags)}
-        if score:
-            tuples["score"] = replace(score, correct=tuple(score.correct), total=tuple(score.total))
-        return replace(answer, **tuples)
+        return decode(Answer, body)
 
     def _gone(self) -> RunError:
         code = self.child.wait()

@@ -30,7 +30,7 @@ class LocalOnly(common.Training):
     Each site is scored with its own model: personalised accuracy.
     """
 
-    name: ClassVar[str] = "local"
+    name: ClassVar[str] = "local-only"
     personal: ClassVar[bool] = True
     stackable: ClassVar[tuple[str, ...]] = ("regulariser",)
 

@@ -32,7 +32,7 @@ from fedlgd.methods.protocol import (
     Visit,
 )
 from fedlgd.methods.refine import Refine
-from fedlgd.methods.registry import qualified
+from fedlgd.methods.registry import qualified, settings_of
 from fedlgd.methods.regularisers import Pull, Regulariser
 
 Presets = Mapping[str, Mapping[str, Any]]
@@ -49,6 +49,9 @@ class Part:
         if self.kind not in self.stackable(self.method):
             possible = ", ".join(self.stackable(self.method)) or "nothing"
             raise SettingError(f"{self.kind} cannot be stacked on {self.method.name}; it takes: {possible}")
+        twice = self.sections.keys() & settings_of(self.method).keys()
+        if twice:
+            raise SettingError(f"{self.method.name} has a section {twice.pop()!r} already; stack each part once")
 
     @staticmethod
     def stackable(method: Method) -> tuple[str, ...]:

@@ -15,13 +15,17 @@ from fedlgd.core.settings import Settings
 from fedlgd.core.suggest import did_you_mean, own_class
 from fedlgd.methods.protocol import Method
 
-FUNCTIONS = ("enrol", "start", "broadcast", "site", "server", "adapt", "model_at", "cost")
+FIVE = ("enrol", "start", "broadcast", "site", "server")
+DEFAULTS = ("presets", "personal", "pooled", "adapt", "model_at", "cost", "label")
 _methods: dict[str, type[Method]] = {}
 
 
 def register(cls: type) -> type:
     """Make a method known by its `name`."""
-    _methods[cls.name] = cls  # type: ignore[attr-defined]
+    known = _methods.setdefault(cls.name, cls)  # type: ignore[attr-defined]
+    if known.__qualname__ != cls.__qualname__ or known.__module__ != cls.__module__:
+        raise SettingError(f"a method is called {known.name!r} already, {known.__module__}:{known.__qualname__}")
+    _methods[known.name] = cls
     return cls
 
 
@@ -95,7 +99,8 @@ def _own_method(name: str) -> type[Method]:
         raise SettingError(
             f"method {name!r} is not a dataclass; its fields are its settings (see methods/protocol.py)"
         )
-    missing = [function for function in FUNCTIONS if not callable(getattr(cls, function, None))]
+    missing = [part for part in FIVE if getattr(cls, part, None) in (None, getattr(Method, part))]
+    missing += [part for part in DEFAULTS if not hasattr(cls, part)]
     if missing:
         raise SettingError(
             f"method {name!r} lacks {', '.join(missing)}; inherit fedlgd.methods.protocol.Method, which has "

@@ -74,33 +74,40 @@ def plan(
     steps: int = 0,
 ) -> list[Job]:
     """Every entry under every seed. `assignments` hold for all; `steps` above 0 is everybody's budget a round."""
+    _refuse_unused(entries, assignments)
     jobs = []
     for entry in entries:
         settings = {**_for_method(entry.method, assignments), **entry.settings, "method": entry.method}
         if steps:
             settings["local.steps"] = steps
         for seed in range(seeds):
-            config = resolve({}, {**settings, "seed": seed}, preset)
+            try:
+                config = resolve({}, {**settings, "seed": seed}, preset)
+            except SettingError as error:
+                hint = "NAME.path=value sets it for the method NAME alone"
+                raise SettingError(f"method {entry.method}: {error} ({hint})") from error
             jobs.append(Job(entry, config, out / entry.folder / f"seed{seed}"))
     return jobs
 
 
 def _for_method(method: str, assignments: Mapping[str, Any]) -> dict[str, Any]:
     """`fedprox.mu` is for FedProx alone; `train_on` is for every method that has the choice."""
-    base, known = method.partition("+")[0], _top(method)
-    own = {}
+    base, own = method.partition("+")[0], {}
     for path, value in assignments.items():
         first, _, rest = path.partition(".")
-        if first in registry.names() and not (first in known and rest.partition(".")[0] not in _top(first)):
+        if first in registry.names():
             own.update({rest: value} if first == base else {})
-        elif path != "train_on" or path in known:
+        elif path != "train_on" or path in {f.name for f in fields(registry.find(method))}:
             own[path] = value
     return own
 
 
-def _top(method: str) -> set[str]:
-    """Settings and sections. `local` is a section of every method and a method too: `local.lr` is everybody's."""
-    return {f.name for f in fields(registry.find(method))}
+def _refuse_unused(entries: Sequence[Entry], assignments: Mapping[str, Any]) -> None:
+    """A setting that reaches no method is an error, never dropped."""
+    for path, value in assignments.items():
+        if not any(_for_method(entry.method, {path: value}) for entry in entries):
+            compared = ", ".join(entry.method for entry in entries)
+            raise SettingError(f"setting {path!r} reaches none of the methods compared ({compared})")
 
 
 def matched_steps(per_class: int, anchors: int, classes: int, batch: int, epochs: int) -> int:
@@ -122,7 +129,7 @@ def run_job(
     on_round: Callable[[RoundRecord], None] | None = None,
     engine: Engine = Loop(),
 ) -> Outcome:
-    """Run, or go on with, one job; a failure is an outcome too, so that the others go on."""
+    """Run or resume one job; a failure is an outcome too, so that the others continue."""
     try:
         result = execute(job.config, federation, job.folder, on_round, command, job.label, engine)
     except Exception as error:
