@@ -18,8 +18,8 @@ from rich.table import Table
 from fedlgd.cli.display import Lines
 from fedlgd.core.errors import SettingError
 from fedlgd.core.meter import listening
-from fedlgd.data.check import Checked, check_data
-from fedlgd.data.holding import Problem
+from fedlgd.data.folders.check import Checked, check_data
+from fedlgd.data.folders.problems import Problem
 from fedlgd.data.registry import SUITES
 
 ALIKE = 3  # files with the same problem that a table lists one by one

@@ -15,9 +15,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.meter import listening
-from fedlgd.data.fetch import Outcome, attempt, chosen
-from fedlgd.data.home import data_home
-from fedlgd.data.space import readable
+from fedlgd.data.fetch.prepare import Outcome, attempt, chosen
+from fedlgd.data.store import data_home, readable
 
 PLAIN_EVERY = 5.0  # seconds between plain lines about one file
 

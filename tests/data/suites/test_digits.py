@@ -7,10 +7,10 @@ import torch
 import fedlgd
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.types import Scale
-from fedlgd.data import digits
-from fedlgd.data.digits import Digits, described, fingerprint
-from fedlgd.data.prepared import write_arrays
-from fedlgd.data.sources import SOURCES
+from fedlgd.data.fetch.sources import SOURCES
+from fedlgd.data.store import npz_digest, write_arrays
+from fedlgd.data.suites import digits
+from fedlgd.data.suites.digits import Digits, described
 
 SHAPES = {"mnist": (28, 28), "svhn": (32, 32, 3), "usps": (16, 16), "mnist_m": (32, 32, 3)}
 SITES = ["mnist", "svhn", "usps", "synth-rendered", "mnist-m"]
@@ -74,9 +74,9 @@ def test_resized_images_are_made_once(home, monkeypatch):
 
 def test_another_source_file_is_not_taken_for_the_old_one(home):
     before = Digits().open().by_name["usps"].train.x.clone()
-    old = fingerprint(home / "usps.npz")
+    old = npz_digest(home / "usps.npz")
     prepare(home, "usps", (16, 16), seed=1)
-    assert fingerprint(home / "usps.npz") != old
+    assert npz_digest(home / "usps.npz") != old
     assert not torch.equal(Digits().open().by_name["usps"].train.x, before)
 
 

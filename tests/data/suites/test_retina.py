@@ -10,7 +10,7 @@ import torch
 import fedlgd
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.types import Scale
-from fedlgd.data.retina import Retina, RetinaPair
+from fedlgd.data.suites.retina import Retina, RetinaPair
 from tests.data.pictures import noise, save
 
 REAL = Path(os.environ.get("FEDLGD_DATA", "nowhere")).expanduser()

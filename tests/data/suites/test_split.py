@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from fedlgd.core.errors import DataError, SettingError
-from fedlgd.data import divided
-from fedlgd.data.divided import Split
-from fedlgd.data.prepared import write_arrays
+from fedlgd.data import store
 from fedlgd.data.registry import load
+from fedlgd.data.store import write_arrays
+from fedlgd.data.suites.split import Split
 
 TRAIN, TEST = 300, 50
 
@@ -55,7 +55,7 @@ def test_seeds_alpha_and_ways_differ_and_are_said(home):
     tried = [{}, {"seed": 1}, {"alpha": 5.0}, {"by": "quantity"}, {"by": "iid"}, {"by": "shards"}]
     opened = [Split(of="things", sites=4, **change).open() for change in tried]
     assert len({tuple(numbers(f.sites[0].train)) for f in opened}) == len(tried)
-    assert opened[0].note == "things divided among 4 sites, classes by Dir(0.5), seed 0"
+    assert opened[0].note == "things partitioned among 4 sites, classes by Dir(0.5), seed 0"
     assert "2 shards each" in opened[-1].sites[0].note
 
 
@@ -74,7 +74,7 @@ def test_the_minimum_is_met_or_refused(home):
 def test_it_is_divided_once_and_again_when_the_file_changes(home, monkeypatch):
     before = Split(of="things", sites=3).open().digest
     with monkeypatch.context() as patch:
-        patch.setattr(divided, "resized", lambda *_: pytest.fail("divided again"))
+        patch.setattr(store, "resized", lambda *_: pytest.fail("divided again"))
         assert Split(of="things", sites=3).open().digest == before
     x, y = np.zeros((30, 12, 12), np.uint8), np.arange(30, dtype=np.uint8) % 3
     write_arrays(home / "things.npz", {"train_x": x, "train_y": y, "test_x": x, "test_y": y})
@@ -84,7 +84,7 @@ def test_it_is_divided_once_and_again_when_the_file_changes(home, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"by": "luck"}, "data.by is 'luck'; there are: iid, dirichlet, shards, quantity"),
+        ({"by": "luck"}, "data.by is 'luck'; choose one of: iid, dirichlet, shards, quantity"),
         ({"of": "../things"}, "data.of is '../things'"),
         ({"of": ""}, "data.of is ''"),
         ({"sites": 0}, "data.sites is 0"),

@@ -1,45 +1,55 @@
-"""What every reader of an original shares: damage is an error that names the file."""
+"""Shared by the readers of original files: errors for damaged files, folders written completely or not at all."""
 
 import contextlib
+import os
+import shutil
 import struct
 import tarfile
+import uuid
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedlgd.core.errors import DataError, FedlgdError
-from fedlgd.data.prepared import Pixels
+from fedlgd.data.store import Arrays, Pixels, saving
 
 Images = tuple[Pixels, Pixels]
 
-DAMAGE = (OSError, EOFError, ValueError, TypeError, IndexError, KeyError, OverflowError, NotImplementedError)
-BROKEN = (struct.error, zlib.error, tarfile.TarError, zipfile.BadZipFile)
+CHUNK = 1 << 20
+DAMAGE = (
+    *(OSError, EOFError, ValueError, TypeError, IndexError, KeyError, OverflowError, NotImplementedError),
+    *(struct.error, zlib.error, tarfile.TarError, zipfile.BadZipFile),
+)
 
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Whatever a parser trips over in a damaged file becomes a `DataError` that names it."""
+    """Any exception that a damaged file causes becomes a `DataError` that names the file."""
     try:
         yield
     except FedlgdError:
         raise
-    except (*DAMAGE, *BROKEN) as error:
-        if isinstance(error, FileNotFoundError):
-            raise missing(path.parent, path.name) from error
-        raise DataError(f"{path} is not what it should be ({error}); download it again") from error
+    except FileNotFoundError as error:
+        raise missing(path.parent, path.name) from error
+    except DAMAGE as error:
+        raise DataError(f"{path} is damaged or not the expected file ({error}); download it again") from error
 
 
 def missing(folder: Path, what: str) -> DataError:
     return DataError(f"{folder} has no {what}")
 
 
+def both_parts(train: Images, test: Images) -> Arrays:
+    return {"train_x": train[0], "train_y": train[1], "test_x": test[0], "test_y": test[1]}
+
+
 def paired(where: object, x: NDArray[Any], y: NDArray[Any]) -> Images:
-    """Images and labels, one each, as bytes; labels are digits."""
+    """Images and one label from 0 to 9 per image."""
     if len(x) != len(y):
         raise DataError(f"{where} has {len(x)} images but {len(y)} labels; download it again")
     return x, labels_of(where, y)
@@ -47,5 +57,36 @@ def paired(where: object, x: NDArray[Any], y: NDArray[Any]) -> Images:
 
 def labels_of(where: object, y: NDArray[Any]) -> Pixels:
     if len(y) and not (y.min() >= 0 and y.max() <= 9 and np.array_equal(y, np.floor(y))):
-        raise DataError(f"{where} has labels from {y.min()} to {y.max()}; ten classes are labelled 0 to 9")
+        raise DataError(f"{where} has labels from {y.min()} to {y.max()}; expected integers from 0 to 9")
     return y.astype(np.uint8)
+
+
+@contextlib.contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A temporary folder to fill, renamed to `folder` at the end; after an error the old folder is unchanged."""
+    beside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+    with saving(folder):
+        beside.mkdir(parents=True)
+    try:
+        yield beside
+        if folder.exists():
+            old = beside.with_name(f"{beside.name}.old")
+            folder.rename(old)
+            beside.rename(folder)
+            shutil.rmtree(old)
+        else:
+            beside.rename(folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def copy_member(stream: IO[bytes], target: Path, size: int) -> None:
+    """Copy exactly `size` bytes of an archive to a new file and fsync it."""
+    left = size
+    with saving(target), target.open("xb") as file:
+        while left and (chunk := stream.read(min(left, CHUNK))):
+            left -= file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+    if left:
+        raise DataError(f"{target.name} ends {left} bytes early in its archive; download it again")

@@ -1,4 +1,4 @@
-"""Data sets that come as pictures, in a folder, a tar or a zip: MNIST-M and the 12 000 synthetic digits."""
+"""Readers of data sets published as picture files: MNIST-M, the 12 000 synthetic digits, RIM-ONE DL."""
 
 import io
 import tarfile
@@ -12,49 +12,41 @@ from PIL import Image, UnidentifiedImageError
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.meter import tick
-from fedlgd.data.originals.reading import Images, labels_of, missing, reading
-from fedlgd.data.prepared import PARTS, Arrays, Pixels
+from fedlgd.data.fetch.originals import Images, copy_member, labels_of, missing, reading, replacing
+from fedlgd.data.store import PARTS, Arrays, Pixels
 
-KAGGLE = ("synthetic-digits.zip", "archive.zip")  # as its command and its page name the download
-PICTURES = (".png", ".jpg", ".jpeg")
+KAGGLE = ("synthetic-digits.zip", "archive.zip")  # file names of the download from its command and from its page
+SUFFIXES = (".png", ".jpg", ".jpeg")
 LARGEST = 1 << 24  # bytes of one picture or list of labels
-PART_OF = {
-    "mnist_m_train": "train",
-    "mnist_m_test": "test",
-    "imgs_train": "train",
-    "imgs_valid": "test",
-    "train": "train",
-    "training": "train",
-    "test": "test",
-    "testing": "test",
-}
+PART_OF = dict.fromkeys(("mnist_m_train", "imgs_train", "train", "training"), "train")
+PART_OF |= dict.fromkeys(("mnist_m_test", "imgs_valid", "test", "testing"), "test")
+
+RIM_ONE = "RIM-ONE_DL_images.zip"
+RIM_ONE_PARTITION = "partitioned_randomly"
+RIM_ONE_PARTS = {"training_set": "Training", "test_set": "Testing"}
+RIM_ONE_CLASSES = ("glaucoma", "normal")
 
 
 def read_mnist_m(folder: Path) -> Arrays:
-    """Ganin's release, packed or not, or one folder a digit; (n, 32, 32, 3) or whatever size all have."""
-    roots = [folder / "mnist_m.tar.gz", folder / "mnist_m", folder]
-    root = next((r for r in roots if r.is_file() or _has_parts(r)), None)
-    if root is None:
-        raise missing(folder, "mnist_m.tar.gz, nor a folder mnist_m with its images")
-    return read_pictures(root)
+    """Ganin's release, packed or unpacked, or one folder per digit; (n, 32, 32, 3) or the size that all have."""
+    places = [folder / "mnist_m.tar.gz", folder / "mnist_m", folder]
+    return read_pictures(_first(places, folder, "mnist_m.tar.gz, nor a folder mnist_m with its images"))
 
 
 def read_synth_folder(folder: Path) -> Arrays:
-    """imgs_train and imgs_valid with one folder a digit. Their sizes differ, so all are resized to 64x64."""
-    roots = [folder / "synthetic_digits", folder / "data" / "synthetic_digits", folder]
-    archives = [folder / name for name in KAGGLE]
-    root = next((r for r in [*roots, *archives] if r.is_file() or _has_parts(r)), None)
-    if root is None:
-        raise missing(
-            folder, f"{' or '.join(KAGGLE)}, nor a folder synthetic_digits with imgs_train and imgs_valid"
-        )
-    return read_pictures(root, side=64)
+    """imgs_train and imgs_valid with one folder per digit. Their sizes differ, so all are resized to 64x64."""
+    places = [folder / "synthetic_digits", folder / "data" / "synthetic_digits", folder]
+    wanted = f"{' or '.join(KAGGLE)}, nor a folder synthetic_digits with imgs_train and imgs_valid"
+    return read_pictures(_first([*places, *(folder / name for name in KAGGLE)], folder, wanted), side=64)
 
 
-def _has_parts(root: Path) -> bool:
-    return root.is_dir() and {PART_OF.get(path.name.lower()) for path in root.iterdir() if path.is_dir()} >= {
-        *PARTS
-    }
+def _first(places: list[Path], folder: Path, wanted: str) -> Path:
+    """The first of the places that is a file, or a folder with a training and a test part."""
+    for place in places:
+        names = [path.name.lower() for path in place.iterdir() if path.is_dir()] if place.is_dir() else []
+        if place.is_file() or {PART_OF.get(name) for name in names} >= {*PARTS}:
+            return place
+    raise missing(folder, wanted)
 
 
 @dataclass
@@ -66,14 +58,14 @@ class Part:
 
 
 def read_pictures(root: Path, side: int = 0) -> Arrays:
-    """All pictures below `root` in the order of their names, resized to `side` if given.
+    """All pictures below `root` sorted by name, resized to `side` if given.
 
-    The label is the folder's name, a digit, or stands in `<part>_labels.txt`, lines `<name> <digit>`.
+    The label is the folder's name, a digit, or is listed in `<part>_labels.txt`, lines `<name> <digit>`.
     """
     parts, done = {part: Part() for part in PARTS}, 0
     with reading(root):
         for path, content in members(root):
-            _take(parts, path, content, side)
+            _add(parts, path, content, side)
             done += len(content)
             tick(f"reading {root.name}", done, 0)
     arrays: Arrays = {}
@@ -83,7 +75,7 @@ def read_pictures(root: Path, side: int = 0) -> Arrays:
 
 
 def members(root: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
-    """Name and content of every small regular file; nothing is written, so a name can do no harm."""
+    """Name and content of every small regular file in a folder, zip or tar; nothing is written to disk."""
     if root.is_dir():
         for file in sorted(path for path in root.rglob("*") if path.is_file()):
             yield PurePosixPath(file.relative_to(root).as_posix()), _bounded(file.read_bytes(), file)
@@ -101,33 +93,25 @@ def members(root: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
 
 def _bounded(content: bytes, name: object) -> bytes:
     if len(content) > LARGEST:
-        raise DataError(f"{name} is larger than any picture or list of labels in this data set; refused")
+        raise DataError(f"{name} is larger than any picture or list of labels in this data set; it is not read")
     return content
 
 
-def _take(parts: dict[str, Part], path: PurePosixPath, content: bytes, side: int) -> None:
+def _add(parts: dict[str, Part], path: PurePosixPath, content: bytes, side: int) -> None:
+    """Add `<part>/<name>`, `<part>/<digit>/<name>` or `<part>_labels.txt`; other files are ignored."""
     if path.name.startswith("."):
         return
     if path.name.endswith("_labels.txt"):
-        part = parts[PART_OF[path.name.removesuffix("_labels.txt")]]
-        part.labels |= {
-            name: int(digit) for name, digit in (line.split() for line in content.decode().splitlines())
-        }
-    elif path.suffix.lower() in PICTURES:
-        _take_picture(parts, path, content, side)
-
-
-def _take_picture(parts: dict[str, Part], path: PurePosixPath, content: bytes, side: int) -> None:
-    """`<part>/<name>` or `<part>/<digit>/<name>`; pictures elsewhere are none of this data set."""
-    folders = [folder.lower() for folder in path.parts[:-1]]
-    digit = folders.pop() if folders and folders[-1].isdecimal() else ""
-    part = parts.get(PART_OF.get(folders[-1] if folders else "", ""))
-    if part is None:
-        return
-    name = f"{digit}/{path.name}" if digit else path.name
-    if digit:
-        part.labels[name] = int(digit)
-    part.pictures[name] = decode(content, path, side)
+        lines = (line.split() for line in content.decode().splitlines())
+        parts[PART_OF[path.name.removesuffix("_labels.txt")]].labels |= {name: int(digit) for name, digit in lines}
+    elif path.suffix.lower() in SUFFIXES:
+        folders = [folder.lower() for folder in path.parts[:-1]]
+        digit = folders.pop() if folders and folders[-1].isdecimal() else ""
+        part = parts.get(PART_OF.get(folders[-1] if folders else "", ""))
+        if part is not None:
+            name = f"{digit}/{path.name}" if digit else path.name
+            part.labels |= {name: int(digit)} if digit else {}
+            part.pictures[name] = decode(content, path, side)
 
 
 def decode(content: bytes, name: object, side: int = 0) -> Pixels:
@@ -145,9 +129,36 @@ def _stacked(where: str, part: Part) -> Images:
     if not names:
         raise DataError(f"{where} has no pictures; download the data set again")
     if odd := part.pictures.keys() ^ part.labels.keys():
-        raise DataError(f"{where}: {min(odd)} has a picture or a label, not both; {len(odd)} are like that")
+        raise DataError(f"{where}: {len(odd)} names have a picture or a label but not both, for example {min(odd)}")
     shapes = {picture.shape for picture in part.pictures.values()}
     if len(shapes) > 1:
         raise DataError(f"{where} has pictures of {len(shapes)} sizes, e.g. {min(shapes)} and {max(shapes)}")
     labels = np.array([part.labels[name] for name in names])
     return np.stack([part.pictures[name] for name in names]), labels_of(where, labels)
+
+
+def unpack_rim_one(given: Path, home: Path) -> None:
+    """Its random partition as retina/rim_one/Training|Testing/glaucoma|normal, picture files unchanged."""
+    path = given / RIM_ONE
+    with replacing(home / "retina" / "rim_one") as target, reading(path), zipfile.ZipFile(path) as archive:
+        folders = [f"{part}/{diagnosis}" for part in RIM_ONE_PARTS.values() for diagnosis in RIM_ONE_CLASSES]
+        for folder in folders:
+            (target / folder).mkdir(parents=True)
+        for entry in archive.infolist():
+            if place := _rim_one_place(PurePosixPath(entry.filename)):
+                if entry.file_size > LARGEST:
+                    raise DataError(f"{entry.filename} is larger than any picture of this data set; it is not read")
+                with archive.open(entry) as stream:
+                    copy_member(stream, target / place, entry.file_size)
+        for folder in folders:
+            if not any((target / folder).iterdir()):
+                raise DataError(f"{path} has no {RIM_ONE_PARTITION} pictures for {folder}; download it again")
+
+
+def _rim_one_place(name: PurePosixPath) -> str:
+    """The target of a member, made of known words and its file name; "" if it is not a picture of the partition."""
+    partition, part, diagnosis, picture = ("", "", "", "", *name.parts)[-4:]
+    known = partition == RIM_ONE_PARTITION and part in RIM_ONE_PARTS and diagnosis in RIM_ONE_CLASSES
+    if known and PurePosixPath(picture).suffix.lower() in SUFFIXES and not picture.startswith("."):
+        return f"{RIM_ONE_PARTS[part]}/{diagnosis}/{picture}"
+    return ""

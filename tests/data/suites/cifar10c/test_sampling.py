@@ -7,9 +7,8 @@ import pytest
 from numpy.random import default_rng
 from scipy import ndimage
 
-from fedlgd.data.corrupt import blur, digital, spatter, weather
-from fedlgd.data.corrupt.constants import SEVERITIES
-from fedlgd.data.corrupt.sampling import (
+from fedlgd.data.suites.cifar10c import corruptions, weather
+from fedlgd.data.suites.cifar10c.sampling import (
     displaced,
     mirrored,
     reflected,
@@ -19,17 +18,18 @@ from fedlgd.data.corrupt.sampling import (
     zoom_matrix,
     zoomed,
 )
+from fedlgd.data.suites.cifar10c.severities import SEVERITIES
 
 
 def test_a_disk_is_even_within_its_radius_and_adds_up_to_one():
     for radius, softness in SEVERITIES["defocus_blur"]:
-        kernel = blur.disk(radius, softness)
+        kernel = corruptions.disk(radius, softness)
         assert kernel.sum() == pytest.approx(1)
         assert kernel == pytest.approx(kernel[::-1])
         assert kernel == pytest.approx(kernel.T)
-    assert blur.disk(1.5, 0.1)[2:5, 2:5] == pytest.approx(np.full((3, 3), 1 / 9), abs=1e-6)
+    assert corruptions.disk(1.5, 0.1)[2:5, 2:5] == pytest.approx(np.full((3, 3), 1 / 9), abs=1e-6)
     bell = math.exp(-1 / (2 * 0.4**2))
-    assert blur.disk(0.3, 0.4)[2, 1:4] == pytest.approx(np.array([bell, 1, bell]) / (1 + 2 * bell) ** 2)
+    assert corruptions.disk(0.3, 0.4)[2, 1:4] == pytest.approx(np.array([bell, 1, bell]) / (1 + 2 * bell) ** 2)
 
 
 def test_a_trail_is_a_half_bell_along_its_angle():
@@ -63,7 +63,9 @@ def test_a_zoom_is_scipys_of_the_middle(factor):
 def test_zoom_blur_is_the_mean_of_its_zooms():
     image = default_rng(0).random((2, 32, 32, 3)).astype(np.float32)
     steps = [zoomed(image, 1 + i / 100) for i in range(16)]
-    assert blur.zoom_blur(image, 1.16, rng=default_rng(0)) == pytest.approx((image + sum(steps)) / 17, abs=1e-5)
+    assert corruptions.zoom_blur(image, 1.16, rng=default_rng(0)) == pytest.approx(
+        (image + sum(steps)) / 17, abs=1e-5
+    )
 
 
 @pytest.mark.parametrize(("fold", "mode"), [(mirrored, "mirror"), (reflected, "reflect")])
@@ -78,10 +80,10 @@ def test_displaced_pixels_are_scipys(fold, mode):
 
 
 def test_the_affine_map_takes_the_moved_corners_back():
-    rows, columns = digital.affine(3, 32, 0, default_rng(0))
+    rows, columns = corruptions.affine(3, 32, 0, default_rng(0))
     assert rows[1] == pytest.approx(np.mgrid[:32, :32][0])
     assert columns[1] == pytest.approx(np.mgrid[:32, :32][1])
-    rows, columns = digital.affine(200, 32, 2.0, default_rng(0))
+    rows, columns = corruptions.affine(200, 32, 2.0, default_rng(0))
     away = np.hypot(rows - np.mgrid[:32, :32][0], columns - np.mgrid[:32, :32][1])[:, 26, 26]
     assert 0.5 < away.mean() < away.max() < 4
 
@@ -113,7 +115,7 @@ def test_drawn_frost_is_pale_blue_and_uneven():
 def test_edges_are_the_outline_of_a_square():
     layer = np.zeros((2, 16, 16), np.float32)
     layer[0, 4:12, 4:12] = 200
-    found = spatter.edges(layer)
+    found = weather.edges(layer)
     rows, columns = np.nonzero(found[0])
     assert not found[1].any()
     assert set(rows[(columns > 5) & (columns < 10)]) <= {3, 4, 11, 12}
@@ -124,7 +126,7 @@ def test_edges_are_the_outline_of_a_square():
 def test_distances_are_to_the_nearest_marked_pixel_of_the_same_image():
     marked = default_rng(0).random((4, 9, 9)) < 0.1
     marked[2] = False
-    made = spatter.distances(marked)
+    made = weather.distances(marked)
     for i in (0, 1, 3):
         spots = np.argwhere(marked[i])
         expected = [[np.hypot(*(spots - (r, c)).T).min() for c in range(9)] for r in range(9)]
@@ -136,7 +138,7 @@ def test_equalising_spreads_the_levels_of_each_image():
     layers = np.zeros((2, 4, 4), np.uint8)
     layers[0, :2] = 7
     layers[1] = 9
-    made = spatter.equalised(layers)
+    made = weather.equalised(layers)
     assert made[0, :2] == pytest.approx(255)
     assert made[0, 2:] == pytest.approx(0)
     assert made[1] == pytest.approx(9)

@@ -9,11 +9,11 @@ import torch
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.meter import listening
 from fedlgd.core.types import Scale
-from fedlgd.data import cifar10c
-from fedlgd.data.cifar10c import CLASSES, Cifar10C
-from fedlgd.data.corrupt.making import CORRUPTIONS, corrupted
-from fedlgd.data.prepared import read_arrays, resized, write_arrays
+from fedlgd.data import store
 from fedlgd.data.registry import load
+from fedlgd.data.store import read_arrays, resized, write_arrays
+from fedlgd.data.suites.cifar10c.corruptions import CORRUPTIONS, corrupted
+from fedlgd.data.suites.cifar10c.suite import CLASSES, Cifar10C
 
 COUNT = 200  # photographs in the miniature: 0-179 to train on, 180-199 to test on
 TWO = ("brightness", "frost")
@@ -130,7 +130,7 @@ def test_pixels_go_in_as_they_are_unless_half_is_asked_for(home):
 
 def test_what_was_made_is_mapped_the_next_time(home, monkeypatch):
     digest = opened().digest
-    monkeypatch.setattr(cifar10c, "resized", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr(store, "resized", lambda *_: pytest.fail("made again"))
     again = opened(scaling="half")
     assert [len(site.train) for site in again.sites] == [len(site.train) for site in opened().sites]
     assert opened().digest == digest
@@ -166,8 +166,8 @@ def test_notes_say_what_the_images_are(home):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"train_photos": 181}, "data.train_photos is 181, but of 200 photographs 180 are for that"),
-        ({"test_photos": 21}, "data.test_photos is 21, but of 200 photographs 20 are for that"),
+        ({"train_photos": 181}, "data.train_photos is 181, but 180 of 200 photographs are available"),
+        ({"test_photos": 21}, "data.test_photos is 21, but 20 of 200 photographs are available"),
     ],
 )
 def test_more_photographs_than_there_are_is_refused(home, settings, message):
@@ -178,16 +178,16 @@ def test_more_photographs_than_there_are_is_refused(home, settings, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"source": "web"}, "data.source is 'web'; there are: made, official"),
+        ({"source": "web"}, "data.source is 'web'; choose one of: made, official"),
         ({"severity": 6}, "data.severity is 6"),
         ({"severity": 0}, "data.severity is 0"),
-        ({"size": 30}, "data.size is 30; there are: 28, 32"),
+        ({"size": 30}, "data.size is 30; choose one of: 28, 32"),
         ({"scaling": "own"}, "data.scaling is 'own'"),
         ({"parts": 0}, "data.parts is 0"),
         ({"train_photos": 0}, "data.train_photos is 0"),
         ({"corruptions": ()}, "name at least one"),
         ({"corruptions": ("fog", "fog")}, "each once"),
-        ({"corruptions": ("rain",)}, "data.corruptions has 'rain'; there are: gaussian_noise"),
+        ({"corruptions": ("rain",)}, "data.corruptions has 'rain'; available: gaussian_noise"),
         ({"alpha": 0.0}, "alpha is 0.0"),
     ],
 )
@@ -207,7 +207,7 @@ def test_missing_files_are_named_with_the_way_to_get_them(home):
 
 def test_an_official_file_of_another_shape_is_refused(home):
     np.save(home / "CIFAR-10-C" / "frost.npy", np.zeros((COUNT, 32, 32, 3), np.uint8))
-    with pytest.raises(DataError, match=r"frost.npy is uint8 of shape \(200, 32, 32, 3\); it should be"):
+    with pytest.raises(DataError, match=r"frost.npy is uint8 of shape \(200, 32, 32, 3\); expected uint8"):
         opened(source="official")
     (home / "CIFAR-10-C" / "frost.npy").write_bytes(b"not an array")
     with pytest.raises(DataError, match=r"is not a readable \.npy"):

@@ -1,4 +1,4 @@
-"""Reading images between their pixels: zoom, displacement, trails and smoothing, many images at a time."""
+"""Resampling of many images at a time: zoom, displacement, trails and smoothing."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Numbers = NDArray[np.intp]
 Reals = NDArray[np.float64]
 Fold = Callable[[Numbers, int], Numbers]
 
-TRUNCATE = 4.0  # a Gaussian ends at so many sigmas
+TRUNCATE = 4.0  # sigmas at which a Gaussian is cut off
 
 
 def smoothed(photos: Photos, sigma: float, truncate: float = TRUNCATE, mode: str = "nearest") -> Photos:
@@ -29,16 +29,16 @@ def filtered(photos: Photos, kernel: Photos | Reals) -> Photos:
 
 
 def zoomed(photos: Photos, factor: float) -> Photos:
-    """The middle of each image, enlarged."""
+    """The centre of each image, enlarged."""
     matrix = zoom_matrix(photos.shape[1], factor).astype(np.float32)
     return np.asarray(np.einsum("ij,njk...,lk->nil...", matrix, photos, matrix, optimize=True), np.float32)
 
 
 def zoom_matrix(side: int, factor: float) -> Reals:
-    """Z, such that Z x enlarges the middle of a line x of pixels linearly.
+    """Z, such that Z x is a linear enlargement of the centre of a line x of pixels.
 
-    The crop has ceil(side / factor) pixels, its ends go to the ends of round(crop factor) pixels, and the
-    middle `side` of those are kept.
+    The crop has ceil(side / factor) pixels and is enlarged to round(crop factor) pixels, of which the central
+    `side` are kept.
     """
     crop = math.ceil(side / factor)
     large = round(crop * factor)
@@ -48,9 +48,9 @@ def zoom_matrix(side: int, factor: float) -> Reals:
 
 
 def trails(photos: Photos, radius: float, sigma: float, angles: Reals) -> Photos:
-    """sum_i k_i x(p + i u),  k_i ~ exp(-i^2 / 2 sigma^2),  i = 0 .. 2 radius: each pixel draws a one-sided trail.
+    """sum_i k_i x(p + i u),  k_i ~ exp(-i^2 / 2 sigma^2),  i = 0 .. 2 radius: a one-sided trail.
 
-    u is the direction at the image's angle (radians); steps go to whole pixels, the outermost go on outside.
+    u is the direction at the image's angle in radians; steps are rounded to pixels, borders are repeated.
     """
     steps = np.arange(2 * math.ceil(radius) + 1)
     weights = np.exp(-(steps**2) / (2 * sigma**2))
@@ -62,14 +62,14 @@ def trails(photos: Photos, radius: float, sigma: float, angles: Reals) -> Photos
 
 
 def shifted(photos: Photos, down: Numbers, right: Numbers) -> Photos:
-    """x(row + down, column + right), a shift per image; the outermost pixels go on outside."""
+    """x(row + down, column + right), with one shift per image; borders are repeated."""
     n, side = photos.shape[:2]
     rows, columns = (np.clip(np.arange(side) + by[:, None], 0, side - 1) for by in (down, right))
     return np.asarray(photos[np.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]], np.float32)
 
 
 def displaced(photos: Photos, rows: Reals, columns: Reals, fold: Fold) -> Photos:
-    """x(rows, columns), read bilinearly; `fold` says which pixel stands for one outside."""
+    """x(rows, columns), bilinear; `fold` maps a coordinate outside the image to one inside."""
     side, each = photos.shape[1], np.arange(len(photos))[:, None, None]
     top, left = np.floor(rows).astype(np.intp), np.floor(columns).astype(np.intp)
     below, beside = (rows - top)[..., None], (columns - left)[..., None]
@@ -81,12 +81,12 @@ def displaced(photos: Photos, rows: Reals, columns: Reals, fold: Fold) -> Photos
 
 
 def mirrored(places: Numbers, side: int) -> Numbers:
-    """... 2 1 | 0 1 2 ...: the outermost pixel is the mirror."""
+    """... 2 1 | 0 1 2 ...: mirrored at the outermost pixel."""
     around: Numbers = np.abs(places) % (2 * side - 2)
     return np.minimum(around, 2 * side - 2 - around)
 
 
 def reflected(places: Numbers, side: int) -> Numbers:
-    """... 1 0 | 0 1 2 ...: the mirror is the image's edge."""
+    """... 1 0 | 0 1 2 ...: mirrored at the edge of the image."""
     around = places % (2 * side)
     return np.minimum(around, 2 * side - 1 - around)

@@ -1,7 +1,7 @@
-"""The constants of CIFAR-10-C, severity 1 to 5. They are its own: those of ImageNet-C fit larger images.
+"""The constants of CIFAR-10-C for severities 1 to 5; those of ImageNet-C are for larger images.
 
-In the order of the original: fifteen corruptions, then four extra ones. What the numbers are, the arguments of
-the function of the same name say.
+In the order of the original: fifteen corruptions, then four extra ones. The numbers are the arguments of the
+function of the same name in `corruptions` or `weather`.
 """
 
 Constants = tuple[float, ...]
