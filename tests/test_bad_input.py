@@ -158,7 +158,7 @@ def test_labels_that_are_no_whole_numbers(kind):
         DataError,
         lambda: fedlgd.from_arrays({"ape": (x, y.astype(kind), test_x, test_y)}, classes=["a", "b", "c"]),
         "site 'ape': labels are",
-        "whole numbers from 0",
+        "integers from 0",
     )
 
 

@@ -53,7 +53,7 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltinDigits(SuiteSettings):
-    """The five built-in digit sites; no settings."""
+    """The built-in suite has no settings."""
 
     def open(self) -> Federation:
         """The five sites: read from the data home, or made and stored there on first use (some seconds)."""
