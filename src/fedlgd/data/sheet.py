@@ -9,9 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 if TYPE_CHECKING:  # for types only: tiling images does not load torch
-    from torch import Tensor
-
-    from fedlgd.core.types import LabelledSet, Site
+    from fedlgd.core.types import Site
     from fedlgd.data.federation import Federation
 
 Pixels = NDArray[np.uint8]
@@ -72,14 +70,9 @@ def _block(site: "Site", per_class: int) -> Image.Image:
     classes = min(len(site.classes), COLUMNS)
     cells = np.full((per_class, classes, *site.train.x.shape[1:]), PAPER, np.uint8)
     for k in range(classes):
-        images = _pixels(site.train, site.train.of_class(k)[:per_class])
-        cells[: len(images), k] = images
+        x = site.train.x[site.train.of_class(k)[:per_class]]
+        pixels = site.train.scale.to_pixels(x) if x.is_floating_point() else x
+        cells[: len(pixels), k] = pixels.numpy()
     grid = Image.fromarray(tile(cells.reshape(-1, *cells.shape[2:]), classes))
     zoom = max(1, LEGIBLE // cells.shape[-1])
     return grid.resize((zoom * grid.width, zoom * grid.height), Image.Resampling.NEAREST)
-
-
-def _pixels(data: "LabelledSet", chosen: "Tensor") -> Pixels:
-    """uint8 pixels, converted back if the images are stored as network input."""
-    x = data.x[chosen]
-    return (data.scale.to_pixels(x) if x.is_floating_point() else x).numpy()

@@ -202,6 +202,11 @@ def resized(pixels: Pixels, side: int) -> Pixels:
     return np.ascontiguousarray(planes)
 
 
+def both_parts(train: tuple[Any, Any], test: tuple[Any, Any]) -> Arrays:
+    """Images and labels of the two parts under the names of a prepared domain."""
+    return {"train_x": train[0], "train_y": train[1], "test_x": test[0], "test_y": test[1]}
+
+
 def site_of(name: str, arrays: Arrays, classes: tuple[str, ...], scale: Scale = Scale(), note: str = "") -> Site:
     """A site from planes (n, 1 or 3, h, w) or (n, h, w); grey becomes three equal channels without a copy."""
     parts = []

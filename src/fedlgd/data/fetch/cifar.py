@@ -9,17 +9,8 @@ import numpy as np
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.meter import tick
-from fedlgd.data.fetch.originals import (
-    Images,
-    both_parts,
-    copy_member,
-    labels_of,
-    missing,
-    paired,
-    reading,
-    replacing,
-)
-from fedlgd.data.store import Arrays
+from fedlgd.data.fetch.originals import Images, copy_member, labels_of, missing, paired, reading, replacing
+from fedlgd.data.store import Arrays, both_parts
 from fedlgd.data.suites.cifar10c.severities import SEVERITIES
 
 ARCHIVE = "cifar-10-binary.tar.gz"

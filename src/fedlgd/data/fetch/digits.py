@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlgd.core.errors import DataError
-from fedlgd.data.fetch.originals import Images, both_parts, labels_of, missing, paired, reading
-from fedlgd.data.store import Arrays, Pixels
+from fedlgd.data.fetch.originals import Images, labels_of, missing, paired, reading
+from fedlgd.data.store import Arrays, Pixels, both_parts
 
 IDX_BYTES = 8  # IDX type code of unsigned bytes
 IDX_LARGEST = 1 << 30

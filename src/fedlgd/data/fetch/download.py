@@ -113,7 +113,9 @@ def _receive(url: str, original: Original, part: Path) -> None:
             return
         if not answer.ok:
             raise RefusedError(f"HTTP {answer.status_code} {answer.reason}")
-        resumes = answer.status_code == PARTIAL and _begin(answer) == have
+        resumes = answer.status_code == PARTIAL and answer.headers.get("Content-Range", "").startswith(
+            f"bytes {have}-"
+        )
         with _keeping(part), part.open("ab" if resumes else "wb") as file:
             _append(answer, file, have if resumes else 0, original)
 
@@ -141,12 +143,6 @@ def _append(answer: requests.Response, file: IO[bytes], have: int, original: Ori
             break
     file.flush()
     os.fsync(file.fileno())
-
-
-def _begin(answer: requests.Response) -> int:
-    """The first byte of the answer: 7 of "bytes 7-99/100"."""
-    begin = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
-    return int(begin) if begin.isdecimal() else -1
 
 
 def _reason(error: Exception) -> str:

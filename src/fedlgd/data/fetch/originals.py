@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlgd.core.errors import DataError, FedlgdError
-from fedlgd.data.store import Arrays, Pixels, saving
+from fedlgd.data.store import Pixels, saving
 
 Images = tuple[Pixels, Pixels]
 
@@ -42,10 +42,6 @@ def reading(path: Path) -> Iterator[None]:
 
 def missing(folder: Path, what: str) -> DataError:
     return DataError(f"{folder} has no {what}")
-
-
-def both_parts(train: Images, test: Images) -> Arrays:
-    return {"train_x": train[0], "train_y": train[1], "test_x": test[0], "test_y": test[1]}
 
 
 def paired(where: object, x: NDArray[Any], y: NDArray[Any]) -> Images:

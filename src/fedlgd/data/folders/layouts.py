@@ -65,6 +65,11 @@ def _survey_folder(path: Path, root: Path, problems: list[Problem]) -> tuple[str
     problems += [_skipped(child, root, "") for child in children if child not in packed and child not in folders]
     if packed:
         return "npz", _npz_sites(packed, root, problems)
+    return "folders", _folder_sites(path, root, folders, problems)
+
+
+def _folder_sites(path: Path, root: Path, folders: list[Path], problems: list[Problem]) -> list[SiteImages]:
+    """One site per folder; empty folders are added to the problems."""
     parts = [shown(folder.name) for folder in folders if folder.name.lower() in PART_NAMES]
     if parts:
         raise DataError(
@@ -79,7 +84,7 @@ def _survey_folder(path: Path, root: Path, problems: list[Problem]) -> tuple[str
             problems.append(_empty(folder, root, folder.name))
     if not sites:
         raise DataError(f"{shown(path)} has no site with images; found: {_seen(folders)}; supported: {LAYOUTS}")
-    return "folders", sites
+    return sites
 
 
 def _npz_sites(files: Sequence[Path], root: Path, problems: list[Problem]) -> list[SiteImages]:

@@ -3,7 +3,6 @@
 import gzip
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -13,7 +12,7 @@ from PIL import Image
 
 from fedlgd.core.rng import Stream
 from fedlgd.data.federation import Federation, federation
-from fedlgd.data.store import Arrays, Pixels, cached, site_of
+from fedlgd.data.store import Arrays, Pixels, both_parts, cached, site_of
 from fedlgd.data.suite import SuiteSettings
 from fedlgd.data.suites import rendering
 from fedlgd.data.suites.rendering import SIDE, Labels, package_file
@@ -50,6 +49,9 @@ class Recipe:
     make: Callable[[Part], Images]
     note: str
 
+    def arrays(self) -> Arrays:
+        return both_parts(self.make("train"), self.make("test"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class BuiltinDigits(SuiteSettings):
@@ -59,14 +61,9 @@ class BuiltinDigits(SuiteSettings):
         """The five sites: read from the data home, or made and stored there on first use (some seconds)."""
         sites = []
         for name, recipe in RECIPES.items():
-            arrays = cached(f"{NAME}-{RECIPE}/{name}", partial(_arrays, recipe))
+            arrays = cached(f"{NAME}-{RECIPE}/{name}", recipe.arrays)
             sites.append(site_of(name, arrays, CLASSES, note=recipe.note))
         return federation(NAME, sites, NOTE)
-
-
-def _arrays(recipe: Recipe) -> Arrays:
-    (train_x, train_y), (test_x, test_y) = recipe.make("train"), recipe.make("test")
-    return {"train_x": train_x, "train_y": train_y, "test_x": test_x, "test_y": test_y}
 
 
 def mnist(part: Part) -> Images:
