@@ -1,1 +1,1 @@
-"""Readers of data sets in the formats their authors publish. No pickle is run, no archive chooses where it goes."""
+"""Published data sets: downloads and readers of the original files. No pickle is read."""

@@ -27,7 +27,7 @@ SHAPE_C = (50_000, 32, 32, 3)  # severities 1 to 5 in blocks of 10 000
 
 
 def _members(archive: tarfile.TarFile, names: tuple[str, ...]) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """Name, size and content of the regular files with one of these names, in whatever folder they are."""
+    """Name, size and content of the regular files with one of these names, in any folder."""
     for member in archive:
         name = PurePosixPath(member.name).name
         if member.isfile() and name in names and (stream := archive.extractfile(member)):

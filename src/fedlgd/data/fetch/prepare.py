@@ -162,7 +162,7 @@ def _checked(source: Source, given: Path) -> Path:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """One process at a time downloads to a folder. Afterwards the lock goes, and the folder if it is empty."""
+    """One process at a time downloads to a folder. The lock, and the folder if empty, are removed at the end."""
     lock = folder / ".lock"
     with saving(folder):
         folder.mkdir(parents=True, exist_ok=True)

@@ -153,11 +153,10 @@ def site_of_npz(name: str, path: Path, root: Path) -> SiteImages:
     parts = PARTS if "test_x.npy" in {member.filename for member in members} else PARTS[:1]
     arrays, rows = read_domain(path, parts), list[ArrayRow]()
     for part in parts:
+        x = np.asarray(arrays[f"{part}_x"])  # a plain view: rows of a memmap are large objects
         for row, label in enumerate(arrays[f"{part}_y"]):
             where = f"{shown(path.name)}, {part}_x[{row}]"
-            rows.append(
-                ArrayRow(where, arrays[f"{part}_x"][row], str(label), "test" if part == "test" else "train")
-            )
+            rows.append(ArrayRow(where, x[row], str(label), "test" if part == "test" else "train"))
     if not rows:
         raise ImageError(path, "has no images")
     return SiteImages(name, rows, (name, _stamp(path)))

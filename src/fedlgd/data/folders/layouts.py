@@ -36,7 +36,7 @@ class Tree:
 
 
 def survey(path: Path) -> Tree:
-    """The sites under `path`, by whichever layout fits; no image is opened yet."""
+    """The sites under `path`, by the layout that fits; no image is opened yet."""
     if not path.exists():
         raise DataError(f"there is no folder or file {shown(path)}; correct the path")
     root, problems = path.resolve(), list[Problem]()
