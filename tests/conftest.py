@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedlgd.data import builtin, render
 from fedlgd.data.federation import Federation
+from fedlgd.data.suites import builtin, rendering
 
 torch.set_num_threads(1)  # nets this small run several times slower on two, and bits depend on the number
 if (
@@ -24,7 +24,7 @@ if (
 @pytest.fixture(scope="session")
 def digits() -> Iterator[Federation]:
     """The built-in federation, kept between sessions and shared by workers until the code that makes it changes."""
-    sources = "".join(inspect.getsource(module) for module in (builtin, render))
+    sources = "".join(inspect.getsource(module) for module in (builtin, rendering))
     key = hashlib.blake2b(sources.encode(), digest_size=6).hexdigest()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDLGD_DATA", str(Path(tempfile.gettempdir(), f"fedlgd-tests-{os.getuid()}-{key}")))

@@ -158,7 +158,7 @@ def test_labels_that_are_no_whole_numbers(kind):
         DataError,
         lambda: fedlgd.from_arrays({"ape": (x, y.astype(kind), test_x, test_y)}, classes=["a", "b", "c"]),
         "site 'ape': labels are",
-        "whole numbers from 0",
+        "integers from 0",
     )
 
 
@@ -286,14 +286,14 @@ def test_a_net_too_deep_for_the_images():
 
 def test_an_unknown_suite():
     refusal(
-        DataError, lambda: load("bultin-digits"), "'bultin-digits'", "did you mean 'builtin-digits'?", "there are:"
+        DataError, lambda: load("bultin-digits"), "'bultin-digits'", "did you mean 'builtin-digits'?", "available:"
     )
     refusal(DataError, lambda: run("zzzz"), "'zzzz'", "builtin-digits")
 
 
 @pytest.mark.parametrize("key", ["limit", "test_limit"])
 def test_a_negative_limit(key):
-    refusal(DataError, lambda: load("builtin-digits", **{key: -1}), f"data.{key} is -1", "0 for all")
+    refusal(SettingError, lambda: load("builtin-digits", **{key: -1}), f"data.{key} is -1", "0 for all")
 
 
 def test_a_limit_larger_than_the_data_keeps_all():

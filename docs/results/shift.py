@@ -23,9 +23,9 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, sgd
 from fedlgd.core.types import Params, Site
-from fedlgd.data.digits import Digits
 from fedlgd.data.federation import Federation, limited, pooled
-from fedlgd.data.prepared import read_arrays, write_arrays
+from fedlgd.data.store import read_arrays, write_arrays
+from fedlgd.data.suites.digits import Digits
 from fedlgd.distill.distribution import Distil, distil
 from fedlgd.distill.shift import Space, features, mmd2, pixels, random_features, width_of
 from fedlgd.distill.start import Start, from_real

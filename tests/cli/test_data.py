@@ -255,3 +255,24 @@ def test_the_data_home_is_an_option(fedlgd, tmp_path):
     assert done.code == 0
     assert os.environ["FEDLGD_DATA"] == str(elsewhere)
     assert "--data-home" in fedlgd("--help").out
+
+
+def test_data_show_takes_a_suite_of_ones_own(fedlgd, tmp_path, monkeypatch):
+    (tmp_path / "own_suite.py").write_text(
+        "from dataclasses import dataclass\n"
+        "import numpy as np, fedlgd\n"
+        "@dataclass(frozen=True)\n"
+        "class Pair:\n"
+        "    side: int = 6\n"
+        "    def open(self):\n"
+        "        x, y = np.zeros((4, self.side, self.side), np.uint8), np.arange(4) % 2\n"
+        "        return fedlgd.from_arrays({'a': (x, y, x, y), 'b': (x, y, x, y)}, name='pair')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    done = fedlgd("data", "show", "own_suite:Pair", "--json", "--set", "data.side=5")
+    assert done.code == 0, done.err
+    shown = json.loads(done.out)
+    assert (shown["name"], shown["shape"]) == ("pair", [3, 5, 5])
+    wrong = fedlgd("data", "show", "own_suite:Nothing")
+    assert wrong.code == 2
+    assert "cannot import the data suite 'own_suite:Nothing'" in wrong.err

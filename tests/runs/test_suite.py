@@ -32,32 +32,47 @@ def test_settings_and_labels_of_what_is_stacked():
     method = job.config.method
     assert (method.refine.steps, method.method.anchors.per_class, method.base.train_on) == (3, 4, "virtual")
     assert job.label == "FedAvg + anchors + refine on virtual data (refine.steps=3, anchors.per_class=4)"
-    assert planned("fedavg+proximal", steps=7)[0].config.method.base.local.steps == 7
+    assert planned("fedavg+proximal", steps=7)[0].config.method.local.steps == 7
 
 
 def test_a_setting_for_one_method_reaches_it_under_whatever_is_stacked():
     assignments = {"fedprox.mu": 0.5, "local.lr": 0.1}
     (stacked,) = plan([parse_entry("fedprox+anchors")], 1, Path("out"), assignments)
     (other,) = plan([parse_entry("fedavg+anchors")], 1, Path("out"), assignments)
-    assert (stacked.config.method.base.mu, stacked.config.method.base.local.lr) == (0.5, 0.1)
-    assert other.config.method.base.local.lr == 0.1
+    assert (stacked.config.method.mu, stacked.config.method.local.lr) == (0.5, 0.1)
+    assert other.config.method.local.lr == 0.1
 
 
-def test_the_section_local_is_everybodys_though_a_method_is_called_so():
-    for spec in ("fedavg", "fedlgd", "local", "scaffold+anchors"):
+def test_a_setting_of_local_training_reaches_every_method():
+    for spec in ("fedavg", "fedlgd", "local-only", "scaffold+anchors"):
         (job,) = plan([parse_entry(spec)], 1, Path("out"), {"local.lr": 0.1})
-        assert getattr(job.config.method, "base", job.config.method).local.lr == 0.1
+        assert job.config.method.local.lr == 0.1
         with pytest.raises(SettingError, match=r"unknown setting 'local.lrr'; did you mean 'local.lr'"):
             plan([parse_entry(spec)], 1, Path("out"), {"local.lrr": 0.1})
-    alone = {"local.train_on": "virtual", "local.local.lr": 0.2}
-    of = {spec: plan([parse_entry(spec)], 1, Path("out"), alone)[0].config.method for spec in ("local", "fedavg")}
-    assert (of["local"].train_on, of["local"].local.lr) == ("virtual", 0.2)
-    assert (of["fedavg"].train_on, of["fedavg"].local.lr) == ("real", 0.01)
+
+
+@pytest.mark.parametrize("path", ["fedprox.mu", "train_on"])
+def test_a_setting_that_reaches_none_of_the_methods_is_an_error(path):
+    with pytest.raises(SettingError, match=rf"setting '{path}' reaches none of the methods compared \(fedlgd\)"):
+        plan([parse_entry("fedlgd")], 1, Path("out"), {path: 0.1})
+
+
+def test_a_setting_that_one_method_lacks_says_how_to_set_it_for_another_alone():
+    entries = [parse_entry("fedavg"), parse_entry("fedlgd")]
+    with pytest.raises(SettingError, match=r"method fedavg: unknown setting 'refine.steps'.*NAME.path=value"):
+        plan(entries, 1, Path("out"), {"refine.steps": 3})
+    plain, refined = plan(entries, 1, Path("out"), {"fedlgd.refine.steps": 3})
+    assert refined.config.method.refine.steps == 3
+    assert plain.config.method == parse_entry_method("fedavg")
+
+
+def parse_entry_method(spec: str):
+    return plan([parse_entry(spec)], 1, Path("out"), {})[0].config.method
 
 
 def test_a_class_of_ones_own_may_have_settings_and_a_stack():
     (job,) = planned("tests.runs.own:Own+proximal:boldness=3:proximal.mu=2")
-    assert (job.config.method.base.boldness, job.config.method.term.mu) == (3.0, 2.0)
+    assert (job.config.method.boldness, job.config.method.term.mu) == (3.0, 2.0)
     assert job.label == "Own + proximal (boldness=3, proximal.mu=2)"
 
 

@@ -19,14 +19,14 @@ from fedlgd.cli.progress import progress
 from fedlgd.cli.shift import measure_shift, shift_tables
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.files import writing
-from fedlgd.data.check import check_data
 from fedlgd.data.federation import Federation
-from fedlgd.data.fetch import Outcome, attempt, chosen
-from fedlgd.data.holding import Problem
-from fedlgd.data.home import data_home
+from fedlgd.data.fetch.prepare import Outcome, attempt, chosen
+from fedlgd.data.folders.check import check_data
+from fedlgd.data.folders.problems import Problem
 from fedlgd.data.registry import SUITES, Suite
 from fedlgd.data.sheet import contact_sheet
 from fedlgd.data.statistics import Statistics, spark, statistics_of
+from fedlgd.data.store import data_home
 from fedlgd.runs.config import parse_assignment, resolve
 
 MAX_ALIKE = 3  # problems of one kind at one site in the table of `check`

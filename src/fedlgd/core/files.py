@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import os
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,7 +42,7 @@ def reading(path: Path) -> Iterator[None]:
 def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> None:
     """Write beside, fsync, rename: a reader sees the old file or the new one. `content` may write it itself."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         with beside.open("wb") as file:
             if isinstance(content, bytes):

@@ -1,1 +1,1 @@
-"""Sites and their images: the built-in federation, a user's own arrays, and later whole suites."""
+"""Federations: sites with their images, by name, from arrays, or from a user's own folders."""

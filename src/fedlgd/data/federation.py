@@ -1,4 +1,4 @@
-"""A federation is its sites, checked once so that nothing downstream has to ask."""
+"""A federation: its sites, checked once when it is created."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -11,27 +11,31 @@ import torch
 from torch import Tensor
 
 from fedlgd.core.errors import DataError
+from fedlgd.core.files import digest
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Scale, Site
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """Sites that share classes and image shape. `note` says where the images come from."""
+    """Sites that share classes and image shape.
+
+    note: where the images come from. test_sites: whose test images score a model, if not those of `sites`.
+    """
 
     name: str
     sites: tuple[Site, ...]
     note: str = ""
-    judges: tuple[Site, ...] = ()
+    test_sites: tuple[Site, ...] = ()
 
     @property
     def tested(self) -> list[Site]:
-        """Whose test images score a model, in the order of their names: the sites, unless they were pooled."""
-        return sorted(self.judges or self.sites, key=lambda s: s.name)
+        """The sites whose test images score a model, sorted by name."""
+        return sorted(self.test_sites or self.sites, key=lambda s: s.name)
 
     @cached_property
     def by_name(self) -> dict[str, Site]:
-        """Sites in the order of their names, which is the order every engine works in."""
+        """Sites sorted by name, the order in which every engine works."""
         return {site.name: site for site in sorted(self.sites, key=lambda s: s.name)}
 
     @property
@@ -45,9 +49,9 @@ class Federation:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of every site's name, images, labels and scaling; their order does not matter, nor pooling."""
+        """A hash of every site's name, images, labels and scaling; independent of their order and of pooling."""
         parts = [f"{site.name}:{site_digest(site)}" for site in self.tested]
-        return hashlib.blake2b("\n".join(parts).encode(), digest_size=16).hexdigest()
+        return digest("\n".join(parts).encode())
 
 
 def site_digest(site: Site) -> str:
@@ -61,7 +65,7 @@ def site_digest(site: Site) -> str:
 
 
 def federation(name: str, sites: Sequence[Site], note: str = "", min_per_class: int = 1) -> Federation:
-    """Sites that passed every check; a `DataError` says what is wrong and what to do."""
+    """A federation of sites that pass every check; a `DataError` says what is wrong and what to do."""
     if not sites:
         raise DataError(f"federation {name!r} has no site; give at least one")
     seen: set[str] = set()
@@ -80,22 +84,22 @@ def _check_site(site: Site, min_per_class: int) -> None:
         if len(data.x) != len(data.y):
             raise DataError(f"{where}: {len(data.x)} images but {len(data.y)} labels; give one label per image")
         if not len(data):
-            raise DataError(f"{where} is empty; drop the site or give it images")
+            raise DataError(f"{where} is empty; remove the site or add images")
         low, high = int(data.y.min()), int(data.y.max())
         if low < 0 or high >= len(site.classes):
             wrong = low if low < 0 else high
             raise DataError(
                 f"{where}: label {wrong} is out of range for {len(site.classes)} classes; "
-                f"labels run from 0 to {len(site.classes) - 1}"
+                f"labels go from 0 to {len(site.classes) - 1}"
             )
         if data.x.is_floating_point() and not bool(torch.isfinite(data.x).all()):
-            raise DataError(f"{where}: pixels hold NaN or infinity; clean the images before federating them")
+            raise DataError(f"{where}: pixels contain NaN or infinity; replace them")
     for k, count in enumerate(site.train.counts(len(site.classes)).tolist()):
         if count < min_per_class:
             amount = "no image" if count == 0 else f"only {count} images"
             raise DataError(
                 f"site {site.name!r} has {amount} of class {k} ({site.classes[k]!r}) to train on, "
-                f"fewer than min_per_class={min_per_class}; drop the class at every site "
+                f"fewer than min_per_class={min_per_class}; remove the class at every site "
                 f"or pass min_per_class={count}"
             )
 
@@ -112,7 +116,7 @@ def _check_agree(first: Site, site: Site) -> None:
         if got != want:
             raise DataError(
                 f"site {site.name!r} has images of shape {got}, but site {first.name!r} has {want} "
-                "(channels, height, width); resize them to one shape"
+                "(channels, height, width); resize them to the same shape"
             )
 
 
@@ -125,8 +129,8 @@ def from_arrays(
 ) -> Federation:
     """A federation from `{site: (train_x, train_y, test_x, test_y)}`.
 
-    Images are arrays (n, height, width) or (n, height, width, 3): bytes 0..255, or floats 0..1. Grey images
-    become RGB. Labels are whole numbers from 0; `classes` names them ("0", "1", ... when left out).
+    Images are arrays (n, height, width) or (n, height, width, 3): uint8 0..255, or floats 0..1. Grey images
+    become RGB. Labels are integers from 0; `classes` names them, by default "0", "1", ...
     """
     for site, part in sites.items():
         if len(part) != 4:
@@ -155,21 +159,21 @@ def _images(array: Any, scale: Scale, site: str) -> Tensor:
     if x.dtype == torch.uint8:
         return x
     if not x.is_floating_point():
-        raise DataError(f"site {site!r}: images are {x.dtype}; give uint8 bytes or floats from 0 to 1")
+        raise DataError(f"site {site!r}: images are {x.dtype}; give uint8 or floats from 0 to 1")
     if x.numel() and (x.min() < 0 or x.max() > 1):
-        raise DataError(f"site {site!r}: float pixels run from {x.min():g} to {x.max():g}; scale them to 0..1")
+        raise DataError(f"site {site!r}: float pixels range from {x.min():g} to {x.max():g}; scale them to 0..1")
     return scale.to_input(x.float() * 255)
 
 
 def _labels(array: Any, site: str) -> Tensor:
     y = np.asarray(array).ravel()
     if y.dtype.kind not in "iu":
-        raise DataError(f"site {site!r}: labels are {y.dtype}; give whole numbers from 0")
+        raise DataError(f"site {site!r}: labels are {y.dtype}; give integers from 0")
     return torch.as_tensor(y.astype(np.int64))
 
 
 def limited(whole: Federation, train: int = 0, test: int = 0, seed: int = 0) -> Federation:
-    """At most `train` training and `test` test images per site, class by class in proportion; 0 keeps all."""
+    """At most `train` training and `test` test images per site, taken from the classes in turn; 0 keeps all."""
     sites = [
         replace(
             site,
@@ -182,7 +186,7 @@ def limited(whole: Federation, train: int = 0, test: int = 0, seed: int = 0) -> 
 
 
 def _subset(data: LabelledSet, size: int, classes: int, rng: Stream) -> LabelledSet:
-    """Deal the classes out in turn, so that a small subset has all of them."""
+    """Take the classes in turn, so that a small subset has all of them."""
     if size <= 0 or size >= len(data):
         return data
     order = torch.randperm(len(data), generator=rng.generator())
@@ -193,7 +197,7 @@ def _subset(data: LabelledSet, size: int, classes: int, rng: Stream) -> Labelled
 
 
 def pooled(whole: Federation) -> Federation:
-    """All training images at one site; the model is still scored at every original site."""
+    """All training images at one site; the model is still scored on the test images of every original site."""
     parts = [site.train for site in whole.by_name.values()]
     if len({(part.scale, part.x.dtype) for part in parts}) > 1:
         parts = [part.take(slice(None)) for part in parts]

@@ -1,5 +1,5 @@
-"""One data set's images among sites: who gets which, by number. Randomness is an address, so a class, or a
-domain, is dealt out the same way whatever else there is."""
+"""Partitions of one data set among sites, as indices of images. Every class has a random stream of its own, so its
+partition does not depend on the other classes."""
 
 from collections.abc import Callable
 
@@ -15,21 +15,21 @@ Numbers = NDArray[np.intp]
 Counts = NDArray[np.int64]
 Shares = NDArray[np.float64]
 
-TRIES = 100  # draws of one class's shares before the least is set aside for everyone
+TRIES = 100  # draws of the shares of a class before `least` images are reserved for every site
 
 
 def iid(labels: Labels, sites: int, rng: Stream, least: int = 0) -> list[Numbers]:
-    """Shuffled, then dealt out class by class: sites differ by at most one image in all and in every class."""
+    """Shuffled, then assigned in turn, class by class: sites differ by at most one image per class and in total."""
     _check_room(labels, sites, least)
     order = _by_class(labels, rng)
     return [np.sort(order[site::sites]) for site in range(sites)]
 
 
 def dirichlet(labels: Labels, sites: int, rng: Stream, alpha: float, least: int = 0) -> list[Numbers]:
-    """Each class by shares of its own, p ~ Dir(alpha, ..., alpha): the smaller alpha, the more sites differ.
+    """Each class by its own shares, p ~ Dir(alpha, ..., alpha): the smaller alpha, the more the sites differ.
 
-    A class is drawn again, up to 100 times, until every site has `least` of it; after that everyone gets
-    `least` and the last shares divide what is left.
+    The shares of a class are redrawn up to 100 times until every site has `least` images of it. After that every
+    site gets `least` images and the last shares divide the rest.
     """
     _check_alpha(alpha)
     _check_room(labels, sites, least)
@@ -37,7 +37,7 @@ def dirichlet(labels: Labels, sites: int, rng: Stream, alpha: float, least: int 
 
 
 def quantity(labels: Labels, sites: int, rng: Stream, alpha: float, least: int = 0) -> list[Numbers]:
-    """All classes by the same shares, p ~ Dir(alpha, ..., alpha): sites differ in size, not in what they hold."""
+    """All classes by the same shares, p ~ Dir(alpha, ..., alpha): sites differ in size, not in class balance."""
     _check_alpha(alpha)
     _check_room(labels, sites, least)
     shares = _generator(rng.at("shares")).dirichlet(np.full(sites, alpha))
@@ -46,24 +46,22 @@ def quantity(labels: Labels, sites: int, rng: Stream, alpha: float, least: int =
 
 def shards(labels: Labels, sites: int, rng: Stream, each: int) -> list[Numbers]:
     """Sorted by class and cut into sites * each equal shards; every site gets `each` of them at random."""
-    check(each >= 1, "shards", each, "use 1 or more a site")
-    _check_sites(sites)
+    check(each >= 1, "shards", each, "use 1 or more per site")
+    check(sites >= 1, "sites", sites, "use 1 or more")
     if len(labels) < sites * each:
-        raise DataError(
-            f"{len(labels)} images make no {sites * each} shards ({each} for each of {sites} sites); use fewer"
-        )
+        raise DataError(f"{len(labels)} images are too few for {sites * each} shards, {each} per site; use fewer")
     cut = np.array_split(_by_class(labels, rng), sites * each)
     deal = _generator(rng.at("shards")).permutation(sites * each).reshape(sites, each)
     return [np.sort(np.concatenate([cut[i] for i in mine])) for mine in deal]
 
 
 def by_domain(domains: NDArray[np.generic]) -> dict[str, Numbers]:
-    """A site per domain, in the order of their names; images stay in theirs."""
+    """One site per domain, sorted by name."""
     return {str(name): np.flatnonzero(domains == name) for name in np.unique(domains)}
 
 
 def allotted(count: int, shares: Shares, least: int) -> Counts:
-    """`least` for everyone, the rest by shares: as close to them as whole numbers can be, and `count` in all."""
+    """`least` for every site and the rest by shares, rounded so that the sum is `count`."""
     rest = count - least * len(shares)
     cuts = np.rint(np.cumsum(shares[:-1]) / shares.sum() * rest).astype(np.int64)
     return np.asarray(least + np.diff(cuts, prepend=0, append=rest), np.int64)
@@ -80,7 +78,7 @@ def _draw(count: int, sites: int, alpha: float, least: int, rng: Stream) -> Coun
 
 
 def _dealt(labels: Labels, sites: int, rng: Stream, count: Callable[[int, int], Counts]) -> list[Numbers]:
-    """Each class shuffled and cut into as many pieces as sites, of `count(class, its images)` each."""
+    """Each class shuffled and cut into one piece per site, of the sizes `count(class, number of its images)`."""
     pieces: list[list[Numbers]] = [[np.empty(0, np.intp)] for _ in range(sites)]
     for k in np.unique(labels):
         members = _shuffled(labels, k, rng)
@@ -95,27 +93,23 @@ def _by_class(labels: Labels, rng: Stream) -> Numbers:
 
 
 def _shuffled(labels: Labels, k: np.integer, rng: Stream) -> Numbers:
-    """The images of a class; their order is the class's own."""
+    """The images of a class in an order that depends on the class alone."""
     return _generator(rng.at("order", int(k))).permutation(np.flatnonzero(labels == k))
 
 
 def _generator(rng: Stream) -> Generator:
-    """PCG64 by name: numpy may change what its default generator is."""
+    """PCG64 by name: numpy may change its default generator."""
     return Generator(PCG64(rng.number()))
 
 
-def _check_sites(sites: int) -> None:
-    check(sites >= 1, "sites", sites, "use 1 or more")
-
-
 def _check_alpha(alpha: float) -> None:
-    check(1e-3 <= alpha <= 1e6, "alpha", alpha, "use 0.001 (one site has nearly all) to 1e6 (all have the same)")
+    check(1e-3 <= alpha <= 1e6, "alpha", alpha, "use 0.001 (one site has nearly all images) to 1e6 (equal shares)")
 
 
 def _check_room(labels: Labels, sites: int, least: int) -> None:
-    """Refuse a least that the smallest class has not enough images for."""
-    _check_sites(sites)
-    check(least >= 0, "min_per_class", least, "use 0 (none) or more")
+    """Refuse a minimum that the smallest class cannot meet."""
+    check(sites >= 1, "sites", sites, "use 1 or more")
+    check(least >= 0, "min_per_class", least, "use 0 (no minimum) or more")
     classes, counts = np.unique(labels, return_counts=True)
     if least and len(counts) and counts.min() < sites * least:
         k, most = classes[counts.argmin()], int(counts.min())

@@ -1,45 +1,20 @@
 """Federations by name, each with settings of its own."""
 
-import difflib
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from fedlgd.core.errors import DataError, SettingError
-from fedlgd.data.builtin import BuiltinDigits
-from fedlgd.data.cifar10c import Cifar10C
-from fedlgd.data.digits import FILES, Digits
-from fedlgd.data.divided import Split
+from fedlgd.core.settings import Settings, setting
+from fedlgd.core.suggest import did_you_mean
 from fedlgd.data.federation import Federation, limited
-from fedlgd.data.folders import Folders
-from fedlgd.data.home import data_home
-from fedlgd.data.retina import PAIRED, Retina, RetinaPair
-
-
-class Opening(Protocol):
-    """The settings of a suite: a frozen dataclass that can be opened."""
-
-    def open(self) -> Federation: ...
-
-
-@dataclass(frozen=True)
-class Suite:
-    """A named federation and the settings it is opened with.
-
-    files: what it needs in the data home, and fetch: the data sets to ask `fedlgd data fetch` for.
-    """
-
-    about: str
-    settings: type[Opening]
-    files: tuple[str, ...] = ()
-    fetch: str = ""
-
-    @property
-    def missing(self) -> list[str]:
-        """Files it needs that the data home does not have."""
-        return [file for file in self.files if not (data_home() / file).exists()]
-
+from fedlgd.data.folders.suite import Folders
+from fedlgd.data.suite import COMMON, Opens, Suite, own_suite
+from fedlgd.data.suites.builtin import BuiltinDigits
+from fedlgd.data.suites.cifar10c.suite import Cifar10C
+from fedlgd.data.suites.digits import REQUIRED, Digits
+from fedlgd.data.suites.retina import PAIRED, Retina, RetinaPair
+from fedlgd.data.suites.split import Split
 
 SUITES: dict[str, Suite] = {
     "builtin-digits": Suite(
@@ -47,28 +22,25 @@ SUITES: dict[str, Suite] = {
         BuiltinDigits,
     ),
     "digits": Suite(
-        "the paper's five digit sites: MNIST, SVHN, USPS, SynthDigits (or a stand-in that says so), MNIST-M",
+        "the paper's five digit sites: MNIST, SVHN, USPS, SynthDigits (or a stand-in, marked as such), MNIST-M",
         Digits,
-        tuple(f"{name}.npz" for name in FILES),
+        tuple(f"{name}.npz" for name in REQUIRED),
         "digits",
     ),
     "cifar10c": Suite(
-        "57 sites: the 19 corruptions of CIFAR-10-C, three sites each with label shift; made here or official",
+        "57 sites: the 19 corruptions of CIFAR-10-C, three sites each with label shift; generated here or official",
         Cifar10C,
         ("cifar10_test.npz",),
         "cifar10",
     ),
     "split": Suite(
-        "one prepared domain divided among sites: evenly, by Dir(alpha), by size or in shards",
+        "one prepared domain partitioned among sites: evenly, by Dir(alpha), by size or in shards",
         Split,
         ("mnist.npz",),
         "mnist",
     ),
-}
-
-SUITES |= {
     "retina": Suite(
-        "glaucoma against normal, 96x96, at the paper's four eye clinics or any others that are in the data home",
+        "glaucoma against normal, 96x96, at the paper's four eye clinics or any others in the data home",
         Retina,
         ("retina",),
         "retina",
@@ -78,57 +50,58 @@ SUITES |= {
         RetinaPair,
         tuple(f"{file}.npz" for file, _ in PAIRED.values()),
     ),
-    "folders": Suite("your own images, a folder for each site: fedlgd run --data DIR", Folders),
+    "folders": Suite("your own images, one folder per site: fedlgd run --data DIR", Folders),
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataChoice:
-    """Which federation. limit, test_limit: at most so many training and test images per site; 0: all.
+@dataclass(frozen=True, kw_only=True)
+class DataChoice(Settings):
+    """Which federation, and how many of its images. Other settings belong to the suite, see `fedlgd data list`."""
 
-    Further settings belong to the suite, see `fedlgd data list`.
-    """
-
-    name: str = "builtin-digits"
-    limit: int = 0
-    test_limit: int = 0
-    suite: Opening = field(default_factory=BuiltinDigits)
+    section: ClassVar[str] = "data"
+    name: str = setting("builtin-digits", "Name of the suite, or package.module:Class for a suite of your own.")
+    limit: int = setting(0, "At most this many training images per site; 0 for all.", least=0, most=10**9)
+    test_limit: int = setting(0, "At most this many test images per site; 0 for all.", least=0, most=10**9)
+    suite: Opens = field(default_factory=BuiltinDigits)
 
     def open(self) -> Federation:
         """The federation of these settings."""
-        for key, value in (("limit", self.limit), ("test_limit", self.test_limit)):
-            if value < 0:
-                raise DataError(f"data.{key} is {value}; use 0 for all images or a positive number")
         whole = self.suite.open()
+        if not isinstance(whole, Federation):
+            raise DataError(
+                f"open() of data suite {self.name!r} returned {type(whole).__name__}; return a Federation, "
+                "for example from fedlgd.from_arrays"
+            )
         return limited(whole, self.limit, self.test_limit) if self.limit or self.test_limit else whole
 
 
 def find(name: str) -> Suite:
+    """The suite of this name, or the suite of a user's own behind `package.module:Class`."""
+    if ":" in name:
+        return own_suite(name)
     if name not in SUITES:
-        near = difflib.get_close_matches(name, SUITES, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise DataError(f"no data suite is called {name!r}; {hint}there are: {', '.join(SUITES)}")
+        hint = did_you_mean(name, SUITES)
+        raise DataError(
+            f"no data suite is called {name!r}{hint or ';'} available: {', '.join(SUITES)}, "
+            "or package.module:Class for a suite of your own"
+        )
     return SUITES[name]
 
 
 def load(name: str, limit: int = 0, test_limit: int = 0, **settings: Any) -> Federation:
     """The named federation; `limit` and `test_limit` cap the images per site (0: all)."""
     cls: Any = find(name).settings
-    _refuse_unknown(name, cls, settings)
+    known = [f.name for f in fields(cls)]
+    for key in settings:
+        if key not in known:
+            hint, available = did_you_mean(key, known) or ";", ", ".join([*COMMON[1:], *known])
+            raise SettingError(f"data suite {name!r} has no setting {key!r}{hint} available: {available}")
     return DataChoice(name=name, limit=limit, test_limit=test_limit, suite=cls(**settings)).open()
 
 
 def from_folders(path: str | Path, limit: int = 0, test_limit: int = 0, **settings: Any) -> Federation:
-    """Your own images as a federation: a folder with one folder a site, a .csv table, or prepared .npz files.
+    """Your own images as a federation: a folder with one folder per site, a .csv table, or prepared .npz files.
 
-    Settings are those of the suite `folders`, such as size=64. `fedlgd data check` says what is wrong.
+    Settings are those of the suite `folders`, such as size=64. `fedlgd data check` lists what is wrong.
     """
     return load("folders", limit, test_limit, path=str(path), **settings)
-
-
-def _refuse_unknown(name: str, cls: Any, settings: Mapping[str, Any]) -> None:
-    known = [f.name for f in fields(cls)]
-    for key in settings:
-        if key not in known:
-            there = ", ".join(["limit", "test_limit", *known])
-            raise SettingError(f"data suite {name!r} has no setting {key!r}; there are: {there}")

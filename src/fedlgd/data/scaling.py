@@ -1,4 +1,4 @@
-"""Normalisation of images by statistics of the training images alone."""
+"""Normalisation constants of the sites, computed from training images only."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -6,19 +6,19 @@ from typing import Literal
 import numpy as np
 
 from fedlgd.core.types import Scale
-from fedlgd.data.prepared import Pixels
+from fedlgd.data.store import Pixels
 
 Scaling = Literal["half", "own", "shared"]
 
 CHUNK = 256  # images summed at once
-FLAT = 1 / 255  # a channel that never changes is divided by one grey level
+FLAT = 1 / 255  # least std: one grey level, for a channel that is constant
 
 
 def scales(trains: Sequence[Pixels], scaling: Scaling) -> list[Scale]:
     """How each site's images become network input; `trains` are planes (n, 1 or 3, h, w).
 
-    half: (x - 0.5) / 0.5 everywhere. own: each site by its own mean and std. shared: all by those of all pixels,
-    for which real sites would have to disclose sums over their pixels.
+    half: (x - 0.5) / 0.5 everywhere. own: each site by its own mean and std. shared: all sites by the mean and std
+    of all pixels; real sites would have to disclose sums over their pixels for this.
     """
     if scaling == "half":
         return [Scale() for _ in trains]

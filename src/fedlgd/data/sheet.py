@@ -1,4 +1,4 @@
-"""Images side by side, to look at."""
+"""Contact sheets: images side by side."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-if TYPE_CHECKING:  # types alone: whoever only tiles images does not load torch
-    from torch import Tensor
-
-    from fedlgd.core.types import LabelledSet, Site
+if TYPE_CHECKING:  # for types only: tiling images does not load torch
+    from fedlgd.core.types import Site
     from fedlgd.data.federation import Federation
 
 Pixels = NDArray[np.uint8]
@@ -20,14 +18,14 @@ PAPER = 255
 MARGIN = 8
 CAPTION = 18
 FONT = 12
-MANY = 10  # sites; more stand side by side
+MANY = 10  # sites; more than these are placed side by side
 ACROSS = 3
-COLUMNS = 20  # classes of a site, at most
-LEGIBLE = 56  # smaller images are enlarged by a whole factor to at most this
+COLUMNS = 20  # most classes shown per site
+LEGIBLE = 56  # pixels; smaller images are enlarged by an integer factor to at most this
 
 
 def tile(pixels: Pixels, columns: int, gap: int = 2) -> Pixels:
-    """(n, c, h, w) in rows of `columns`, one image beside the other, as one RGB image (H, W, 3). c is 1 or 3."""
+    """(n, c, h, w) in rows of `columns`, side by side, as one RGB image (H, W, 3). c is 1 or 3."""
     n, _, h, w = pixels.shape
     rows = -(-n // columns)
     cells = np.full((rows * columns, h + gap, w + gap, 3), PAPER, np.uint8)
@@ -37,9 +35,9 @@ def tile(pixels: Pixels, columns: int, gap: int = 2) -> Pixels:
 
 
 def contact_sheet(federation: "Federation", per_class: int = 0) -> Image.Image:
-    """The first training images of every class at every site: a block per site, a column per class.
+    """The first training images of every class at every site: one block per site, one column per class.
 
-    Of more than MANY sites each shows one image per class (unless told otherwise), ACROSS blocks side by side.
+    With more than MANY sites, each shows one image per class by default, with ACROSS blocks side by side.
     """
     many = len(federation.sites) > MANY
     blocks = [_block(site, per_class or (1 if many else 4)) for site in federation.sites]
@@ -62,7 +60,7 @@ def contact_sheet(federation: "Federation", per_class: int = 0) -> Image.Image:
 
 
 def _shortened(text: str, width: int, length: Callable[[str], float]) -> str:
-    """As much of the beginning as fits."""
+    """The beginning of the text, as much as fits."""
     if length(text) <= width:
         return text
     return next(cut for n in range(len(text), -1, -1) if length(cut := text[:n].rstrip() + "...") <= width or not n)
@@ -72,14 +70,9 @@ def _block(site: "Site", per_class: int) -> Image.Image:
     classes = min(len(site.classes), COLUMNS)
     cells = np.full((per_class, classes, *site.train.x.shape[1:]), PAPER, np.uint8)
     for k in range(classes):
-        images = _pixels(site.train, site.train.of_class(k)[:per_class])
-        cells[: len(images), k] = images
+        x = site.train.x[site.train.of_class(k)[:per_class]]
+        pixels = site.train.scale.to_pixels(x) if x.is_floating_point() else x
+        cells[: len(pixels), k] = pixels.numpy()
     grid = Image.fromarray(tile(cells.reshape(-1, *cells.shape[2:]), classes))
     zoom = max(1, LEGIBLE // cells.shape[-1])
     return grid.resize((zoom * grid.width, zoom * grid.height), Image.Resampling.NEAREST)
-
-
-def _pixels(data: "LabelledSet", chosen: "Tensor") -> Pixels:
-    """Bytes as they are; network input turned back into bytes."""
-    x = data.x[chosen]
-    return (data.scale.to_pixels(x) if x.is_floating_point() else x).numpy()

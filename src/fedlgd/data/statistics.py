@@ -1,4 +1,4 @@
-"""A site's images in numbers: how many of which class, and how bright in red, green and blue."""
+"""Statistics of a site's images: counts per class, and mean, std and histogram of red, green and blue."""
 
 import math
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from torch import Tensor
 from fedlgd.core.types import LabelledSet, Site
 
 LEVELS = 256
-BINS = 16  # of a histogram as shown; each is 16 grey levels wide
-ENOUGH = 20_000  # images; of a larger set every second, third, ... is looked at
+BINS = 16  # of a histogram; each is 16 grey levels wide
+ENOUGH = 20_000  # images; of a larger set only every second, third, ... is measured
 CHUNK = 512
 SPARKS = " ▁▂▃▄▅▆▇█"
 
@@ -19,9 +19,9 @@ Colours = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """One site. Colours are of its training images, pixels from 0 to 1; histograms are shares of BINS bins.
+    """Statistics of one site. mean, std and histogram (shares of BINS bins) are of its training pixels, 0 to 1.
 
-    measured: the training images the colours are of, all or evenly spaced ones.
+    measured: number of training images measured, all or evenly spaced ones.
     """
 
     site: str
@@ -56,9 +56,9 @@ def statistics_of(site: Site) -> Statistics:
 
 
 def grey_levels(data: LabelledSet, step: int = 1) -> Tensor:
-    """(channels, 256): how often each level occurs in every step-th image; network input is turned into bytes."""
+    """(channels, 256): how often each level occurs in every step-th image; network input is converted to uint8."""
     x = data.x[::step]
-    if x.shape[1] > 1 and x.stride(1) == 0:  # grey shown as three equal channels
+    if x.shape[1] > 1 and x.stride(1) == 0:  # grey, expanded to three equal channels
         return grey_levels(LabelledSet(x[:, :1], data.y, data.scale)).expand(x.shape[1], -1)
     counts = torch.zeros(x.shape[1], LEVELS, dtype=torch.float64)
     for part in x.split(CHUNK):
@@ -68,7 +68,7 @@ def grey_levels(data: LabelledSet, step: int = 1) -> Tensor:
 
 
 def _moments(levels: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and std of each channel; a level is a pixel of level / 255."""
+    """Mean and std of each channel; level k is the pixel value k / 255."""
     share, value = levels / levels.sum(1, keepdim=True), torch.arange(LEVELS) / (LEVELS - 1)
     mean = (share * value).sum(1)
     return mean, (share * (value - mean[:, None]).square()).sum(1).sqrt()
@@ -79,6 +79,6 @@ def _rounded(values: Tensor) -> Colours:
 
 
 def spark(shares: Colours) -> str:
-    """A histogram in one line of text; the fullest bin is a full block, an empty one is blank."""
+    """A histogram in one line of text; the largest bin is a full block, an empty one is blank."""
     top = max(shares) or 1.0
     return "".join(SPARKS[math.ceil(share / top * (len(SPARKS) - 1))] for share in shares)

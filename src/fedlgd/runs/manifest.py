@@ -99,7 +99,7 @@ def _versions() -> dict[str, str]:
 def _manifest(config: Config, federation: Federation, net: Net, command: str, title: str) -> dict[str, Any]:
     sites = [
         {"name": s.name, "folder": safe_name(s.name), "train": len(s.train), "test": len(s.test), "note": s.note}
-        for s in federation.judges or federation.sites
+        for s in federation.test_sites or federation.sites
     ]
     return {
         "format": FORMAT,

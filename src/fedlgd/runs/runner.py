@@ -182,7 +182,7 @@ def _pooled(config: Config, federation: Federation, net: Net, place: Place) -> F
             for site in federation.sites
         ]
         sites = tuple(replace(s, train=made.data) for s, made in zip(federation.sites, sets, strict=True))
-        return replace(pooled(replace(federation, sites=sites)), judges=federation.sites)
+        return replace(pooled(replace(federation, sites=sites)), test_sites=federation.sites)
     return pooled(federation)
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from fedlgd.core.errors import SettingError
 from fedlgd.core.records import RoundRecord
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop

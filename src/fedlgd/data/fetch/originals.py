@@ -1,0 +1,88 @@
+"""Shared by the readers of original files: errors for damaged files, folders written completely or not at all."""
+
+import contextlib
+import os
+import shutil
+import struct
+import tarfile
+import uuid
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlgd.core.errors import DataError, FedlgdError
+from fedlgd.data.store import Pixels, saving
+
+Images = tuple[Pixels, Pixels]
+
+CHUNK = 1 << 20
+DAMAGE = (
+    *(OSError, EOFError, ValueError, TypeError, IndexError, KeyError, OverflowError, NotImplementedError),
+    *(struct.error, zlib.error, tarfile.TarError, zipfile.BadZipFile),
+)
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Any exception that a damaged file causes becomes a `DataError` that names the file."""
+    try:
+        yield
+    except FedlgdError:
+        raise
+    except FileNotFoundError as error:
+        raise missing(path.parent, path.name) from error
+    except DAMAGE as error:
+        raise DataError(f"{path} is damaged or not the expected file ({error}); download it again") from error
+
+
+def missing(folder: Path, what: str) -> DataError:
+    return DataError(f"{folder} has no {what}")
+
+
+def paired(where: object, x: NDArray[Any], y: NDArray[Any]) -> Images:
+    """Images and one label from 0 to 9 per image."""
+    if len(x) != len(y):
+        raise DataError(f"{where} has {len(x)} images but {len(y)} labels; download it again")
+    return x, labels_of(where, y)
+
+
+def labels_of(where: object, y: NDArray[Any]) -> Pixels:
+    if len(y) and not (y.min() >= 0 and y.max() <= 9 and np.array_equal(y, np.floor(y))):
+        raise DataError(f"{where} has labels from {y.min()} to {y.max()}; expected integers from 0 to 9")
+    return y.astype(np.uint8)
+
+
+@contextlib.contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A temporary folder to fill, renamed to `folder` at the end; after an error the old folder is unchanged."""
+    beside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+    with saving(folder):
+        beside.mkdir(parents=True)
+    try:
+        yield beside
+        if folder.exists():
+            old = beside.with_name(f"{beside.name}.old")
+            folder.rename(old)
+            beside.rename(folder)
+            shutil.rmtree(old)
+        else:
+            beside.rename(folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def copy_member(stream: IO[bytes], target: Path, size: int) -> None:
+    """Copy exactly `size` bytes of an archive to a new file and fsync it."""
+    left = size
+    with saving(target), target.open("xb") as file:
+        while left and (chunk := stream.read(min(left, CHUNK))):
+            left -= file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+    if left:
+        raise DataError(f"{target.name} ends {left} bytes early in its archive; download it again")

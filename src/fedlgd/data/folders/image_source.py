@@ -1,0 +1,282 @@
+"""One image of a user: a file or a row of an .npz, read as an upright 8-bit picture.
+
+Files are untrusted: only regular files inside the folder, known formats, bounded sizes, and the first frame.
+"""
+
+import os
+import stat
+import warnings
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import ExifTags, Image, UnidentifiedImageError
+
+from fedlgd.core.errors import DataError
+from fedlgd.data.folders.problems import ImageError, shown
+from fedlgd.data.store import PARTS, Pixels, read_domain
+
+Part = Literal["train", "test", ""]
+
+FORMATS = ("PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP", "PPM")
+SUFFIXES = {
+    ".png": "PNG",
+    ".bmp": "BMP",
+    ".gif": "GIF",
+    ".webp": "WEBP",
+    **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif"), "JPEG"),
+    **dict.fromkeys((".tif", ".tiff"), "TIFF"),
+    **dict.fromkeys((".ppm", ".pgm", ".pbm", ".pnm"), "PPM"),
+}
+MOST_PIXELS = 50_000_000
+LONGEST_SIDE = 20_000
+MOST_BYTES = 512 * 2**20
+MOST_UNPACKED = 16 * MOST_BYTES
+DARK = 32  # of 255: a 16-bit image without a brighter pixel does not use its range
+GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+class Remark(NamedTuple):
+    """Something unusual about an image that could still be read, and what to do about it."""
+
+    problem: str
+    way_out: str
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Size and kind of an image, upright, known before it is decoded."""
+
+    width: int
+    height: int
+    grey: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Picture:
+    """A decoded image, upright, in mode L or RGB, and remarks about it."""
+
+    image: Image.Image
+    remarks: tuple[Remark, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFile:
+    """An image file inside `root`, a resolved path, with its class. The part is "" if the owner did not split."""
+
+    path: Path
+    root: Path
+    label: str = ""
+    part: Part = ""
+
+    @property
+    def where(self) -> str:
+        """The name for messages."""
+        return shown(self.path.relative_to(self.root) if self.path.is_relative_to(self.root) else self.path)
+
+    def header(self) -> Header:
+        """Size and kind, from the first bytes."""
+        with _opened(self.path, self.root) as image:
+            width, height = image.size
+            if _orientation(image) >= 5:
+                width, height = height, width
+            return Header(width, height, image.mode in GREY_MODES)
+
+    def read(self) -> Picture:
+        """The first frame."""
+        with _opened(self.path, self.root) as image:
+            remarks = list(_remarks(self.path, image))
+            turn = TURNS.get(_orientation(image))
+            image.load()
+            plain, more = _eight_bit(image, self.path)
+            return Picture(plain.transpose(turn) if turn is not None else plain, (*remarks, *more))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrayRow:
+    """One row of a prepared .npz, (h, w) or (h, w, 3), with its class."""
+
+    where: str
+    pixels: Pixels
+    label: str
+    part: Part
+
+    def header(self) -> Header:
+        return Header(self.pixels.shape[1], self.pixels.shape[0], self.pixels.ndim == 2)
+
+    def read(self) -> Picture:
+        return Picture(Image.fromarray(np.ascontiguousarray(self.pixels)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SiteImages:
+    """The images of one site, not yet read. `stamp` changes whenever the files change."""
+
+    name: str
+    images: Sequence[ImageFile | ArrayRow]
+    stamp: tuple[object, ...]
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the owner chose the test images."""
+        return any(image.part == "test" for image in self.images)
+
+
+def site_of_files(name: str, images: Sequence[ImageFile]) -> SiteImages:
+    return SiteImages(name, images, tuple((i.where, i.label, i.part, _stamp(i.path)) for i in images))
+
+
+def site_of_npz(name: str, path: Path, root: Path) -> SiteImages:
+    """The rows of a prepared .npz inside `root`, training rows first; the test part is optional."""
+    try:
+        with regular_file(path, root), zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+    except zipfile.BadZipFile as error:
+        raise ImageError(path, f"is not a readable .npz ({error})") from error
+    unpacked = sum(m.file_size for m in members if m.compress_type != zipfile.ZIP_STORED)
+    if unpacked > MOST_UNPACKED:  # compressed arrays are unpacked in memory
+        raise ImageError(path, f"unpacks to {unpacked:,} bytes", "save it uncompressed with np.savez")
+    parts = PARTS if "test_x.npy" in {member.filename for member in members} else PARTS[:1]
+    arrays, rows = read_domain(path, parts), list[ArrayRow]()
+    for part in parts:
+        x = np.asarray(arrays[f"{part}_x"])  # a plain view: rows of a memmap are large objects
+        for row, label in enumerate(arrays[f"{part}_y"]):
+            where = f"{shown(path.name)}, {part}_x[{row}]"
+            rows.append(ArrayRow(where, x[row], str(label), "test" if part == "test" else "train"))
+    if not rows:
+        raise ImageError(path, "has no images")
+    return SiteImages(name, rows, (name, _stamp(path)))
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Size and times; zeros for a missing file, for which reading raises an error."""
+    try:
+        info = path.stat()
+    except (OSError, ValueError):
+        return (0, 0, 0)
+    return (info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+
+
+@contextmanager
+def _opened(path: Path, root: Path) -> Iterator[Image.Image]:
+    """The image in a file, not yet decoded; any exception of Pillow becomes an error that names the file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            with regular_file(path, root) as file, Image.open(file, formats=FORMATS) as image:
+                _refuse_huge(path, image)
+                yield image
+        except DataError:
+            raise
+        except UnidentifiedImageError:
+            raise ImageError(path, f"is not an image of a known format ({', '.join(FORMATS)})") from None
+        except Image.DecompressionBombError:
+            raise _too_large(path, f"has more than {MOST_PIXELS:,} pixels") from None
+        except Exception as error:  # decoders of broken files raise anything from struct.error to IndexError
+            raise ImageError(path, f"is damaged or truncated ({error or type(error).__name__})") from error
+
+
+@contextmanager
+def regular_file(path: Path, root: Path) -> Iterator[IO[bytes]]:
+    """A regular file inside `root`, opened: no link out of the folder, no device, no pipe."""
+    try:
+        real = path.resolve(strict=True)
+        if not real.is_relative_to(root):
+            raise ImageError(path, f"is outside of {shown(root)}", "copy the file into the folder")
+        _refuse_special(path, real.stat())
+        handle = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a loop of links; ValueError: a null byte
+        if isinstance(error, DataError):
+            raise
+        reason = getattr(error, "strerror", None) or error
+        raise ImageError(path, f"cannot be opened ({reason})", "correct its name or its permissions") from error
+    with os.fdopen(handle, "rb") as file:
+        _refuse_special(path, os.fstat(handle))
+        yield file
+
+
+def _refuse_special(path: Path, info: os.stat_result) -> None:
+    if not stat.S_ISREG(info.st_mode):
+        raise ImageError(path, "is not a regular file", "remove it")
+    if not info.st_size:
+        raise ImageError(path, "is empty")
+    if info.st_size > MOST_BYTES and path.suffix.lower() in SUFFIXES:
+        raise _too_large(path, f"has {info.st_size:,} bytes, more than {MOST_BYTES:,}")
+
+
+def _refuse_huge(path: Path, image: Image.Image) -> None:
+    width, height = image.size
+    if width * height > MOST_PIXELS or max(width, height) > LONGEST_SIDE:
+        raise _too_large(
+            path, f"has {width} x {height} pixels, more than {MOST_PIXELS:,} or {LONGEST_SIDE:,} per side"
+        )
+
+
+def _too_large(path: Path, problem: str) -> ImageError:
+    return ImageError(path, problem, "reduce its size or remove it")
+
+
+def _orientation(image: Image.Image) -> int:
+    """The EXIF orientation, 1 when upright. Pillow rotates TIFF itself; in PNG, EXIF must precede the pixels."""
+    if image.format == "TIFF" or (image.format == "PNG" and "exif" not in image.info):
+        return 1
+    turn = image.getexif().get(ExifTags.Base.Orientation, 1)
+    return turn if isinstance(turn, int) and turn in TURNS else 1
+
+
+def _remarks(path: Path, image: Image.Image) -> Iterator[Remark]:
+    found = "JPEG" if image.format == "MPO" else str(image.format)
+    if SUFFIXES.get(path.suffix.lower(), found) != found:
+        yield Remark(f"is a {found} file but is named {path.suffix}", "rename it")
+    if getattr(image, "is_animated", False):
+        yield Remark("has several frames or pages; the first is used", "save one image per file")
+
+
+def _eight_bit(image: Image.Image, path: Path) -> tuple[Image.Image, list[Remark]]:
+    """Grey or RGB with 8 bits; transparent pixels are put on black."""
+    kind: Literal["L", "RGB"] = "L" if image.mode in GREY_MODES else "RGB"
+    if image.mode == "F":
+        raise ImageError(path, "has floating-point pixels", "save it with 8 bits per channel")
+    if image.mode.startswith("I"):
+        return _upper_bits(np.asarray(image), path)
+    if image.has_transparency_data:
+        return _on_black(image.convert("RGBA"), kind)
+    colours = [Remark(f"is in {image.mode}; converted to RGB", "save it as RGB")] if image.mode == "CMYK" else []
+    return image.convert(kind), colours
+
+
+def _upper_bits(values: NDArray[Any], path: Path) -> tuple[Image.Image, list[Remark]]:
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high > 65_535:
+        raise ImageError(path, f"has values from {low} to {high}", "save it with 8 bits per channel")
+    remarks = [Remark("has 16 bits per pixel; the upper 8 are used", "save it with 8 bits to choose the range")]
+    if high < DARK * 256:
+        remarks = [
+            Remark(
+                f"has 16 bits per pixel but no value above {high}: its upper 8 bits are nearly black",
+                "rescale the values to the full range and save it with 8 bits",
+            )
+        ]
+    return Image.fromarray((values.astype(np.int64) >> 8).astype(np.uint8)), remarks
+
+
+def _on_black(image: Image.Image, kind: Literal["L", "RGB"]) -> tuple[Image.Image, list[Remark]]:
+    if np.asarray(image.getchannel("A")).min() == 255:
+        return image.convert("RGB").convert(kind), []
+    canvas = Image.new("RGBA", image.size, (0, 0, 0, 255))
+    canvas.alpha_composite(image)
+    return canvas.convert("RGB").convert(kind), [Remark("is partly transparent; it is put on black", "flatten it")]

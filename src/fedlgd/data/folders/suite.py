@@ -1,0 +1,104 @@
+"""The suite `folders`: a user's own images.
+
+An image is found by `layouts`, read by `image_source`, resized and assigned to a part by `decoding`, and becomes a
+tensor in `store`.
+"""
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedlgd.core.errors import DataError
+from fedlgd.core.settings import setting
+from fedlgd.data.federation import Federation, federation
+from fedlgd.data.folders.decoding import Colour, Fit, Recipe, decoded
+from fedlgd.data.folders.image_source import SiteImages
+from fedlgd.data.folders.layouts import Tree, survey
+from fedlgd.data.folders.problems import refuse_errors, shown
+from fedlgd.data.scaling import Scaling, scales
+from fedlgd.data.store import Arrays, site_of
+from fedlgd.data.suite import SuiteSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folders(SuiteSettings):
+    """Your own images, one folder per site; see docs/own-data.md for the layouts."""
+
+    path: str = setting("", "The folder, .csv or .npz file.")
+    size: int = setting(0, "Side in pixels to resize to; 0 if all images have one size.", least=0, most=1024)
+    fit: Fit = setting("stretch", 'Resizing: "stretch" the whole image, "crop" its centre, or "pad" it with black.')
+    colour: Colour = setting("auto", '"auto": grey images become three equal channels; "grey": all become grey.')
+    test_share: float = setting(
+        0.2, "Share of each class that is held out for testing if a site has no test part.", above=0, below=1
+    )
+    split_seed: int = setting(0, "Seed of the hold-out.", least=0, most=2**63 - 1)
+    scaling: Scaling = setting(
+        "half", '"half", or by mean and std of the training pixels of each site ("own") or of all ("shared").'
+    )
+    min_per_class: int = setting(
+        1,
+        "Least number of training images of each class at each site; 0 allows missing classes.",
+        least=0,
+        most=10**6,
+    )
+
+    def open(self) -> Federation:
+        """The sites, decoded on first use and cached in the data home; afterwards they are mapped from there."""
+        if not self.path:
+            raise DataError("data.path is empty; name a folder: fedlgd run --data DIR")
+        path = Path(self.path).expanduser().absolute()
+        return self.open_as(shown(path.name if path.is_dir() else path.stem))
+
+    def open_as(self, name: str, note: str = "") -> Federation:
+        """The federation under another name. Everything that names alone can tell is checked before decoding."""
+        tree = survey(Path(self.path).expanduser().absolute())
+        _refuse(tree, self.min_per_class)
+        recipe = Recipe(self.size, self.fit, self.colour, self.test_share, self.split_seed)
+        arrays = decoded(tree.sites, tree.classes, recipe)
+        scaled = scales([each["train_x"] for each in arrays], self.scaling)
+        sites = [
+            site_of(images.name, each, tree.classes, scale, self._note(images, leak))
+            for images, each, scale, leak in zip(tree.sites, arrays, scaled, leaks(arrays), strict=True)
+        ]
+        return federation(name, sites, note or f"the user's own images, layout {tree.layout}", self.min_per_class)
+
+    def _note(self, site: SiteImages, leak: int) -> str:
+        """How a site's images were processed, and what a reader of its results must know."""
+        notes = []
+        if self.size:
+            notes.append(f"resized to {self.size}x{self.size} (bilinear, {self.fit})")
+        if not site.is_split:
+            notes.append(f"{self.test_share:.0%} of each class held out here (seed {self.split_seed})")
+        if self.scaling != "half":
+            notes.append(f"scaled by the training pixels of {'the site' if self.scaling == 'own' else 'all sites'}")
+        if leak:
+            notes.append(f"{leak} test images are also training images of a site")
+        return "; ".join(notes)
+
+
+def _refuse(tree: Tree, least: int) -> None:
+    """Refuse what no later stage could use; `federation` checks again after the hold-out."""
+    refuse_errors(tree.problems)
+    path, classes = shown(tree.path), tree.classes
+    if len(classes) < 2:
+        raise DataError(f"{path} has only one class, {', '.join(classes)}; classification needs at least two")
+    for site in tree.sites:
+        counts = Counter(image.label for image in site.images if image.part != "test")
+        for label in classes:
+            if counts[label] < least:
+                raise DataError(
+                    f"site {site.name!r} has {counts[label] or 'no'} training image(s) of class {label!r}, "
+                    f"fewer than min_per_class={least}; add images, remove the class at every site, "
+                    f"or pass --set data.min_per_class={counts[label]}"
+                )
+    if tree.problems:
+        skipped = f"{len(tree.problems)} files or folders are skipped"
+        warnings.warn(f"{path}: {skipped}; fedlgd data check {path} lists them", stacklevel=4)
+
+
+def leaks(arrays: Sequence[Arrays]) -> list[int]:
+    """For each site, how many of its test images are also training images, of any site, pixel for pixel."""
+    trained = {row.tobytes() for each in arrays for row in each["train_print"]}
+    return [sum(row.tobytes() in trained for row in each["test_print"]) for each in arrays]

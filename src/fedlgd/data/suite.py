@@ -1,0 +1,67 @@
+"""What a suite is: settings that open a federation. A suite of your own is named `package.module:Class`."""
+
+import inspect
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from typing import ClassVar, Literal, Protocol, cast, get_args, get_origin, get_type_hints
+
+from fedlgd.core.errors import DataError, check
+from fedlgd.core.settings import Settings
+from fedlgd.core.suggest import own_class
+from fedlgd.data.federation import Federation
+from fedlgd.data.store import data_home
+
+COMMON = ("name", "limit", "test_limit")  # settings that every federation has
+
+
+class Opens(Protocol):
+    """The settings of a suite: a frozen dataclass with a default for every field, which opens a federation."""
+
+    def open(self) -> Federation: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteSettings(Settings):
+    """Base of the settings of a suite: bounds and choices are checked when the settings are created."""
+
+    section: ClassVar[str] = "data"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, kind in get_type_hints(type(self)).items():
+            if get_origin(kind) is Literal:
+                value, words = getattr(self, name), get_args(kind)
+                check(value in words, f"data.{name}", repr(value), f"choose one of: {', '.join(map(str, words))}")
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A named federation and the class of its settings.
+
+    files: what it needs in the data home. fetch: the data sets to ask `fedlgd data fetch` for.
+    """
+
+    about: str
+    settings: type[Opens]
+    files: tuple[str, ...] = ()
+    fetch: str = ""
+
+    @property
+    def missing(self) -> list[str]:
+        """Files it needs that are not in the data home."""
+        return [file for file in self.files if not (data_home() / file).exists()]
+
+
+def own_suite(spec: str) -> Suite:
+    """The suite behind `package.module:Class`; a `DataError` says what the class lacks."""
+    cls = own_class(spec, "the data suite", DataError)
+    if not (isinstance(cls, type) and is_dataclass(cls) and callable(getattr(cls, "open", None))):
+        raise DataError(
+            f"{spec!r} is not a data suite; a suite is a frozen dataclass with a method open() "
+            "that returns a Federation, for example from fedlgd.from_arrays"
+        )
+    required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
+    if required:
+        raise DataError(f"data suite {spec!r} has no default for {', '.join(required)}; give every field a default")
+    if taken := [f.name for f in fields(cls) if f.name in COMMON]:
+        raise DataError(f"data suite {spec!r} has a field {taken[0]!r}, which every suite has already; rename it")
+    return Suite((inspect.getdoc(cls) or spec).splitlines()[0], cast(type[Opens], cls))

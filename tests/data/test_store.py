@@ -1,0 +1,37 @@
+"""The data home: files are complete or absent, damage is noticed, and what cannot be stored is computed again."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from fedlgd.data.store import cached, data_home
+
+
+def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path))
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
+    assert cached("thing", lambda: {"x": np.arange(3)})["x"].tolist() == [0, 1, 2]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_many_may_make_the_same_thing_at_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path))
+    with ThreadPoolExecutor(8) as pool:
+        results = list(pool.map(lambda _: cached("thing", lambda: {"x": np.arange(50_000)}), range(32)))
+    assert all((result["x"] == np.arange(50_000)).all() for result in results)
+    assert [path.name for path in tmp_path.iterdir()] == ["thing.npz"]
+
+
+def test_what_is_cached_is_an_ordinary_npz(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path))
+    cached("thing", lambda: {"x": np.arange(3)})
+    with np.load(tmp_path / "thing.npz", allow_pickle=False) as arrays:
+        assert arrays["x"].tolist() == [0, 1, 2]
+
+
+def test_the_home_is_the_users_cache_unless_chosen(monkeypatch):
+    monkeypatch.setenv("FEDLGD_DATA", "~/digits")
+    assert data_home() == Path.home() / "digits"
+    monkeypatch.delenv("FEDLGD_DATA")
+    assert data_home().name == "fedlgd"
