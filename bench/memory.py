@@ -73,7 +73,7 @@ def open_sites(folder: Path, sites: int) -> "Federation":
 def measure(method: str, sites: int, engine: str) -> dict[str, object]:
     import torch
 
-    from fedlgd.engines.choice import Engine
+    from fedlgd.engines.registry import engine as find_engine
     from fedlgd.runs.config import resolve
     from fedlgd.runs.runner import execute
 
@@ -85,7 +85,7 @@ def measure(method: str, sites: int, engine: str) -> dict[str, object]:
         write_images(Path(folder), sites)
         federation = open_sites(Path(folder), sites)
         began = time.perf_counter()
-        execute(resolve({}, settings), federation, Path(folder, "run"), engine=Engine(name=engine))
+        execute(resolve({}, settings), federation, Path(folder, "run"), engine=find_engine(engine))
         seconds = time.perf_counter() - began
     row = {"method": method, "engine": engine, "sites": sites, "start": round(start), "peak": round(resident())}
     if engine == "pool":

@@ -11,9 +11,10 @@ from fedlgd.core.types import Params, ServerState, SiteState, VirtualSet
 from fedlgd.distill.distribution import Distil, distil, refine
 from fedlgd.distill.gradient import match_gradient
 from fedlgd.engines.wire import read_message, write_message
-from fedlgd.methods.anchors import Anchors, Pull, anchored
+from fedlgd.methods.anchors import Anchors
 from fedlgd.methods.fedlgd import FedLGD
-from fedlgd.methods.objective import plain
+from fedlgd.methods.objective import plain, pulled
+from fedlgd.methods.regularisers import Pull
 
 METHOD = FedLGD()
 INITIAL = METHOD.distil
@@ -51,7 +52,7 @@ def plain_epoch(scene: Scene) -> Params:
 
 
 def regularised_epoch(scene: Scene) -> Params:
-    objective = anchored(scene.net, scene.virtual.data, scene.anchors.data, Pull())
+    objective = pulled(scene.net, scene.virtual.data, scene.anchors.data, Pull())
     return sgd(scene.net, scene.params, len(scene.joined), objective, LOCAL, scene.rng).params
 
 

@@ -1,35 +1,43 @@
-"""A method of your own: one frozen dataclass with five functions.
+"""Code of your own: a regulariser for any method, and a method.
 
-This one is FedAvg whose server takes only a part of the step (server learning rate).
-Run: python examples/03_own_method.py      From the command line: --method 03_own_method:Cautious
+Run: python examples/03_own_method.py
+From the command line, in this folder:
+    fedlgd run --method fedlgd+proximal                                      # FedLGD with one more term
+    fedlgd run --method fedlgd+03_own_method:Sparse --set sparse.weight=0.01   # with a term of your own
+    fedlgd run --method 03_own_method:Cautious                               # a method of your own
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import fedlgd
-from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
 from fedlgd.core.tree import add, scale, sub
-from fedlgd.core.types import ServerState, Update
 from fedlgd.methods import common
+from fedlgd.methods.protocol import Net, ServerState, Stream, Update, setting
+from fedlgd.methods.regularisers import Regulariser
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cautious(common.Averaging):
-    """theta_{t+1} = theta_t + step * (mean_c theta_c - theta_t)"""
+class Sparse(Regulariser):
+    """weight * sum |w|: added to the loss of whatever method it is stacked on."""
+
+    weight: float = setting(0.001, "Weight of the term.", least=0)
+
+    def term(self, msg, state, net):
+        return lambda w, _: self.weight * sum(w[name].abs().sum() for name in net.trainable)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cautious(common.Training):
+    """FedAvg whose server takes a part of the step:  theta_{t+1} = theta_t + step * (mean_c theta_c - theta_t)"""
 
     name: ClassVar[str] = "cautious"
-    presets: ClassVar[dict[str, dict[str, Any]]] = {}
 
-    step: float = 0.5
+    step: float = setting(0.5, "Share of the step that the server takes.", above=0, most=1)
     local: fedlgd.Local = fedlgd.Local(lr=0.05)
 
-    enrol = common.enrol
-    start = common.start
-    broadcast = common.broadcast
-    site = fedlgd.FedAvg.site
+    enrol, start, broadcast, site = common.enrol, common.start, common.broadcast, fedlgd.FedAvg.site
 
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
         mean = common.average(self, state, updates, net, rng)
@@ -37,11 +45,14 @@ class Cautious(common.Averaging):
         return replace(mean, params=add(state.params, move))
 
 
-def main(rounds: int = 3) -> fedlgd.Result:
+def main(rounds: int = 3) -> list[fedlgd.Result]:
     federation = fedlgd.load("builtin-digits", limit=500)
-    result = fedlgd.run(federation, Cautious(), rounds=rounds, net={"name": "convnet", "width": 16})
-    print(result.accuracy)
-    return result
+    quick = fedlgd.configure("fedlgd", "quick", distil__steps=20)
+    methods = [Cautious(), fedlgd.Regularised(method=quick, term=Sparse(weight=0.01))]
+    results = [fedlgd.run(federation, method, rounds=rounds, net={"width": 16}) for method in methods]
+    for method, result in zip(methods, results, strict=True):
+        print(method.label, result.accuracy)
+    return results
 
 
 if __name__ == "__main__":

@@ -21,8 +21,9 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local
 from fedlgd.core.types import LabelledSet, Site
 from fedlgd.data.federation import federation
-from fedlgd.engines.loop import Plan, loop
-from fedlgd.engines.memory import Ram
+from fedlgd.engines.loop import Loop
+from fedlgd.engines.memory import Ram, RamStates
+from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 
 RNG, SIZES, BATCH, LR = Stream(0), {"ape": 6, "bee": 10, "cat": 16}, 2, 0.1  # 3, 5 and 8 steps per round
@@ -78,7 +79,7 @@ def gap(plan: Plan, name: str, layer: str, momentum: float, given: dict[str, Any
     model.load_state_dict(net.init(RNG.at("init")))
     client = {"optimizer": {"name": "SGD", "lr": LR, "momentum": momentum}} | given.get("client", {})
     run = prepared(name, model, client, given.get("server", {}))
-    for record in list(loop(ours, sites, net, plan, memory))[1:]:
+    for record in list(Loop().run(ours, sites, net, plan, memory, RamStates()))[1:]:
         given.get("change", MagicMock())(run, record.round)
         their_round(run, record.round, record.sampled)
     trees = [memory.server().trees | {"model": memory.server().params}, *(memory.site(s).trees for s in SIZES)]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from fedlgd.distill.shift import Space, features, mmd2, pixels, random_features, width_of
 from torch import Tensor
 
 from fedlgd.core.losses import cross_entropy
@@ -27,7 +28,6 @@ from fedlgd.data.federation import Federation, limited, pooled
 from fedlgd.data.store import read_arrays, write_arrays
 from fedlgd.data.suites.digits import Digits
 from fedlgd.distill.distribution import Distil, distil
-from fedlgd.distill.shift import Space, features, mmd2, pixels, random_features, width_of
 from fedlgd.distill.start import Start, from_real
 from fedlgd.nets.registry import build_net
 

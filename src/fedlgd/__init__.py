@@ -21,18 +21,24 @@ _HOME = {
     "configure": "fedlgd.runs.config",
     "FedAvg": "fedlgd.methods.fedavg",
     "FedLGD": "fedlgd.methods.fedlgd",
+    "Anchored": "fedlgd.methods.parts",
+    "Refined": "fedlgd.methods.parts",
+    "Regularised": "fedlgd.methods.parts",
     "Local": "fedlgd.core.train",
     "Distil": "fedlgd.distill.distribution",
     "FedlgdError": "fedlgd.core.errors",
 }
 
 __all__ = [
+    "Anchored",
     "Distil",
     "FedAvg",
     "FedLGD",
     "Federation",
     "FedlgdError",
     "Local",
+    "Refined",
+    "Regularised",
     "Result",
     "__version__",
     "configure",
@@ -50,6 +56,7 @@ if TYPE_CHECKING:
     from fedlgd.distill.distribution import Distil
     from fedlgd.methods.fedavg import FedAvg
     from fedlgd.methods.fedlgd import FedLGD
+    from fedlgd.methods.parts import Anchored, Refined, Regularised
     from fedlgd.runs.config import configure
     from fedlgd.runs.runner import Result, run
 

@@ -38,7 +38,7 @@ def test_real_images_are_trained_on_as_scaled_network_input():
 
 
 def test_images_that_are_neither_real_nor_virtual_are_refused():
-    with pytest.raises(SettingError, match=r"train_on is 'vrtual'; use 'real' or 'virtual'"):
+    with pytest.raises(SettingError, match=r"train_on is 'vrtual'; choose one of: real, virtual"):
         FedAvg(train_on="vrtual")
 
 

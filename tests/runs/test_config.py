@@ -243,7 +243,7 @@ def test_a_setting_of_a_part_is_known_where_the_part_is():
 def test_configure_takes_a_name_a_stack_or_a_class():
     assert configure("fedlgd", "quick", refine__steps=3) == configure(FedLGD, "quick", refine__steps=3)
     stacked = configure("fedavg+anchors", anchors__per_class=3, local__lr=0.5)
-    assert (stacked.anchors.per_class, stacked.base.local.lr) == (3, 0.5)
+    assert (stacked.anchors.per_class, stacked.local.lr) == (3, 0.5)
     with pytest.raises(SettingError, match=r"'anchors.per_clas'; did you mean 'anchors.per_class'"):
         configure("fedavg+anchors", anchors__per_clas=3)
 
@@ -373,7 +373,7 @@ def test_a_preset_is_nothing_but_a_set_of_settings(name):
 
 def test_a_preset_of_a_stack_is_that_of_the_method_and_of_what_is_on_it():
     method = resolve({"method": "fedavg+anchors+refine"}, preset="quick").method
-    assert (method.refine.steps, method.method.anchors.steps, method.base.distil.steps) == (10, 10, 100)
+    assert (method.refine.steps, method.method.anchors.steps, method.distil.steps) == (10, 10, 100)
     assert method.base == configure("fedavg", "quick")
 
 
@@ -494,7 +494,7 @@ def test_a_users_own_method_is_configured_like_any_other():
 def test_a_setting_leaves_the_rest_of_its_section_as_the_method_has_it():
     for config in (
         resolve({"method": "tests.runs.own:Own"}, {"local.lr": 0.5}),
-        resolve({"method": "tests.runs.own:Own", "local-only": {"lr": 0.5}}),
+        resolve({"method": "tests.runs.own:Own", "local": {"lr": 0.5}}),
         Config(method=configure(Own, local__lr=0.5)),
     ):
         assert config.method.local == Local(lr=0.5, batch=8)

@@ -20,7 +20,7 @@ SMALL = {
     "rounds": 4,
     "net": {"name": "convnet", "width": 4, "depth": 2},
     "distil": {"steps": 8, "per_class": 4, "real_per_class": 5},
-    "local-only": {"batch": 8},
+    "local": {"batch": 8},
 }
 
 

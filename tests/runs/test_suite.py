@@ -16,7 +16,7 @@ def planned(spec: str, seeds: int = 1, steps: int = 0, **assignments):
 def test_an_entry_is_a_method_stacks_and_settings_of_its_own():
     (job,) = planned("moon+anchors:mu=5:head=true")
     method = job.config.method
-    assert (method.base.mu, method.base.head, method.anchors.per_class) == (5.0, True, 10)
+    assert (method.mu, method.head, method.anchors.per_class) == (5.0, True, 10)
     assert job.label == "Moon + anchors on real data (mu=5, head=true)"
 
 
@@ -30,7 +30,7 @@ def test_the_noise_control_has_images_that_never_learn_and_never_pull():
 def test_settings_and_labels_of_what_is_stacked():
     (job,) = planned("fedavg+anchors+refine:refine.steps=3:anchors.per_class=4", train_on="virtual")
     method = job.config.method
-    assert (method.refine.steps, method.method.anchors.per_class, method.base.train_on) == (3, 4, "virtual")
+    assert (method.refine.steps, method.method.anchors.per_class, method.train_on) == (3, 4, "virtual")
     assert job.label == "FedAvg + anchors + refine on virtual data (refine.steps=3, anchors.per_class=4)"
     assert planned("fedavg+proximal", steps=7)[0].config.method.local.steps == 7
 

@@ -39,7 +39,7 @@ def compare(given: CompareOptions) -> None:
     settings = assignments(given, {})
     entries = [parse_entry(spec) for spec in given.methods.split(",")]
     with progress(given.silent):
-        federation = plan(entries[:1], 1, given.out, settings, given.preset)[0].config.data.open()
+        federation = plan(entries, 1, given.out, settings, given.preset)[0].config.data.open()
     steps = _fedlgd_steps(settings, given.preset, len(federation.classes)) if given.match_steps else 0
     jobs = plan(entries, given.seeds, given.out, settings, given.preset, steps)
     with resumable():

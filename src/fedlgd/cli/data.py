@@ -23,10 +23,11 @@ from fedlgd.data.federation import Federation
 from fedlgd.data.fetch.prepare import Outcome, attempt, chosen
 from fedlgd.data.folders.check import check_data
 from fedlgd.data.folders.problems import Problem
-from fedlgd.data.registry import SUITES, Suite
+from fedlgd.data.registry import SUITES
 from fedlgd.data.sheet import contact_sheet
 from fedlgd.data.statistics import Statistics, spark, statistics_of
 from fedlgd.data.store import data_home
+from fedlgd.data.suite import Suite
 from fedlgd.runs.config import parse_assignment, resolve
 
 MAX_ALIKE = 3  # problems of one kind at one site in the table of `check`

@@ -38,7 +38,7 @@ class Settings:
             path, value = f"{self.section}.{f.name}".lstrip("."), getattr(self, f.name)
             check_bounds(path, value, f.metadata)
             if f.name in words and value not in words[f.name]:
-                raise SettingError(f"{path} is {value!r}; use {' or '.join(map(repr, words[f.name]))}")
+                raise SettingError(f"{path} is {value!r}; choose one of: {', '.join(map(str, words[f.name]))}")
 
 
 @cache

@@ -2,9 +2,9 @@
 
 import inspect
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import ClassVar, Literal, Protocol, cast, get_args, get_origin, get_type_hints
+from typing import ClassVar, Protocol, cast
 
-from fedlgd.core.errors import DataError, check
+from fedlgd.core.errors import DataError
 from fedlgd.core.settings import Settings
 from fedlgd.core.suggest import own_class
 from fedlgd.data.federation import Federation
@@ -21,16 +21,9 @@ class Opens(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteSettings(Settings):
-    """Base of the settings of a suite: bounds and choices are checked when the settings are created."""
+    """Base of the settings of a suite."""
 
     section: ClassVar[str] = "data"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name, kind in get_type_hints(type(self)).items():
-            if get_origin(kind) is Literal:
-                value, words = getattr(self, name), get_args(kind)
-                check(value in words, f"data.{name}", repr(value), f"choose one of: {', '.join(map(str, words))}")
 
 
 @dataclass(frozen=True)
