@@ -105,5 +105,7 @@ def test_example_own_folders_learn(tmp_path, monkeypatch):
 def test_example_own_code_adds_a_term_and_takes_part_of_the_step(digits, monkeypatch):
     module = example("03_own_method")
     load = module.fedlgd.load
-    monkeypatch.setattr(module.fedlgd, "load", lambda name, **_: load(name, limit=50, test_limit=50), raising=False)
+    monkeypatch.setattr(
+        module.fedlgd, "load", lambda name, **_: load(name, limit=150, test_limit=50), raising=False
+    )
     assert [len(result.accuracy) for result in module.main(rounds=1)] == [5, 5]

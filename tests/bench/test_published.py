@@ -16,8 +16,9 @@ from fedlgd.core.types import LabelledSet, Params, VirtualSet
 from fedlgd.distill.augment import Transform, color, crop, rotate
 from fedlgd.distill.distribution import image_gradient, real_means
 from fedlgd.distill.gradient import match_gradient
-from fedlgd.methods.anchors import Anchors, Pull, anchored
-from fedlgd.methods.objective import plain
+from fedlgd.methods.anchors import Anchors
+from fedlgd.methods.objective import plain, pulled
+from fedlgd.methods.regularisers import Pull
 from fedlgd.nets.registry import build_net
 
 SHAPE, CLASSES, WIDTH, PER_CLASS = (3, 12, 12), 3, 4, 2
@@ -87,7 +88,7 @@ def test_an_epoch(params: Params, reference: published.ConvNet, monkeypatch: pyt
     order = torch.cat(list(batches(len(both), how, rng.generator("shuffle"))))
     if regularised:
         published.regularised_epoch(reference, both.x, both.y, anchors.x, anchors.y, 2.0, 0.01, order)
-        objective = anchored(NET, local, anchors, Pull(weight=2.0, repeat=True))
+        objective = pulled(NET, local, anchors, Pull(weight=2.0, repeat=True))
     else:
         published.plain_epoch(reference, both.x, both.y, 0.01, order)
         objective = plain(NET, both)

@@ -77,7 +77,7 @@ def test_compared_again_nothing_runs_again(fedlgd, monkeypatch):
 
 
 def test_runs_at_once_give_the_same_bits_as_one_after_the_other(fedlgd, tmp_path):
-    methods = "fedavg,fedprox,local"
+    methods = "fedavg,fedprox,local-only"
     done = compared(fedlgd, methods, "--train-on", "virtual", "--jobs", "3")
     assert done.code == 0, done.err
     lines = [line for line in done.out.splitlines() if line.startswith("[")]
@@ -112,7 +112,7 @@ def test_settings_for_one_method_do_not_reach_the_others(fedlgd, tmp_path):
 
 
 def test_personalised_methods_are_said_to_be_and_are_never_best(fedlgd):
-    done = compared(fedlgd, "local,pooled,fedavg", seeds=1)
+    done = compared(fedlgd, "local-only,pooled,fedavg", seeds=1)
     rows = {line.split("  ")[0]: line for line in done.out.split("\n\n")[1].splitlines()}
     best = [name for name, line in rows.items() if "*" in line]
     assert best == ["FedAvg on real data"]

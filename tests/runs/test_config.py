@@ -374,7 +374,7 @@ def test_a_preset_is_nothing_but_a_set_of_settings(name):
 def test_a_preset_of_a_stack_is_that_of_the_method_and_of_what_is_on_it():
     method = resolve({"method": "fedavg+anchors+refine"}, preset="quick").method
     assert (method.refine.steps, method.method.anchors.steps, method.distil.steps) == (10, 10, 100)
-    assert method.base == configure("fedavg", "quick")
+    assert method.method.method == configure("fedavg", "quick")
 
 
 def test_an_unknown_preset_is_refused_with_those_there_are():
@@ -502,7 +502,7 @@ def test_a_setting_leaves_the_rest_of_its_section_as_the_method_has_it():
 
 def test_a_term_is_stacked_on_a_users_own_method():
     config = resolve({"method": "tests.runs.own:Own+proximal"}, {"proximal.mu": 0.5, "boldness": 3}, "bold")
-    assert config.method.base == Own(boldness=3.0, local=Local(epochs=3, batch=8))
+    assert config.method.method == Own(boldness=3.0, local=Local(epochs=3, batch=8))
     assert config.method.term.mu == 0.5
     assert registry.name_of(config.method) == "tests.runs.own:Own+proximal"
     assert resolve(tomllib.loads(config.toml())) == config

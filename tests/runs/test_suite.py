@@ -37,8 +37,9 @@ def test_settings_and_labels_of_what_is_stacked():
 
 def test_a_setting_for_one_method_reaches_it_under_whatever_is_stacked():
     assignments = {"fedprox.mu": 0.5, "local.lr": 0.1}
-    (stacked,) = plan([parse_entry("fedprox+anchors")], 1, Path("out"), assignments)
-    (other,) = plan([parse_entry("fedavg+anchors")], 1, Path("out"), assignments)
+    stacked, other = plan(
+        list(map(parse_entry, ("fedprox+anchors", "fedavg+anchors"))), 1, Path("out"), assignments
+    )
     assert (stacked.config.method.mu, stacked.config.method.local.lr) == (0.5, 0.1)
     assert other.config.method.local.lr == 0.1
 
@@ -95,8 +96,9 @@ def test_variants_of_one_method_do_not_share_a_folder():
 
 
 def test_train_on_holds_for_methods_that_have_the_choice():
+    both = plan([parse_entry("fedavg"), parse_entry("fedlgd")], 1, Path("out"), {"train_on": "real"})
+    assert [job.config.method.train_on for job in both] == ["real", "virtual"]
     assert planned("fedavg", train_on="virtual")[0].config.method.train_on == "virtual"
-    assert planned("fedlgd", train_on="real")[0].config.method.train_on == "virtual"
 
 
 def test_a_budget_of_steps_is_everybodys():
