@@ -13,8 +13,9 @@ from typing import ClassVar
 
 import fedlgd
 from fedlgd.core.tree import add, scale, sub
+from fedlgd.core.types import ServerState, Update
 from fedlgd.methods import common
-from fedlgd.methods.protocol import Net, ServerState, Stream, Update, setting
+from fedlgd.methods.protocol import Net, Stream, setting
 from fedlgd.methods.regularisers import Regulariser
 
 

@@ -18,6 +18,7 @@ from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
+from fedlgd.methods.parts import name_of
 from fedlgd.runs.config import Config, configure, parse_assignment, read_toml, resolve
 from tests.runs.own import Own
 
@@ -504,7 +505,7 @@ def test_a_term_is_stacked_on_a_users_own_method():
     config = resolve({"method": "tests.runs.own:Own+proximal"}, {"proximal.mu": 0.5, "boldness": 3}, "bold")
     assert config.method.method == Own(boldness=3.0, local=Local(epochs=3, batch=8))
     assert config.method.term.mu == 0.5
-    assert registry.name_of(config.method) == "tests.runs.own:Own+proximal"
+    assert name_of(config.method) == "tests.runs.own:Own+proximal"
     assert resolve(tomllib.loads(config.toml())) == config
     with pytest.raises(SettingError, match=r"anchors cannot be stacked on own; it takes: regulariser"):
         resolve({"method": "tests.runs.own:Own+anchors"})
@@ -522,8 +523,8 @@ def test_a_users_own_method_is_found_again_by_the_written_configuration(method, 
 
 
 def test_a_users_method_is_named_by_where_it_is():
-    assert registry.name_of(Own()) == "tests.runs.own:Own"
-    assert registry.name_of(FedAvg()) == "fedavg"
+    assert name_of(Own()) == "tests.runs.own:Own"
+    assert name_of(FedAvg()) == "fedavg"
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from fedlgd.core.device import to_cpu
-from fedlgd.core.types import VirtualSet
+from fedlgd.core.types import Hello, ServerState, Site, Update, VirtualSet
 from fedlgd.distill.gradient import Matching
 from fedlgd.distill.start import Statistics, class_statistics, from_noise, from_statistics, labels_for
 from fedlgd.methods.common import TRIED, Beside
-from fedlgd.methods.protocol import Cost, Hello, Net, ServerState, Settings, Site, Stream, Update, setting
+from fedlgd.methods.protocol import Cost, Net, Settings, Stream, setting
 from fedlgd.methods.regularisers import Pull
 
 

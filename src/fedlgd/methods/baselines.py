@@ -4,21 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
 from fedlgd.methods import common
 from fedlgd.methods.common import fit
-from fedlgd.methods.protocol import (
-    Broadcast,
-    Fit,
-    Hello,
-    Net,
-    Params,
-    ServerState,
-    Site,
-    SiteState,
-    Stream,
-    Update,
-    Visit,
-)
+from fedlgd.methods.protocol import Fit, Net, Stream, Visit
 from fedlgd.methods.registry import register
 
 

@@ -4,24 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.distribution import distil, refine
 from fedlgd.distill.gradient import match_gradient, pseudo_gradient
 from fedlgd.methods.anchors import Anchors, beside, noted, stale_anchors, start_anchors, uploaded_statistics
 from fedlgd.methods.common import PAPER, QUICK, Training, fit, update, weighted_mean
-from fedlgd.methods.protocol import (
-    Broadcast,
-    Cost,
-    Fit,
-    Hello,
-    Net,
-    Params,
-    ServerState,
-    Site,
-    SiteState,
-    Stream,
-    Update,
-    Visit,
-)
+from fedlgd.methods.protocol import Cost, Fit, Net, Stream, Visit
 from fedlgd.methods.refine import Refine
 from fedlgd.methods.registry import register
 from fedlgd.methods.regularisers import Pull

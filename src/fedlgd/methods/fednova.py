@@ -9,21 +9,10 @@ import torch
 from fedlgd.core.errors import check
 from fedlgd.core.train import Local
 from fedlgd.core.tree import Mean, cast, double, only, scale, sub
+from fedlgd.core.types import Broadcast, Params, ServerState, Site, SiteState, Update
 from fedlgd.methods import common
 from fedlgd.methods.common import fit
-from fedlgd.methods.protocol import (
-    Broadcast,
-    Fit,
-    Net,
-    Params,
-    ServerState,
-    Site,
-    SiteState,
-    Stream,
-    Update,
-    Visit,
-    setting,
-)
+from fedlgd.methods.protocol import Fit, Net, Stream, Visit, setting
 from fedlgd.methods.registry import register
 from fedlgd.methods.regularisers import Proximal
 

@@ -10,23 +10,11 @@ from torch import Tensor
 from fedlgd.core.device import to_device
 from fedlgd.core.losses import class_means
 from fedlgd.core.meter import phase
+from fedlgd.core.types import Broadcast, LabelledSet, Params, ServerState, Site, SiteState, Update
 from fedlgd.methods import common
 from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Batch, Term
-from fedlgd.methods.protocol import (
-    Broadcast,
-    Fit,
-    LabelledSet,
-    Net,
-    Params,
-    ServerState,
-    Site,
-    SiteState,
-    Stream,
-    Update,
-    Visit,
-    setting,
-)
+from fedlgd.methods.protocol import Fit, Net, Stream, Visit, setting
 from fedlgd.methods.registry import register
 
 Weigh = Literal["counts", "uniform"]
@@ -53,16 +41,12 @@ def mean_prototypes(old: Tensor | None, sent: Iterable[Params], weigh: Weigh) ->
 
     A class nobody sent keeps its old prototype.
     """
-    total: Tensor | None = None
-    weight: Tensor | None = None
-    dtype = torch.float32
+    total = weight = torch.zeros((), dtype=torch.float64)
     for upload in sent:
-        w = upload["counts"] if weigh == "counts" else (upload["counts"] > 0).to(upload["counts"])
-        here, dtype = (w[:, None] * upload["means"]).double(), upload["means"].dtype
-        total, weight = (here, w.double()) if total is None or weight is None else (total + here, weight + w)
-    assert total is not None
-    assert weight is not None
-    mean = (total / weight[:, None]).to(dtype)
+        means, counts = upload["means"], upload["counts"]
+        w = counts if weigh == "counts" else (counts > 0).to(counts)
+        total, weight = total + (w[:, None] * means).double(), weight + w.double()
+    mean = (total / weight[:, None]).to(means.dtype)
     return mean if old is None else torch.where(mean.isnan(), old, mean)
 
 
@@ -90,9 +74,19 @@ def _setting_aside(updates: Iterable[Update], uploads: list[Params]) -> Iterator
         yield update
 
 
+@dataclass(frozen=True, kw_only=True)
+class Prototypes(common.Training):
+    """Settings of both variants."""
+
+    weight: float = setting(1.0, "Weight lambda of the prototype term; 0: none.", least=0)
+    weigh: Weigh = setting(
+        "counts", "Average prototypes by `counts` of images, or `uniform` as in the original's code."
+    )
+
+
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedProtoLocal(common.Training):
+class FedProtoLocal(Prototypes):
     r"""The original: CE + lambda * MSE(psi(x), C_y); prototypes are averaged, models never leave their site.
 
     Each site is scored with its own model: personalised accuracy, not comparable with a global model's.
@@ -101,11 +95,6 @@ class FedProtoLocal(common.Training):
     name: ClassVar[str] = "fedproto-local"
     personal: ClassVar[bool] = True
     stackable: ClassVar[tuple[str, ...]] = ("regulariser",)
-
-    weight: float = setting(1.0, "Weight lambda of the prototype term; 0: none.", least=0)
-    weigh: Weigh = setting(
-        "counts", "Average prototypes by `counts` of images, or `uniform` as in the original's code."
-    )
 
     enrol, start = common.enrol, common.start
 
@@ -129,15 +118,10 @@ class FedProtoLocal(common.Training):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedProtoAvg(common.Training):
+class FedProtoAvg(Prototypes):
     r"""CE + lambda * MSE(psi(x), C_y), then theta_{t+1} = sum_c p_c theta_c: one global model."""
 
     name: ClassVar[str] = "fedproto-avg"
-
-    weight: float = setting(1.0, "Weight lambda of the prototype term; 0: none.", least=0)
-    weigh: Weigh = setting(
-        "counts", "Average prototypes by `counts` of images, or `uniform` as in the original's code."
-    )
 
     enrol, start = common.enrol, common.start
 

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedlgd.core.types import Broadcast, Site, SiteState
 from fedlgd.methods import common
 from fedlgd.methods.common import fit
-from fedlgd.methods.protocol import Broadcast, Fit, Net, Site, SiteState, Stream, Visit, setting
+from fedlgd.methods.protocol import Fit, Net, Stream, Visit, setting
 from fedlgd.methods.registry import register
 from fedlgd.methods.regularisers import Proximal
 

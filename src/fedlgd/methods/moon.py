@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedlgd.core.net import Output
+from fedlgd.core.types import Broadcast, Params, Site, SiteState
 from fedlgd.methods import common
 from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Batch
-from fedlgd.methods.protocol import Broadcast, Fit, Net, Params, Site, SiteState, Stream, Visit, setting
+from fedlgd.methods.protocol import Fit, Net, Stream, Visit, setting
 from fedlgd.methods.registry import register
 
 

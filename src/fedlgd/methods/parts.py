@@ -9,30 +9,14 @@ from functools import partial
 from typing import Any, ClassVar
 
 from fedlgd.core.errors import SettingError
+from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.distribution import refine
 from fedlgd.distill.gradient import match_gradient, pseudo_gradient
 from fedlgd.methods.anchors import Anchors, beside, noted, stale_anchors, start_anchors, uploaded_statistics
 from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Term
-from fedlgd.methods.protocol import (
-    Broadcast,
-    Cost,
-    Fit,
-    Hello,
-    Method,
-    Net,
-    Params,
-    ServerState,
-    Settings,
-    Site,
-    SiteState,
-    Stream,
-    Trained,
-    Update,
-    Visit,
-)
+from fedlgd.methods.protocol import Cost, Fit, Method, Net, Settings, Stream, Trained, Visit
 from fedlgd.methods.refine import Refine
-from fedlgd.methods.registry import qualified, settings_of
 from fedlgd.methods.regularisers import Pull, Regulariser
 
 Presets = Mapping[str, Mapping[str, Any]]
@@ -49,7 +33,7 @@ class Part:
         if self.kind not in self.stackable(self.method):
             possible = ", ".join(self.stackable(self.method)) or "nothing"
             raise SettingError(f"{self.kind} cannot be stacked on {self.method.name}; it takes: {possible}")
-        twice = self.sections.keys() & settings_of(self.method).keys()
+        twice = self.sections.keys() & all_settings(self.method).keys()
         if twice:
             raise SettingError(f"{self.method.name} has a section {twice.pop()!r} already; stack each part once")
 
@@ -193,7 +177,7 @@ class Regularised(Part):
 
     @property
     def stack(self) -> str:
-        return qualified(type(self.term), "fedlgd.", self.term.section)
+        return _qualified(type(self.term), self.term.section)
 
     @property
     def title(self) -> str:
@@ -206,3 +190,22 @@ class Regularised(Part):
             return fit(*given, terms=[*terms, extra], **more)
 
         return self.method.site(msg, state, site, net, rng, regularised if extra else fit)
+
+
+def all_settings(method: Method) -> dict[str, Any]:
+    """The settings of a method and of what is stacked on it, by name."""
+    if isinstance(method, Part):
+        return {**all_settings(method.method), **method.sections}
+    return {f.name: getattr(method, f.name) for f in fields(method)}  # type: ignore[arg-type]
+
+
+def name_of(method: Method) -> str:
+    """The name by which `registry.recipe` finds this method again."""
+    if isinstance(method, Part):
+        return f"{name_of(method.method)}+{method.stack}"
+    return _qualified(type(method), method.name)
+
+
+def _qualified(cls: type, name: str) -> str:
+    """`name` for a class of this package, else `package.module:Class`."""
+    return name if cls.__module__.startswith("fedlgd.") else f"{cls.__module__}:{cls.__qualname__}"

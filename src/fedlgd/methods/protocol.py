@@ -1,4 +1,4 @@
-"""What a method is: hyper-parameters in a frozen dataclass, and five functions. And the words to write one."""
+"""What a method is: hyper-parameters in a frozen dataclass, and five functions."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -7,13 +7,10 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.settings import Settings, setting
 from fedlgd.core.train import Local, Trained
-from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, ServerState, Site, SiteState, Update
+from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.distribution import Distil
 
-# fmt: off
-__all__ = ["Broadcast", "Cost", "Fit", "Hello", "LabelledSet", "Method", "Net", "Params", "ServerState", "Settings",
-           "Site", "SiteState", "Stream", "Trained", "Update", "Visit", "setting"]
-# fmt: on
+__all__ = ["Cost", "Fit", "Method", "Net", "Settings", "Stream", "Trained", "Visit", "setting"]
 
 Fit = Callable[..., Trained]
 """Local training: `common.fit`, or one that a part made of it by adding terms or anchors."""

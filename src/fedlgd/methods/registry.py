@@ -13,7 +13,11 @@ from typing import Any
 from fedlgd.core.errors import SettingError
 from fedlgd.core.settings import Settings
 from fedlgd.core.suggest import did_you_mean, own_class
+from fedlgd.methods.anchors import Anchors
+from fedlgd.methods.parts import Anchored, Refined, Regularised
 from fedlgd.methods.protocol import Method
+from fedlgd.methods.refine import Refine
+from fedlgd.methods.regularisers import REGULARISERS, Pull, Regulariser
 
 FIVE = ("enrol", "start", "broadcast", "site", "server")
 DEFAULTS = ("presets", "personal", "pooled", "adapt", "model_at", "cost", "label")
@@ -112,11 +116,6 @@ def _own_method(name: str) -> type[Method]:
 def stacks() -> dict[str, Stack]:
     """What can be stacked on methods, by name. `noise` is the control for anchors: as many images in the loss, but
     noise that never moves and never pulls."""
-    from fedlgd.methods.anchors import Anchors
-    from fedlgd.methods.parts import Anchored, Refined
-    from fedlgd.methods.refine import Refine
-    from fedlgd.methods.regularisers import REGULARISERS, Pull
-
     still = {"anchors": Anchors(steps=0, in_loss="always"), "pull": Pull(weight=0.0)}
     return {
         "anchors": Stack({"anchors": Anchors(), "pull": Pull()}, Anchored, Anchored.presets),
@@ -127,14 +126,10 @@ def stacks() -> dict[str, Stack]:
 
 
 def _regulariser(cls: type[Any]) -> Stack:
-    from fedlgd.methods.parts import Regularised
-
     return Stack({cls.section: cls()}, lambda method, **term: Regularised(method=method, term=term[cls.section]))
 
 
 def _stack(name: str) -> Stack:
-    from fedlgd.methods.regularisers import Regulariser
-
     known = stacks()
     if name in known:
         return known[name]
@@ -147,24 +142,3 @@ def _stack(name: str) -> Stack:
     if not (isinstance(cls, type) and issubclass(cls, Regulariser)):
         raise SettingError(f"{name!r} is no fedlgd.methods.regularisers.Regulariser; inherit it and write `term`")
     return _regulariser(cls)
-
-
-def settings_of(method: Method) -> dict[str, Any]:
-    """The settings of a method and of what is stacked on it, by name."""
-    inner = getattr(method, "method", None)
-    if inner is not None:
-        return {**settings_of(inner), **method.sections}  # type: ignore[attr-defined]
-    return {f.name: getattr(method, f.name) for f in fields(method)}  # type: ignore[arg-type]
-
-
-def name_of(method: Method) -> str:
-    """The name by which `recipe` finds this method again."""
-    inner = getattr(method, "method", None)
-    if inner is not None:
-        return f"{name_of(inner)}+{method.stack}"  # type: ignore[attr-defined]
-    return qualified(type(method), "fedlgd.", method.name)
-
-
-def qualified(cls: type, ours: str, name: str) -> str:
-    """`name` for a class of this package, else `package.module:Class`."""
-    return name if cls.__module__.startswith(ours) else f"{cls.__module__}:{cls.__qualname__}"

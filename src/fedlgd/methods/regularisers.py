@@ -12,8 +12,9 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.losses import class_means, mean_gap, mmd_rbf, supervised_contrastive
 from fedlgd.core.suggest import did_you_mean, own_class
 from fedlgd.core.tree import only, sqnorm, sub
+from fedlgd.core.types import Broadcast, Params, SiteState
 from fedlgd.methods.objective import Batch, Embedded, Term
-from fedlgd.methods.protocol import Broadcast, Net, Params, Settings, SiteState, setting
+from fedlgd.methods.protocol import Net, Settings, setting
 
 # Pulls
 

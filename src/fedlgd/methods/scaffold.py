@@ -9,23 +9,11 @@ from torch import Tensor
 
 from fedlgd.core.errors import SettingError
 from fedlgd.core.tree import Mean, add, dot, only, scale, sub, zeros
+from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
 from fedlgd.methods import common
 from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Batch
-from fedlgd.methods.protocol import (
-    Broadcast,
-    Fit,
-    Hello,
-    Net,
-    Params,
-    ServerState,
-    Site,
-    SiteState,
-    Stream,
-    Update,
-    Visit,
-    setting,
-)
+from fedlgd.methods.protocol import Fit, Net, Stream, Visit, setting
 from fedlgd.methods.registry import register
 
 

@@ -8,28 +8,24 @@ import torch
 from torch import Tensor
 
 from fedlgd.core.losses import cross_entropy, supervised_contrastive
-from fedlgd.core.types import VirtualSet
+from fedlgd.core.types import (
+    Broadcast,
+    Hello,
+    LabelledSet,
+    Params,
+    ServerState,
+    Site,
+    SiteState,
+    Update,
+    VirtualSet,
+)
 from fedlgd.distill.generate import from_class_noise, from_style
 from fedlgd.distill.start import labels_for
 from fedlgd.methods import common
 from fedlgd.methods.anchors import noted, stale_anchors
 from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Batch, Term
-from fedlgd.methods.protocol import (
-    Broadcast,
-    Fit,
-    Hello,
-    LabelledSet,
-    Net,
-    Params,
-    ServerState,
-    Site,
-    SiteState,
-    Stream,
-    Update,
-    Visit,
-    setting,
-)
+from fedlgd.methods.protocol import Fit, Net, Stream, Visit, setting
 from fedlgd.methods.registry import register
 
 

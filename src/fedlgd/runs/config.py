@@ -19,6 +19,7 @@ from fedlgd.data import registry as suites
 from fedlgd.data.registry import DataChoice
 from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
+from fedlgd.methods.parts import all_settings, name_of
 from fedlgd.methods.protocol import Method
 from fedlgd.nets.registry import settings_of
 
@@ -50,11 +51,11 @@ class Config:
 
     def plain(self) -> dict[str, Any]:
         return {
-            "method": registry.name_of(self.method),
+            "method": name_of(self.method),
             **_spelled_out(self.plan),
             "data": _data_plain(self.data),
             "net": dict(self.net),
-            **_written(registry.settings_of(self.method)),
+            **_written(all_settings(self.method)),
         }
 
     def toml(self) -> str:

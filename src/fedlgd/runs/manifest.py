@@ -16,7 +16,7 @@ from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.memory import safe_name
 from fedlgd.engines.registry import Engine, facts
-from fedlgd.methods.registry import name_of
+from fedlgd.methods.parts import name_of
 from fedlgd.runs.config import Config
 from fedlgd.runs.store import FORMAT, RunDirectory, check_format
 
