@@ -1,0 +1,84 @@
+"""The server's half: what crosses a site's border, how deep training lies below it, and how updates wait."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import torch
+
+from fedlgd.core.types import LabelledSet, Site, SiteState, Update
+from fedlgd.engines import inbox
+from fedlgd.engines.inbox import Inbox
+from fedlgd.engines.plan import Plan
+from fedlgd.engines.site import Answer, Task
+from fedlgd.methods import objective
+from tests import tiny
+
+
+def _types(kind: Any) -> Iterator[Any]:
+    """All types inside a type."""
+    yield kind
+    for part in get_args(kind):
+        yield from _types(part)
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        for f in fields(kind):
+            yield from _types(hints[f.name])
+
+
+@pytest.mark.parametrize("kind", [Task, Answer])
+def test_neither_images_nor_a_sites_state_can_cross_its_border(kind):
+    inside = list(_types(kind))
+    assert Update in inside or kind is Task
+    assert [part for part in inside if part in (Site, SiteState, LabelledSet)] == []
+
+
+def test_training_lies_few_calls_below_the_server(monkeypatch):
+    depths = []
+
+    def noted(logits, labels, wrapped=objective.cross_entropy):
+        frame, depth = sys._getframe(), 0
+        while frame and frame.f_code.co_name != "_round":
+            frame, depth = frame.f_back, depth + 1
+        depths.append(depth)
+        return wrapped(logits, labels)
+
+    monkeypatch.setattr(objective, "cross_entropy", noted)
+    tiny.Run(tiny.fedlgd(), tiny.federation(), Plan(rounds=2))
+    assert max(depths) <= 10
+
+
+def _update(site: str, seed: int) -> Update:
+    return Update(site=site, params=tiny.params(tiny.net(), seed), weight=1.0, metrics={"loss": 0.5})
+
+
+@pytest.mark.parametrize("room", [0, 3_000, 1 << 20])
+def test_updates_are_read_in_the_order_of_names_as_often_as_wanted_from_memory_or_a_file(room, monkeypatch):
+    monkeypatch.setattr(inbox, "ROOM", room)
+    sent = {name: _update(name, i) for i, name in enumerate(tiny.NAMES)}
+    with Inbox(tiny.NAMES) as updates:
+        for name in reversed(tiny.NAMES):
+            updates.add(sent[name])
+        for _ in range(2):
+            read = list(updates)
+            assert [update.site for update in read] == list(tiny.NAMES)
+            assert all(tiny.equal(update.params, sent[update.site].params) for update in read)
+            assert all(update.metrics == {"loss": 0.5} for update in read)
+
+
+def test_a_site_that_sent_nothing_is_left_out():
+    with Inbox(tiny.NAMES) as updates:
+        updates.add(_update("bee", 0))
+        assert [update.site for update in updates] == ["bee"]
+
+
+def test_a_run_whose_updates_wait_in_a_file_has_the_same_bits(monkeypatch):
+    data, plan = tiny.federation(), Plan(rounds=3, ratio=0.67)
+    plain = tiny.Run(tiny.fedlgd(), data, plan)
+    monkeypatch.setattr(inbox, "ROOM", 0)
+    filed = tiny.Run(tiny.fedlgd(), data, plan)
+    for a, b in zip(plain.states, filed.states, strict=True):
+        assert tiny.equal(a.params, b.params)
+        assert torch.equal(a.anchors.images, b.anchors.images)
