@@ -1,5 +1,6 @@
 """What the documents say is true of the code."""
 
+import ast
 import importlib
 import importlib.util
 import re
@@ -29,6 +30,18 @@ def test_links_between_documents_lead_somewhere(page):
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\((?!http)([^)#]+)", text):
         assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
+
+
+SCRIPTS = [*(ROOT / "docs").rglob("*.py"), *(ROOT / "bench").glob("*.py"), *(ROOT / "examples").glob("*.py")]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+def test_scripts_beside_the_package_use_names_that_it_has(script):
+    for node in ast.walk(ast.parse(script.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedlgd"):
+            module = importlib.import_module(node.module)
+            missing = [name.name for name in node.names if not hasattr(module, name.name)]
+            assert not [name for name in missing if not importlib.util.find_spec(f"{node.module}.{name}")]
 
 
 def generate():

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from fedlgd.distill.shift import Space, features, mmd2, pixels, random_features, width_of
 from torch import Tensor
 
 from fedlgd.core.losses import cross_entropy
@@ -30,6 +29,7 @@ from fedlgd.data.suites.digits import Digits
 from fedlgd.distill.distribution import Distil, distil
 from fedlgd.distill.start import Start, from_real
 from fedlgd.nets.registry import build_net
+from fedlgd.runs.shift import Space, features, mmd2, pixels, random_features, width_of
 
 RECORDS = Path(__file__).parent / "records-shift"
 WIDTH = 32  # of the networks that distil, and of the trained one

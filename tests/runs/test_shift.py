@@ -73,13 +73,6 @@ def test_the_width_is_the_mean_squared_distance_of_different_points():
     close(width_of(a, b), torch.stack(apart).mean())
 
 
-def test_rows_are_taken_in_parts_without_changing_the_value(monkeypatch):
-    a, b = rows(23), rows(17, 1, 0.3)
-    whole = mmd2(a, b)
-    monkeypatch.setattr(module, "ROWS", 5)
-    close(mmd2(a, b), whole)
-
-
 def test_single_precision_is_enough_far_from_the_origin():
     a, b = rows(40, 0, 30.0), rows(40, 1, 30.2)
     assert mmd2(a.float(), b.float(), unbiased=True) == pytest.approx(mmd2(a, b, unbiased=True), abs=1e-4)
@@ -205,5 +198,5 @@ def test_too_few_images_are_refused():
 
 @pytest.mark.parametrize("name", ["size", "draws"])
 def test_draws_that_have_no_spread_are_refused(name):
-    with pytest.raises(SettingError, match=r"is 1; use 2 or more"):
+    with pytest.raises(SettingError, match=r"is 1; use 2 (or more|to 2000)"):
         Draws(**{name: 1})

@@ -35,15 +35,20 @@ def mean_gap(a: Tensor, b: Tensor) -> Tensor:
     return (a - b).square().sum()
 
 
-def mmd_rbf(a: Tensor, b: Tensor, kernels: int = 5) -> Tensor:
+def mmd_rbf(a: Tensor, b: Tensor, kernels: int = 5, unbiased: bool = False, width: float = 0.0) -> Tensor:
     r"""mean k(a,a) + mean k(b,b) - 2 mean k(a,b),  k(u,v) = sum_i exp(-||u-v||^2 / s_i),  s_i = s 2^i / 4.
 
-    s is the mean squared distance between two different members of the joint set; no gradient goes through it.
+    s is `width`; if that is 0, the mean squared distance between two different members of the joint set, and no
+    gradient goes through it. `unbiased` leaves k(u,u) out of the means: zero on average for two samples of one
+    source, so single values can be negative.
     """
     joint = torch.cat([a, b])
     square = torch.cdist(joint, joint, compute_mode="donot_use_mm_for_euclid_dist").square()
-    n = len(joint)
-    width = (square.detach().sum() / (n * n - n)).clamp(min=torch.finfo(square.dtype).tiny * 4)
-    kernel = torch.stack([torch.exp(-square / (width * 2**i / 4)) for i in range(kernels)]).sum(0)
-    m = len(a)
-    return kernel[:m, :m].mean() + kernel[m:, m:].mean() - 2 * kernel[:m, m:].mean()
+    n, m = len(joint), len(a)
+    s = width or (square.detach().sum() / (n * n - n)).clamp(min=torch.finfo(square.dtype).tiny * 4)
+    kernel = torch.stack([torch.exp(-square / (s * 2**i / 4)) for i in range(kernels)]).sum(0)
+    aa, bb, ab = kernel[:m, :m], kernel[m:, m:], kernel[:m, m:]
+    if not unbiased:
+        return aa.mean() + bb.mean() - 2 * ab.mean()
+    within = sum((k.sum() - k.trace()) / (len(k) * (len(k) - 1)) for k in (aa, bb))
+    return within - 2 * ab.mean()

@@ -1,7 +1,4 @@
-"""How far apart sites are: RBF-MMD between their images, in pixels or in features, and what zero looks like.
-
-The kernel and its width are those of `core.losses.mmd_rbf`, a loss for batches; here is a measure for whole sites.
-"""
+"""How far apart sites are: RBF-MMD between their images, in pixels or in features, and what zero looks like."""
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,13 +10,13 @@ import torch
 from torch import Tensor
 
 from fedlgd.core.errors import DataError, check
+from fedlgd.core.losses import mmd_rbf
 from fedlgd.core.meter import track
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params
 
-KERNELS = 5
-ROWS = 512  # of a Gram matrix at a time
+MOST = 2000  # images per site and draw: distances of all pairs are held in memory
 CHUNK = 128  # images per forward pass
 LEAST = 4  # images: two draws of two, as a mean over pairs needs two
 
@@ -29,40 +26,15 @@ Space = Callable[[Tensor, int], Tensor]
 
 
 def mmd2(a: Tensor, b: Tensor, unbiased: bool = False, width: float = 0.0) -> float:
-    r"""mean k(a,a) + mean k(b,b) - 2 mean k(a,b),  k(u,v) = sum_i exp(-||u-v||^2 / s_i),  s_i = s 2^i / 4,  i < 5.
-
-    s is `width`, or where that is 0 `width_of(a, b)`. Biased, as in the paper's code, k(u,u) counts in the means:
-    two samples of one source are then a little apart. Unbiased leaves it out: they are at 0 on average, so
-    single values may be negative.
-    """
-    centre = torch.cat([a, b]).mean(0)
-    a, b = a - centre, b - centre
-    s = width or width_of(a, b)
-    aa, bb, ab = (_kernel_sum(u, v, s) for u, v in ((a, a), (b, b), (a, b)))
-    m, n = len(a), len(b)
-    if unbiased:
-        return (aa - KERNELS * m) / (m * (m - 1)) + (bb - KERNELS * n) / (n * (n - 1)) - 2 * ab / (m * n)
-    return aa / (m * m) + bb / (n * n) - 2 * ab / (m * n)
+    """`core.losses.mmd_rbf` in float64; `width` 0 is that of the pair. The paper's code has the biased estimator."""
+    return mmd_rbf(a.double(), b.double(), unbiased=unbiased, width=width).item()
 
 
 def width_of(a: Tensor, b: Tensor) -> float:
     """Mean squared distance between two different members of the joint set:  2 / (n - 1) sum_u ||u - mean||^2."""
-    joint = torch.cat([a, b])
-    square = (joint - joint.mean(0)).square().sum(dtype=torch.float64).item()
+    joint = torch.cat([a, b]).double()
+    square = (joint - joint.mean(0)).square().sum().item()
     return max(2 * square / (len(joint) - 1), torch.finfo(joint.dtype).tiny)
-
-
-def _kernel_sum(a: Tensor, b: Tensor, s: float) -> float:
-    """sum_uv k(u, v): one exponential for the widest kernel; each narrower one is the square of the one before."""
-    total = 0.0
-    length = b.square().sum(1)
-    for rows in a.split(ROWS):
-        square = rows.square().sum(1, keepdim=True) + length - 2 * rows @ b.T
-        kernel = square.clamp_(min=0).div_(-s * 2 ** (KERNELS - 1) / 4).exp_()
-        total += kernel.sum(dtype=torch.float64).item()
-        for _ in range(KERNELS - 1):
-            total += kernel.mul_(kernel).sum(dtype=torch.float64).item()
-    return total
 
 
 def between(sets: Mapping[str, Tensor], unbiased: bool = False) -> list[list[float]]:
@@ -86,7 +58,7 @@ class Draws:
     unbiased: bool = True
 
     def __post_init__(self) -> None:
-        check(self.size >= 2, "size", self.size, "use 2 or more images per site and draw")
+        check(2 <= self.size <= MOST, "size", self.size, f"use 2 to {MOST} images per site and draw")
         check(self.draws >= 2, "draws", self.draws, "use 2 or more; their spread is part of the result")
 
 
