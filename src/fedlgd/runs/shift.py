@@ -26,7 +26,7 @@ Space = Callable[[Tensor, int], Tensor]
 
 
 def mmd2(a: Tensor, b: Tensor, unbiased: bool = False, width: float = 0.0) -> float:
-    """`core.losses.mmd_rbf` in float64; `width` 0 is that of the pair. The paper's code has the biased estimator."""
+    """`core.losses.mmd_rbf` in float64; `width` 0: that of the pair. The paper's code has the biased estimator."""
     return mmd_rbf(a.double(), b.double(), unbiased=unbiased, width=width).item()
 
 

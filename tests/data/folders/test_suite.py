@@ -480,4 +480,4 @@ def test_settings_that_make_no_sense(settings, words):
 def test_a_clean_tree_gives_no_warning(root):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        load(tree(root))
+        assert len(load(tree(root)).sites) == 2
