@@ -1,4 +1,4 @@
-"""Does distillation push sites apart? RBF-MMD between the digit sites before and after distribution matching.
+"""Measure the RBF-MMD between the digit sites before and after distribution matching.
 
 Run: python docs/results/shift.py distil FOLDER   the virtual sets, each once, kept in FOLDER (most of an hour)
      python docs/results/shift.py measure FOLDER  the distances, into docs/results/records-shift/
