@@ -1,6 +1,6 @@
-"""How far apart sites are: RBF-MMD between their images, in pixels or in features, and what zero looks like.
+"""Measure the domain shift: RBF-MMD between the images of sites, in pixels or features, with a zero reference.
 
-The kernel and its width are those of `core.losses.mmd_rbf`, a loss for batches; here is a measure for whole sites.
+Kernel and width are those of `core.losses.mmd_rbf`, which is a loss for batches.
 """
 
 import statistics
@@ -19,9 +19,9 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params
 
 KERNELS = 5
-ROWS = 512  # of a Gram matrix at a time
+ROWS = 512  # of a Gram matrix per block
 CHUNK = 128  # images per forward pass
-LEAST = 4  # images: two draws of two, as a mean over pairs needs two
+LEAST = 4  # images per site: two draws of two images
 
 Matrix = tuple[tuple[float, ...], ...]
 Space = Callable[[Tensor, int], Tensor]
@@ -31,9 +31,9 @@ Space = Callable[[Tensor, int], Tensor]
 def mmd2(a: Tensor, b: Tensor, unbiased: bool = False, width: float = 0.0) -> float:
     r"""mean k(a,a) + mean k(b,b) - 2 mean k(a,b),  k(u,v) = sum_i exp(-||u-v||^2 / s_i),  s_i = s 2^i / 4,  i < 5.
 
-    s is `width`, or where that is 0 `width_of(a, b)`. Biased, as in the paper's code, k(u,u) counts in the means:
-    two samples of one source are then a little apart. Unbiased leaves it out: they are at 0 on average, so
-    single values may be negative.
+    s is `width`, or `width_of(a, b)` if `width` is 0. The biased estimate, as in the paper's code, includes k(u,u)
+    in the means, so two samples of one source have a positive distance. The unbiased estimate excludes k(u,u): its
+    expectation for one source is 0, so single values can be negative.
     """
     centre = torch.cat([a, b]).mean(0)
     a, b = a - centre, b - centre
@@ -53,7 +53,7 @@ def width_of(a: Tensor, b: Tensor) -> float:
 
 
 def _kernel_sum(a: Tensor, b: Tensor, s: float) -> float:
-    """sum_uv k(u, v): one exponential for the widest kernel; each narrower one is the square of the one before."""
+    """sum_uv k(u, v): one exponential for the widest kernel; each narrower kernel is the square of the last one."""
     total = 0.0
     length = b.square().sum(1)
     for rows in a.split(ROWS):
@@ -76,9 +76,9 @@ def between(sets: Mapping[str, Tensor], unbiased: bool = False) -> list[list[flo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """How a measurement samples: `size` images per site, anew in each of `draws`; which estimator.
+    """How to sample: `size` images per site in each of `draws` draws, and the estimator.
 
-    A site with fewer than twice `size` images lowers the size for all: sizes are equal, as MMD depends on them.
+    A site with fewer than twice `size` images reduces the size for all sites, because MMD depends on the size.
     """
 
     size: int = 100
@@ -87,14 +87,14 @@ class Draws:
 
     def __post_init__(self) -> None:
         check(self.size >= 2, "size", self.size, "use 2 or more images per site and draw")
-        check(self.draws >= 2, "draws", self.draws, "use 2 or more; their spread is part of the result")
+        check(self.draws >= 2, "draws", self.draws, "use 2 or more; the std over draws is part of the result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift:
     """Mean and std over draws of the squared MMD between sites.
 
-    The diagonal is between two draws of one site that share no image: what zero looks like at this size.
+    The diagonal compares two disjoint draws of one site: the reference for zero shift at this size.
     """
 
     sites: tuple[str, ...]
@@ -122,14 +122,14 @@ class Shift:
 
 
 def measure(sites: Mapping[str, LabelledSet], space: Space, how: Draws, rng: Stream, label: str = "shift") -> Shift:
-    """The sites' shift over all their images; unequal shares of classes are part of it."""
+    """The shift between sites over all images; it includes different class proportions."""
     return _measure({name: (data, torch.arange(len(data))) for name, data in sites.items()}, space, how, rng, label)
 
 
 def measure_class(
     sites: Mapping[str, LabelledSet], k: int, space: Space, how: Draws, rng: Stream, label: str = "shift"
 ) -> Shift | None:
-    """The shift of class `k` between the sites that have enough of it; None where fewer than two have."""
+    """The shift of class `k` between sites with enough images of it; None for fewer than two such sites."""
     members = {name: (data, data.of_class(k)) for name, data in sites.items()}
     enough = {name: pool for name, pool in members.items() if len(pool[1]) >= LEAST}
     return _measure(enough, space, how, rng.at("class", k), label) if len(enough) > 1 else None
@@ -157,7 +157,7 @@ def _measure(pools: Mapping[str, Pool], space: Space, how: Draws, rng: Stream, l
 
 
 def _rows(pool: Pool, size: int, space: Space, draw: int, rng: Stream) -> tuple[Tensor, Tensor]:
-    """Two draws without a common image, in the space where they are compared."""
+    """Two disjoint draws, mapped to the space in which they are compared."""
     data, index = pool
     chosen = index[torch.randperm(len(index), generator=rng.generator())[: 2 * size]]
     first, second = space(data.take(chosen).x, draw).split(size)
@@ -165,14 +165,14 @@ def _rows(pool: Pool, size: int, space: Space, draw: int, rng: Stream) -> tuple[
 
 
 def over(matrices: Sequence[Sequence[Sequence[float]]]) -> tuple[Matrix, Matrix]:
-    """Mean and sample standard deviation, element by element."""
+    """Elementwise mean and sample standard deviation."""
     stack = torch.tensor(matrices, dtype=torch.float64)
     mean, std = stack.mean(0).tolist(), stack.std(0).tolist()
     return tuple(map(tuple, mean)), tuple(map(tuple, std))
 
 
 def pixels(x: Tensor, draw: int) -> Tensor:
-    """The images themselves, as a network is given them."""
+    """The network input itself."""
     return x.flatten(1)
 
 
@@ -182,7 +182,7 @@ def features(net: Net, params: Params) -> Space:
 
 
 def random_features(net: Net, rng: Stream) -> Space:
-    """psi(x) of an untrained network, another one in each draw: the spread over draws contains theirs."""
+    """psi(x) of an untrained network, a new one in each draw; the std over draws includes this variation."""
     return partial(_features, net, lambda draw: net.init(rng.at("net", draw)))
 
 
