@@ -227,8 +227,8 @@ def test_another_python_is_fine(half, data):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda c: replace(c, plan=replace(c.plan, rounds=9)), "there: rounds = 3, now: rounds = 9"),
-        (lambda c: replace(c, plan=replace(c.plan, seed=9)), "there: seed = 0, now: seed = 9"),
+        (lambda c: replace(c, plan=replace(c.plan, rounds=9)), "stored: rounds = 3, now: rounds = 9"),
+        (lambda c: replace(c, plan=replace(c.plan, seed=9)), "stored: seed = 0, now: seed = 9"),
         (lambda c: replace(c, method=method("fedlgd", **{"local.lr": 0.5})), "now: lr = 0.5"),
         (lambda c: replace(c, method=method("fedavg")), "now: method ="),
         (lambda c: replace(c, net={"name": "convnet", "depth": 2, "width": 4}), "now: name ="),
