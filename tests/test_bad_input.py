@@ -251,7 +251,12 @@ def test_an_unknown_thing_to_stack_on_a_method():
         refusal(
             SettingError, attempt, "'ancors'", "did you mean 'anchors'?", "noise", "refine", "package.module:Class"
         )
-    refusal(SettingError, lambda: resolve({"method": "fedavg+tests.runs.own:Own"}), "Own'", "inherit it")
+    refusal(
+        SettingError,
+        lambda: resolve({"method": "fedavg+tests.runs.own:Own"}),
+        "Own'",
+        "subclass fedlgd.methods.regularisers.Regulariser",
+    )
 
 
 def test_a_thing_that_cannot_be_stacked_on_this_method():
