@@ -7,10 +7,10 @@ export OMP_NUM_THREADS ?= 1
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all check format coverage bench bench-quick clean
 
-help:  ## Print the targets
+help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
 
-setup: $(READY)  ## Make the virtual environment (done by the other targets when needed)
+setup: $(READY)  ## Create the virtual environment (other targets do this if needed)
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("fedlgd needs Python 3.11 or newer; try: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
@@ -18,16 +18,16 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: setup  ## Run FedAvg against FedLGD on built-in data, offline; ends with a report to open
+demo: setup  ## Compare FedAvg with FedLGD on built-in data, offline, and write a report
 	$(BIN)/fedlgd demo
 
 test: setup  ## Run the tests
 	$(BIN)/python -m pytest -n 2
 
-test-all: setup  ## Run the tests, the slow ones too
+test-all: setup  ## Run all tests, including slow ones
 	$(BIN)/python -m pytest -n 2 -m 'slow or not slow'
 
-check: setup  ## Format and lint (ruff), types (mypy), layers (import-linter)
+check: setup  ## Check format and lint (ruff), types (mypy) and layers (import-linter)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
@@ -37,13 +37,13 @@ format: setup  ## Format the code
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-coverage: setup  ## Run the tests and show what they do not reach
+coverage: setup  ## Run the tests and show lines without coverage
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term-missing:skip-covered
 
-bench: setup  ## The published procedure against ours, phase by phase (most of an hour)
+bench: setup  ## Benchmark the published procedure and ours, phase by phase (most of an hour)
 	$(BIN)/python -m bench.run
 
-bench-quick: setup  ## The same in under two minutes: smaller network, few repeats
+bench-quick: setup  ## A benchmark in under two minutes: smaller network, few repetitions
 	$(BIN)/python -m bench.run --quick --out out/bench-quick.jsonl
 
 clean:  ## Remove the virtual environment and caches

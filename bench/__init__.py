@@ -1,1 +1,1 @@
-"""Speed and memory, as ratios inside one run."""
+"""Benchmarks of speed and memory, as ratios measured in one process."""

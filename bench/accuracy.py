@@ -1,4 +1,4 @@
-"""Does accuracy hold? FedLGD by the published procedure, scaled down, against the fast paths, on real digits.
+"""Accuracy of FedLGD on real digits: the published procedure, scaled down, compared with the optimised one.
 
 Run: python -m bench.accuracy OUT [SEED ...]   then: python docs/generate.py OUT speed-accuracy
 """
@@ -24,7 +24,7 @@ SCALED: dict[str, Any] = {
     "refine.steps": 20,
     "anchors.selected.count": 3,
 }
-"""Everything published ten times smaller, or nearly; the same for all."""
+"""The published numbers of steps scaled down by about ten, equal for all variants."""
 
 PUBLISHED = {
     "distil.plan": "exact",

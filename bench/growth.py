@@ -1,4 +1,4 @@
-"""How the cost of a small run of ours grows with the federation."""
+"""The cost of a small run as a function of the size of the federation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ class Size:
 
 
 def grown(factors: tuple[int, ...] = (2, 4)) -> Iterator[tuple[str, int, float]]:
-    """(what grew, by which factor, CPU seconds against those of the base)."""
+    """(quantity, factor, CPU seconds relative to the base)."""
     base = cost(Size())
     for name in ("sites", "images", "per_class", "side"):
         for factor in factors:

@@ -1,4 +1,4 @@
-"""To the same result: how many of our steps reach what a number of the reference's steps reach."""
+"""Steps to the same result: the number of our steps that reach the loss of a number of reference steps."""
 
 import math
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from fedlgd.distill.distribution import real_means
 from fedlgd.distill.gradient import matched_names
 from fedlgd.methods.anchors import Anchors
 
-SEARCHED = 8  # times the reference's steps, before ours counts as never there
-HELD_OUT = 8  # random networks, each with an augmentation of its own
+SEARCHED = 8  # limit of our steps, as a multiple of the reference steps
+HELD_OUT = 8  # random networks, each with its own augmentation
 
 
 @dataclass(frozen=True)
 class Matched:
-    """`theirs` steps of the reference and `ours` of ours come to `value`; ours is None where they never did."""
+    """`theirs` reference steps and `ours` of our steps reach `value`; ours is None if it was not reached."""
 
     phase: str
     theirs: int
@@ -30,7 +30,7 @@ class Matched:
 
 
 class Judge:
-    """Eq. 1 under networks and augmentations that no distillation saw; 256 real images a class."""
+    """Eq. 1 with held-out networks and augmentations; 256 real images per class."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
@@ -54,7 +54,7 @@ class Judge:
 
 
 def initial(scene: Scene, checkpoints: Sequence[int]) -> list[Matched]:
-    """Initial matching, at each of the reference's numbers of steps."""
+    """Initial matching, for each number of reference steps."""
     judge = Judge(scene)
     goals = dict(zip(checkpoints, _reference_losses(scene, judge, checkpoints), strict=True))
     curve = [(1, judge.loss(ours.initial_dm(scene, replace(ours.INITIAL, steps=0)).images))]
@@ -77,7 +77,7 @@ def _reference_losses(scene: Scene, judge: Judge, checkpoints: Sequence[int]) ->
 
 
 def steps_to(curve: Sequence[tuple[int, float]], goal: float) -> float | None:
-    """Where a curve of (steps, loss) first comes down to `goal`; between its points as a power law."""
+    """The first step at which a curve of (steps, loss) reaches `goal`, interpolated by a power law."""
     if curve[0][1] <= goal:
         return float(curve[0][0])
     for (n0, a), (n1, b) in pairwise(curve):
@@ -87,7 +87,7 @@ def steps_to(curve: Sequence[tuple[int, float]], goal: float) -> float | None:
 
 
 def gradient(scene: Scene, theirs: int) -> Matched:
-    """Gradient matching: Dist after `theirs` steps of SGD (by our `exact` plan: the same steps, cheaper)."""
+    """Gradient matching: Dist after `theirs` steps of SGD (with our plan `exact`, which takes the same steps)."""
     exact = Anchors(plan="exact", steps=theirs)
     goal = min(ours.gm(scene, exact))
     rows = sum(len(scene.params[name]) for name in matched_names(scene.params, scene.net))

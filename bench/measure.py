@@ -1,4 +1,4 @@
-"""Costs as CPU seconds of one thread, both sides by turns in one process, each with its own allocator settings."""
+"""Cost in CPU seconds of one thread. Both sides alternate in one process, each with its own malloc settings."""
 
 import ctypes
 import gc
@@ -38,7 +38,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Compared:
-    """CPU seconds of the two sides, and the ratio of neighbours in time."""
+    """CPU seconds of both sides, and the ratios of consecutive measurements."""
 
     first: Spread
     second: Spread
@@ -52,7 +52,7 @@ def compare(
     units: tuple[float, float] = (1, 1),
     malloc: Callable[[], None] | None = None,
 ) -> Compared:
-    """A B A B ...: what slows the machine down for a while slows both. `malloc` sets the second's allocator."""
+    """Measure A B A B ..., so that load on the machine affects both. `malloc` sets the allocator of the second."""
     a, b = [], []
     for _ in range(repeats):
         a.append(seconds(first, default_malloc) / units[0])
@@ -70,12 +70,12 @@ def seconds(call: Call, malloc: Callable[[], None] | None = None) -> float:
 
 
 def kept_malloc() -> None:
-    """As the `fedlgd` command sets it."""
+    """The malloc settings of the `fedlgd` command."""
     keep_memory()
 
 
 def default_malloc() -> None:
-    """What glibc's own rule comes to after large blocks were freed; freed memory is given back first."""
+    """The default malloc settings of glibc after large blocks were freed; free memory is returned first."""
     if sys.platform == "linux":
         gc.collect()
         libc = ctypes.CDLL(None)
@@ -85,7 +85,7 @@ def default_malloc() -> None:
 
 
 def peak_flops(side: int = 2048, repeats: int = 5) -> float:
-    """FLOP/s that one thread reaches on a large matrix product: the best of a few."""
+    """Peak FLOP/s of one thread on a large matrix product, the best of several repetitions."""
     a = torch.randn(side, side)
     a @ a
     return 2 * side**3 / min(seconds(lambda: a @ a) for _ in range(repeats))
@@ -93,14 +93,14 @@ def peak_flops(side: int = 2048, repeats: int = 5) -> float:
 
 @dataclass(frozen=True)
 class Once:
-    """What one call takes: floating-point operations, and memory above that of the process at rest."""
+    """The cost of one call: floating-point operations, and memory above that of the idle process."""
 
     flops: int
     megabytes: float
 
 
 def once(call: Call, malloc: Callable[[], None]) -> Once:
-    """Measured in a child, so that nothing that ran before counts."""
+    """Measured in a child process, independent of earlier work."""
     _ready()
     with _child(lambda: _count(call, malloc)) as (flops, megabytes):
         return Once(int(flops), megabytes)
@@ -108,7 +108,7 @@ def once(call: Call, malloc: Callable[[], None]) -> Once:
 
 @cache
 def _ready() -> None:
-    """What counting itself imports comes first, and once."""
+    """Import the modules of the counter before the measurement."""
     with FlopCounterMode(display=False):
         net = torch.nn.Linear(2, 2)
         net(torch.zeros(1, 2)).sum().backward()
@@ -118,7 +118,7 @@ def _count(call: Call, malloc: Callable[[], None]) -> tuple[float, float]:
     default_malloc()
     malloc()
     with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
+        Path("/proc/self/clear_refs").write_text("5")  # start of the peak measurement
     rest = _memory("VmRSS")
     with FlopCounterMode(display=False) as counter:
         call()
@@ -126,7 +126,7 @@ def _count(call: Call, malloc: Callable[[], None]) -> tuple[float, float]:
 
 
 def _memory(key: str) -> float:
-    """Megabytes of this process."""
+    """Memory of this process in MB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     line = next(line for line in lines if line.startswith(key))
     return int(line.split()[1]) / 1024
@@ -134,7 +134,7 @@ def _memory(key: str) -> float:
 
 @contextmanager
 def _child(work: Callable[[], tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """The numbers that `work` gives in a forked process."""
+    """The values that `work` returns in a forked process."""
     here, there = os.pipe()
     pid = os.fork()
     if pid == 0:

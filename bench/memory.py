@@ -1,10 +1,10 @@
 """Memory of a run against the number of sites: one JSON line for each method and number of sites.
 
-    python bench/memory.py                                    # all of them, each in a process of its own
+    python bench/memory.py                                    # all of them, each in a separate process
     python bench/memory.py --method fedlgd --sites 1000       # one
 
-Images are memory-mapped, 60 a site; models are of real size (width 128), everything else is tiny.
-`peak` is the largest resident size of the process in MB, `start` what it had before the first site was opened.
+Images are memory-mapped, 60 per site. Models have their real size (width 128); everything else is small.
+`peak` is the largest resident size of the process in MB, `start` the size before the first site is opened.
 """
 
 import argparse
@@ -37,13 +37,13 @@ FEDLGD = {"refine.steps": 1, "anchors.steps": 1, "anchors.per_class": 1, "analys
 
 
 def resident() -> float:
-    """Largest resident size so far, in MB. (What getrusage says of a process includes the parent it came from.)"""
+    """Largest resident size so far, in MB. (The value of getrusage includes the parent process.)"""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) / 1024
 
 
 def write_images(folder: Path, sites: int) -> None:
-    """One file of images for all sites, written piece by piece, so that writing does not count."""
+    """One file of images for all sites, written in parts, so that writing needs little memory."""
     import numpy as np
 
     random = np.random.default_rng(0)
@@ -56,7 +56,7 @@ def write_images(folder: Path, sites: int) -> None:
 
 
 def open_sites(folder: Path, sites: int) -> "Federation":
-    """Every site has its own pages of the files."""
+    """A federation whose sites are parts of the files."""
     import numpy as np
 
     from fedlgd import from_arrays
@@ -94,7 +94,7 @@ def measure(method: str, sites: int, engine: str) -> dict[str, object]:
 
 
 def apart(method: str, sites: int, engine: str = "loop") -> dict[str, object]:
-    """`measure` in a process of its own."""
+    """`measure` in a separate process."""
     one = ["--method", method, "--sites", str(sites), "--engine", engine]
     told = subprocess.run([sys.executable, __file__, *one], check=True, stdout=subprocess.PIPE, text=True).stdout
     row: dict[str, object] = json.loads(told)

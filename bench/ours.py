@@ -1,4 +1,4 @@
-"""Our side of every phase, by the functions that a run calls, at the settings that a user gets."""
+"""Our implementation of each phase: the functions of a run with default settings."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ LOCAL = Local(lr=LR)
 
 
 def sample(how: Distil, draws: int) -> Distil:
-    """A little work with all its parts in true proportion: some draws, and the steps that are taken with each."""
+    """A short measurement with all parts in proportion: some draws, and the steps with each draw."""
     return replace(how, pairs=draws, steps=draws * how.reuse)
 
 
@@ -37,12 +37,12 @@ def iterative_dm(scene: Scene, how: Distil) -> VirtualSet:
 
 
 def looks(how: Anchors) -> int:
-    """Gradients that so many steps take: a plan that goes to a target also looks where the last one led."""
+    """The number of gradients for this many steps; plan `target` also evaluates the last result."""
     return how.steps + (how.plan == "target")
 
 
 def gm(scene: Scene, how: Anchors) -> list[float]:
-    """Dist at every look."""
+    """Dist at every evaluation."""
     return match_gradient(scene.anchors, scene.net, scene.params, scene.target, how, 0)[1]
 
 
@@ -68,7 +68,7 @@ def aggregate(scene: Scene) -> Params:
 
 
 def save_and_load(scene: Scene, folder: Path) -> None:
-    """The state of the server and of one site: written durably, read back and checked."""
+    """Write the state of the server and of one site to disk, read it and verify it."""
     write_message(folder / "server.safetensors", ServerState(params=scene.params, anchors=scene.anchors))
     write_message(folder / "site.safetensors", SiteState(virtual=scene.virtual))
     read_message(folder / "server.safetensors", ServerState)

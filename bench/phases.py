@@ -1,4 +1,4 @@
-"""The phases of a run, each as two calls that do the same work: the reference's and ours."""
+"""The phases of a run, each as two functions with the same work: the reference and ours."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,12 +12,12 @@ from bench.scene import LR, SITES, Scene
 
 Call = Callable[[], object]
 
-AGAIN = 10_000 / 49_040  # share of DIGITS' test images that the released code scores twice, in a pooled set
+AGAIN = 10_000 / 49_040  # fraction of the test images of DIGITS that the released code evaluates twice
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Two calls, and how many units of work each does: cost is given per unit."""
+    """Two functions, and the units of work of each; cost is per unit."""
 
     name: str
     unit: str
@@ -28,7 +28,7 @@ class Phase:
 
 
 def phases(scene: Scene, folder: Path) -> dict[str, Phase]:
-    """Each by its name; what is made on first use is made here, so that it costs neither side."""
+    """The phases by name. Lazy initialisation is done here, so that it is not measured."""
     first, later = ours.sample(ours.INITIAL, 20), ours.sample(ours.ITERATIVE, 1)
     one = replace(ours.METHOD.anchors, steps=1)
     images = len(scene.site.test) / 1000
@@ -57,7 +57,7 @@ def phases(scene: Scene, folder: Path) -> dict[str, Phase]:
 
 
 def initial_dm(scene: Scene, steps: int) -> torch.Tensor:
-    """The reference's first virtual images."""
+    """The initial virtual images of the reference."""
     images = scene.published_start.clone().requires_grad_()
     optimiser = published.optimiser(images)
     for step in range(steps):
@@ -81,7 +81,7 @@ def iterative_dm(scene: Scene, steps: int) -> torch.Tensor:
 
 
 def gm(scene: Scene, steps: int) -> list[float]:
-    """The reference's Dist at every step."""
+    """Dist of the reference at every step."""
     net, images = scene.module(), scene.anchors.images.clone().requires_grad_()
     optimiser = published.optimiser(images)
     target = [scene.target[name] for name, _ in net.named_parameters()]
@@ -99,7 +99,7 @@ def regularised_epoch(scene: Scene) -> None:
 
 
 def evaluate(scene: Scene) -> None:
-    """Every test image, and a part of them again."""
+    """All test images, and a part of them twice."""
     net, test = scene.module(), scene.site.test.take(slice(None))
     published.evaluate(net, test.x, test.y)
     again = round(AGAIN * len(test))

@@ -1,4 +1,4 @@
-"""Whole runs from the cost of their parts, and the bars that were set."""
+"""Projection of complete runs from the cost of their parts, and the target ratios."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Costs = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Run:
-    """A cell of a table: 100 rounds, ten of them selected, every site in every round."""
+    """A run of the paper: 100 rounds, ten of them selected, all sites in every round."""
 
     name: str
     sites: int
@@ -28,7 +28,7 @@ class Run:
     selected: int = 10
 
     def real_share(self, per_class: int) -> float:
-        """Work of a draw of `per_class` real images where a class has fewer."""
+        """The relative work of a draw of `per_class` real images if a class has fewer."""
         return min(1.0, self.real_per_class / per_class)
 
 
@@ -37,7 +37,7 @@ CIFAR10C = Run("CIFAR10C, 57 sites of 2 000 images, IPC 10", 57, 200, 19_000, 1.
 
 
 def theirs(run: Run, cost: Costs, initial_steps: int) -> dict[str, float]:
-    """CPU seconds by phase. A step of matching is nearly all real images."""
+    """CPU seconds by phase. Real images are most of the cost of a matching step."""
     share = run.real_share(REAL_PER_CLASS)
     scored = run.rounds * run.tested / 1000 * cost["evaluation"]
     return {
@@ -53,7 +53,7 @@ def theirs(run: Run, cost: Costs, initial_steps: int) -> dict[str, float]:
 def ours_(
     run: Run, cost: Costs, initial_steps: float, gm_steps: float, evaluate_every: int = 0
 ) -> dict[str, float]:
-    """The same for ours, which by default evaluates ten times, never anything twice, and saves every round."""
+    """The same for ours: by default it evaluates ten times, each image once, and saves every round."""
     plan = Plan(rounds=run.rounds, evaluate_every=evaluate_every)
     return {
         "dm-initial": run.sites * initial_steps * cost["dm-initial"] * run.real_share(ours.INITIAL.real_per_class),
@@ -75,7 +75,7 @@ def _rounds(run: Run, cost: Costs) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Bar:
-    """A ratio that was asked for, and the one measured (None: not measured, or never reached)."""
+    """A target ratio and the measured ratio (None: not measured or not reached)."""
 
     name: str
     wanted: float

@@ -1,9 +1,9 @@
-"""The published procedure, plainly written: what the released code computes, at its settings, with its waste.
+"""A simple implementation of the published procedure, with the settings and inefficiencies of the released code.
 
-Our own code. It keeps what costs time there: a loop over classes, a fresh network for every step of initial
-matching, 256 real images a class and step, weight gradients that nobody reads, a graph where none is needed,
-anchors embedded again at every step, images scored twice. It leaves out what is no part of the mathematics:
-decoding the images again in every selected round, reseeding from the clock.
+It is our own code. It has the expensive parts of the released code: a loop over classes, a new network for every
+step of initial matching, 256 real images per class and step, unused weight gradients, an unneeded autograd graph,
+features of anchors at every step, and images that are evaluated twice. It omits decoding the images again in every
+selected round, and seeds from the clock.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ BATCH = 32
 
 
 class ConvNet(nn.Module):
-    """3 x [conv 3x3 with bias, GroupNorm of one channel a group, ReLU, average pool], then a linear layer."""
+    """3 x [conv 3x3 with bias, GroupNorm with one channel per group, ReLU, average pool], then a linear layer."""
 
     def __init__(self, shape: tuple[int, int, int], classes: int, width: int = 128) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def optimiser(images: Tensor) -> torch.optim.SGD:
 
 
 def random_net(shape: tuple[int, int, int], classes: int, width: int) -> ConvNet:
-    """Initial matching draws one for every step, frozen."""
+    """A new frozen network; initial matching draws one for every step."""
     return ConvNet(shape, classes, width).requires_grad_(False)
 
 
@@ -62,7 +62,7 @@ def draw_real(
 def dm_step(
     images: Tensor, step: torch.optim.SGD, net: ConvNet, real: Sequence[Tensor], transforms: Sequence[Transform]
 ) -> float:
-    """One step on sum_k || mean psi(A_k x) - mean psi(A_k v) ||^2. A net that wants gradients gets them."""
+    """One step on sum_k || mean psi(A_k x) - mean psi(A_k v) ||^2. Weight gradients only if required."""
     per_class = len(images) // len(real)
     loss = torch.zeros((), dtype=images.dtype)
     for k, transform in enumerate(transforms):
@@ -87,7 +87,7 @@ def gm_step(images: Tensor, labels: Tensor, step: torch.optim.SGD, net: ConvNet,
 
 
 def distance(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-    """sum over rows of 1 - cosine; vectors (biases, norms) count nothing."""
+    """sum over rows of 1 - cosine; vectors (biases, normalisation) are ignored."""
     total = torch.zeros((), dtype=a[0].dtype)
     for s, t in zip(a, b, strict=True):
         if s.ndim > 1:
@@ -110,7 +110,7 @@ def plain_epoch(net: ConvNet, x: Tensor, y: Tensor, lr: float, order: Tensor) ->
 def regularised_epoch(
     net: ConvNet, x: Tensor, y: Tensor, anchors: Tensor, labels: Tensor, weight: float, lr: float, order: Tensor
 ) -> None:
-    """SGD on CE(batch) + weight * L_Con(batch + all anchors), which are embedded at every step."""
+    """SGD on CE(batch) + weight * L_Con(batch + all anchors), with features of all anchors at every step."""
     step = torch.optim.SGD(net.parameters(), lr=lr)
     for index in order.split(BATCH):
         step.zero_grad()
@@ -135,7 +135,7 @@ def contrastive(features: Tensor, labels: Tensor, temperature: float) -> Tensor:
 
 
 def evaluate(net: ConvNet, x: Tensor, y: Tensor) -> tuple[float, float]:
-    """Loss and accuracy in batches of 32; each batch leaves a graph behind."""
+    """Loss and accuracy in batches of 32; each batch builds an autograd graph."""
     net.eval()
     loss, correct = 0.0, 0
     for index in torch.arange(len(y)).split(BATCH):
@@ -147,7 +147,7 @@ def evaluate(net: ConvNet, x: Tensor, y: Tensor) -> tuple[float, float]:
 
 @torch.no_grad()
 def aggregate(server: ConvNet, models: Sequence[ConvNet]) -> None:
-    """The mean of the sites' weights, written to the server's model and back to every site's."""
+    """Average the weights of the sites, and copy them to the models of the server and of each site."""
     for key in server.state_dict():
         mean = torch.zeros_like(server.state_dict()[key])
         for model in models:
@@ -158,7 +158,7 @@ def aggregate(server: ConvNet, models: Sequence[ConvNet]) -> None:
 
 
 def save_and_load(path: Path, state: State) -> State:
-    """torch.save and torch.load, neither durable nor checked."""
+    """torch.save and torch.load, without fsync and verification."""
     torch.save(state, path)
     loaded: State = torch.load(path, weights_only=True)
     return loaded
@@ -166,6 +166,6 @@ def save_and_load(path: Path, state: State) -> State:
 
 @contextmanager
 def as_shipped() -> Iterator[None]:
-    """The released code leaves autograd's anomaly detection on, for all that it does."""
+    """Anomaly detection of autograd, which the released code leaves enabled."""
     with torch.autograd.set_detect_anomaly(True):
         yield

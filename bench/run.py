@@ -1,8 +1,8 @@
-"""`make bench`: the published procedure against ours, phase by phase, and what that makes of whole runs.
+"""`make bench`: compare the published procedure with ours, phase by phase, and project complete runs.
 
 Run: python -m bench.run                                       everything at the paper's width (most of an hour)
-     python -m bench.run --quick                               under two minutes, width 32, few repeats
-     python -m bench.run --phases gm,dm-iterative --repeats 3  some phases only
+     python -m bench.run --quick                               under two minutes: width 32, few repetitions
+     python -m bench.run --phases gm,dm-iterative --repeats 3  only some phases
 """
 
 import argparse
@@ -34,8 +34,8 @@ NAMES = (
     "aggregation",
     "save-load",
 )
-ALLOCATED = ("dm-iterative", "epoch-regularised", "evaluation", "gm")  # where large tensors come and go
-SHIPPED = ("dm-initial", "dm-iterative", "gm", "epoch-plain", "epoch-regularised")  # with anomaly detection on
+ALLOCATED = ("dm-iterative", "epoch-regularised", "evaluation", "gm")  # phases with many large allocations
+SHIPPED = ("dm-initial", "dm-iterative", "gm", "epoch-plain", "epoch-regularised")  # also with anomaly detection
 
 
 def main() -> None:
@@ -54,21 +54,19 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description="The published procedure against ours, in CPU seconds of one thread."
+        description="Compare the published procedure with ours, in CPU seconds of one thread."
     )
     parser.add_argument("--phases", default=",".join(NAMES), help="comma-separated: " + ", ".join(NAMES))
-    parser.add_argument("--width", type=int, help="of the network (default 128, quick 32)")
-    parser.add_argument("--repeats", type=int, help="turns of each side (default 5, quick 2)")
-    parser.add_argument("--data", default="builtin-digits", help="federation the images are from")
-    parser.add_argument("--dm-steps", type=int, help="of the reference, to whose loss ours goes; 0: skip")
-    parser.add_argument("--dm-width", type=int, help="of the network of that study (default: --width)")
-    parser.add_argument("--gm-steps", type=int, help="of the reference, to whose Dist ours goes; 0: skip")
-    parser.add_argument("--no-growth", action="store_true", help="skip the table of growth")
+    parser.add_argument("--width", type=int, help="width of the network (default 128, quick 32)")
+    parser.add_argument("--repeats", type=int, help="repetitions of each side (default 5, quick 2)")
+    parser.add_argument("--data", default="builtin-digits", help="federation of the images")
+    parser.add_argument("--dm-steps", type=int, help="reference steps whose loss ours must reach; 0: skip")
+    parser.add_argument("--dm-width", type=int, help="width of the network for --dm-steps (default: --width)")
+    parser.add_argument("--gm-steps", type=int, help="reference steps whose Dist ours must reach; 0: skip")
+    parser.add_argument("--no-growth", action="store_true", help="skip the growth with the federation")
     parser.add_argument("--no-memory", action="store_true", help="skip the memory of runs with many sites")
-    parser.add_argument(
-        "--quick", action="store_true", help="smaller, fewer, faster; ratios are lower at this width"
-    )
-    parser.add_argument("--out", type=Path, default=Path("out/bench.jsonl"), help="JSON lines")
+    parser.add_argument("--quick", action="store_true", help="smaller network, fewer repetitions; ratios are lower")
+    parser.add_argument("--out", type=Path, default=Path("out/bench.jsonl"), help="output file (JSON lines)")
     how = parser.parse_args()
     full = {"width": 128, "repeats": 5, "dm_steps": 100, "gm_steps": 500}
     small = {"width": 32, "repeats": 2, "dm_steps": 8, "gm_steps": 24}
@@ -78,12 +76,12 @@ def _arguments() -> argparse.Namespace:
     how.dm_width = how.dm_width or how.width
     unknown = set(how.phases.split(",")) - set(NAMES)
     if unknown:
-        parser.error(f"no phase is called {', '.join(sorted(unknown))}; there are: {', '.join(NAMES)}")
+        parser.error(f"no phase is called {', '.join(sorted(unknown))}; available: {', '.join(NAMES)}")
     return how
 
 
 def bench(how: argparse.Namespace) -> Iterator[Record]:
-    """Every finding as it is made."""
+    """Yield each result when it is available."""
     peak = measure.peak_flops()
     yield machine(how, peak)
     scene = Scene.of(how.data, how.width)
@@ -125,7 +123,7 @@ def machine(how: argparse.Namespace, peak: float) -> Record:
 
 
 def phase(one: Phase, how: argparse.Namespace, peak: float) -> Record:
-    """Both sides by turns; each once more in a child of its own for memory and arithmetic."""
+    """Measure both sides alternately, and each in a child process for memory and FLOPs."""
 
     units = one.published_units, one.ours_units
     theirs, mine = measure.once(one.published, measure.default_malloc), measure.once(one.ours, measure.kept_malloc)
@@ -147,13 +145,13 @@ def side(cost: measure.Spread, once: measure.Once, units: float, peak: float) ->
 
 
 def allocation(one: Phase, repeats: int) -> Record:
-    """Ours with malloc as it comes, and as the `fedlgd` command sets it."""
+    """Ours with the default malloc settings, and with those of the `fedlgd` command."""
     compared: Compared = measure.compare(one.ours, one.ours, repeats)
     return {"kind": "allocation", "phase": one.name, "ratio": asdict(compared.ratio)}
 
 
 def anomaly(one: Phase, repeats: int) -> Record:
-    """The reference as it ships against without."""
+    """The reference with and without anomaly detection."""
 
     def shipped() -> None:
         with published.as_shipped():
@@ -164,7 +162,7 @@ def anomaly(one: Phase, repeats: int) -> Record:
 
 
 def studies(how: argparse.Namespace, scene: Scene) -> Iterator[Record]:
-    """To the same result."""
+    """Steps to the same result."""
     wanted = how.phases.split(",")
     if how.dm_steps and "dm-initial" in wanted:
         small = scene if how.dm_width == how.width else Scene.of(how.data, how.dm_width)
@@ -176,7 +174,7 @@ def studies(how: argparse.Namespace, scene: Scene) -> Iterator[Record]:
 
 
 def conclusions(found: list[Record], matched: list[Record], shipped: list[Record]) -> Iterator[Record]:
-    """Ratios to the same result, whole runs, and the bars."""
+    """Ratios to the same result, complete runs, and the targets."""
     ratio = {record["phase"]: record["ratio"]["median"] for record in found}
     same = to_the_same(ratio, matched)
     bars = [
@@ -198,7 +196,7 @@ def conclusions(found: list[Record], matched: list[Record], shipped: list[Record
 
 
 def to_the_same(ratio: dict[str, float], matched: list[Record]) -> dict[str, float]:
-    """Fewer steps times cheaper steps; of several numbers of steps the last."""
+    """The ratio of steps times the ratio of the cost per step, for the largest number of steps."""
     return {
         m["phase"]: ratio[m["phase"]] * m["theirs"] / m["ours"]
         for m in matched
@@ -207,7 +205,7 @@ def to_the_same(ratio: dict[str, float], matched: list[Record]) -> dict[str, flo
 
 
 def projections(found: list[Record], matched: list[Record], shipped: list[Record]) -> Iterator[Record]:
-    """Of the released code as it ships, anomaly detection and all."""
+    """Hours of the released code, including anomaly detection."""
     costs = {
         who: {record["phase"]: record[who]["seconds"]["median"] for record in found}
         for who in ("published", "ours")
@@ -243,7 +241,7 @@ def _projection(run: project.Run, who: str, note: str, steps: int, seconds: dict
 
 
 def ratio_of(runs: list[Record], steps: int) -> float | None:
-    """Published CPU hours over ours as it comes, on DIGITS."""
+    """Published CPU hours over ours with default settings, on DIGITS."""
     digits = [record for record in runs if record["run"] == project.DIGITS.name]
     theirs = next(r["total"] for r in digits if r["who"] == "published" and r["initial_steps"] == steps)
     mine = next(r["total"] for r in digits if r["note"] == "as it comes")

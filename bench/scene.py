@@ -1,4 +1,4 @@
-"""What both sides are given: one site's images, a model before and after a round, virtual sets, anchors."""
+"""The inputs of both sides: images of one site, a model before and after a round, virtual sets, anchors."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,12 +18,12 @@ from fedlgd.distill.start import class_statistics, from_noise, from_statistics, 
 from fedlgd.nets.registry import build_net
 
 LR = 0.01
-SITES = 5  # whose models are averaged
+SITES = 5  # number of averaged models
 
 
 @dataclass(frozen=True)
 class Scene:
-    """The paper's sizes: 10 virtual images a class at a site, 10 anchors a class, batches of 32."""
+    """The sizes of the paper: 10 virtual images and 10 anchors per class, batches of 32."""
 
     site: Site
     net: Net
@@ -33,7 +33,7 @@ class Scene:
 
     @classmethod
     def of(cls, data: str, width: int, per_class: int = 10) -> "Scene":
-        """Of a federation's first site; all sites as one where a class has fewer than 256 images."""
+        """The scene of the first site of a federation, or of all sites if a class has fewer than 256 images."""
         federation = load(data)
         site = federation.sites[0]
         if int(site.train.counts(len(site.classes)).min()) < published.REAL_PER_CLASS:
@@ -55,7 +55,7 @@ class Scene:
 
     @cached_property
     def published_start(self) -> Tensor:
-        """Noise with a class's statistics, divided by the site's size instead of the class's, as released."""
+        """Noise with class statistics divided by the size of the site, as in the released code."""
         statistics = class_statistics(self.site.train, self.classes, "site")
         return from_statistics(statistics, self.per_class, self.net.shape[1:], 1.0, self.rng.generator("start"))
 
@@ -71,7 +71,7 @@ class Scene:
 
     @cached_property
     def joined(self) -> LabelledSet:
-        """V^c and V^g, on which a site trains."""
+        """V^c and V^g: the training set of a site."""
         x = torch.cat([self.virtual.images, self.anchors.images])
         return LabelledSet(x, torch.cat([self.labels, self.anchors.labels]))
 
@@ -85,7 +85,7 @@ class Scene:
 
     @cached_property
     def after(self) -> Params:
-        """The model after one epoch on real images: where a round went."""
+        """The model after one epoch on real images."""
         net = self.module()
         x, y = self.real.x[:1600], self.real.y[:1600]
         published.plain_epoch(net, x, y, LR, torch.arange(len(y)))
@@ -97,7 +97,7 @@ class Scene:
 
     @cached_property
     def real(self) -> LabelledSet:
-        """The training images in memory as the released code has them: floats, in a random order."""
+        """The training images in memory as in the released code: floats in random order."""
         order = torch.randperm(len(self.site.train), generator=self.rng.generator("real"))
         return self.site.train.take(order)
 
@@ -106,7 +106,7 @@ class Scene:
         return [self.real.of_class(k) for k in self.classes]
 
     def module(self, params: Params | None = None) -> published.ConvNet:
-        """The reference's network with the scene's weights."""
+        """The network of the reference with the weights of the scene."""
         net = published.ConvNet(self.net.shape, self.net.classes, self.width)
         net.load_state_dict(params or self.params)
         return net

@@ -1,4 +1,4 @@
-"""What the bench found, as text."""
+"""The results of a benchmark as text."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -7,44 +7,44 @@ Record = dict[str, Any]
 
 
 def line(record: Record) -> str:
-    """One finding, as it is made."""
+    """One result as one line."""
     kind = record["kind"]
     if kind == "machine":
         return machine(record)
     if kind == "phase":
         return f"{record['phase']}: {ratio(record['ratio'])} times cheaper per {record['unit']}"
     if kind == "allocation":
-        return f"{record['phase']}: {ratio(record['ratio'])} times cheaper with memory kept"
+        return f"{record['phase']}: {ratio(record['ratio'])} times cheaper with the malloc settings of fedlgd"
     if kind == "match":
         reached = "never" if record["ours"] is None else f"{record['ours']:.0f} steps"
-        goal = f"{record['theirs']} published steps come to {record['value']:.4g}"
+        goal = f"{record['theirs']} published steps reach {record['value']:.4g}"
         return f"{record['phase']}: {goal}, ours in {reached}"
     if kind == "projection":
         return f"{record['run']}, {whose(record)}: {record['total']:.2f} CPU hours"
     if kind == "bar":
-        return f"bar: {record['name']}: {number(record['measured'])} of {record['wanted']}: {record['verdict']}"
+        return f"target: {record['name']}: {number(record['measured'])} of {record['wanted']}: {record['verdict']}"
     if kind == "anomaly":
-        return f"{record['phase']}: published {ratio(record['ratio'])} times dearer with its anomaly detection"
+        return f"{record['phase']}: published {ratio(record['ratio'])} times more expensive with anomaly detection"
     if kind == "engine":
-        return f"pool, {record['workers']} workers, {record['sites']} sites: {record['median']:.2f} times sooner"
+        return f"pool, {record['workers']} workers, {record['sites']} sites: {record['median']:.2f} times faster"
     if kind == "memory":
-        return f"{record['method']}, {record['sites']} sites: {record['peak']} MB at most, {record['seconds']} s"
+        return f"{record['method']}, {record['sites']} sites: {record['peak']} MB peak, {record['seconds']} s"
     return f"growth: {record['what']} x{record['factor']}: cost x{record['ratio']:.2f}"
 
 
 def machine(record: Record) -> str:
-    quick = "QUICK (smaller width, few repeats: ratios are lower than at width 128). " if record["quick"] else ""
+    quick = "QUICK (small width, few repetitions: ratios are lower than at width 128). " if record["quick"] else ""
     return (
-        f"{quick}Width {record['width']}, {record['data']}, CPU seconds of one thread, {record['repeats']} turns "
-        "of each side; the reference without the anomaly detection it ships with and with malloc as it comes, ours "
-        "with memory kept. "
-        f"Peak here: {record['peak_gflops']:.0f} GFLOP/s; load {record['load']:.1f} on {record['cores']} cores; "
+        f"{quick}Width {record['width']}, {record['data']}, CPU seconds of one thread, {record['repeats']} "
+        "repetitions of each side. The reference runs without anomaly detection and with default malloc settings, "
+        "ours with the malloc settings of the `fedlgd` command. "
+        f"Peak: {record['peak_gflops']:.0f} GFLOP/s; load {record['load']:.1f} on {record['cores']} cores; "
         f"torch {record['torch']}."
     )
 
 
 def blocks(records: Sequence[Record]) -> Iterator[tuple[str, list[list[str]]]]:
-    """(title, rows with the head first) of every table that there is something for."""
+    """(title, rows including the head) of each table that has results."""
     for kind, title in TITLES.items():
         found = [record for record in records if record["kind"] == kind]
         if found:
@@ -52,12 +52,12 @@ def blocks(records: Sequence[Record]) -> Iterator[tuple[str, list[list[str]]]]:
 
 
 def tables(records: Sequence[Record]) -> Iterator[str]:
-    """For a terminal."""
+    """Tables for a terminal."""
     return (f"{title}\n{aligned(rows)}" for title, rows in blocks(records))
 
 
 def markdown(records: Sequence[Record]) -> str:
-    """For a page."""
+    """Tables for a page."""
     parts = [machine(record) for record in records if record["kind"] == "machine"]
     for title, (head, *rows) in blocks(records):
         lines = [head, ["---"] * len(head), *rows]
@@ -91,7 +91,7 @@ def cost(side: Record) -> list[str]:
 
 
 def turns(pairs: Sequence[Sequence[float]]) -> list[str]:
-    """Seconds of each side at every turn."""
+    """Seconds of each side in every repetition."""
     return [", ".join(f"{value:.1f}" for value in side) for side in zip(*pairs, strict=True)]
 
 
@@ -106,12 +106,12 @@ def duration(hours: float) -> str:
 
 TITLES = {
     "phase": "Cost of each phase",
-    "allocation": "Ours, with malloc as it comes against memory kept",
-    "anomaly": "The reference, with the anomaly detection it ships with against without",
-    "match": "To the same result",
-    "projection": "Whole runs, CPU hours of one core",
-    "bar": "Bars",
-    "growth": "Growth of ours with the federation",
+    "allocation": "Ours: default malloc settings against those of the `fedlgd` command",
+    "anomaly": "The reference: with against without anomaly detection",
+    "match": "Steps to the same result",
+    "projection": "Complete runs, CPU hours of one core",
+    "bar": "Targets",
+    "growth": "Growth of our cost with the federation",
     "engine": "Wall time, engine `pool` against `loop`",
     "memory": "Memory of a run with many sites",
 }
@@ -119,12 +119,12 @@ HEADS = {
     "phase": ["phase", "unit", "published s", "of peak", "MB", "ours s", "of peak", "MB", "ratio (quartiles)"],
     "allocation": ["phase", "ratio (quartiles)"],
     "anomaly": ["phase", "ratio (quartiles)"],
-    "match": ["phase", "width", "published steps", "come to", "ours in steps"],
+    "match": ["phase", "width", "published steps", "value reached", "our steps"],
     "projection": ["run", "by", "initial DM", "iterative DM", "GM", "regularised", "evaluation", "total"],
-    "bar": ["bar", "wanted", "measured", "verdict"],
-    "growth": ["what", "times", "cost times"],
-    "engine": ["sites", "workers", "loop s", "pool s", "times sooner"],
-    "memory": ["method", "sites", "MB at first", "MB at most", "seconds"],
+    "bar": ["ratio", "target", "measured", "verdict"],
+    "growth": ["quantity", "factor", "cost factor"],
+    "engine": ["sites", "workers", "loop s", "pool s", "speed-up"],
+    "memory": ["method", "sites", "MB at start", "MB peak", "seconds"],
 }
 ROWS = {
     "phase": lambda r: [r["phase"], r["unit"], *cost(r["published"]), *cost(r["ours"]), ratio(r["ratio"])],

@@ -1,4 +1,4 @@
-"""Wall time of one small run by engine `loop` and by `pool`, by turns."""
+"""Wall time of one small run with the engines `loop` and `pool`, measured alternately."""
 
 import time
 
@@ -13,7 +13,7 @@ METHOD = configure(FedLGD, distil__steps=40, refine__steps=10, anchors__steps=5)
 
 
 def speed_up(data: str, width: int, repeats: int) -> dict[str, object]:
-    """How many times sooner `pool` is there, with a worker on every core; enrolment and four rounds."""
+    """The speed-up of `pool` with one worker per core, for the enrolment and four rounds."""
     federation = load(data)
 
     def seconds(engine: str) -> float:

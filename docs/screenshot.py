@@ -1,4 +1,4 @@
-"""A picture of a report for the README: python docs/screenshot.py runs/demo/report.html (needs chromium)."""
+"""A screenshot of a report for the README: python docs/screenshot.py runs/demo/report.html (needs chromium)."""
 
 import shutil
 import sys

@@ -1,4 +1,4 @@
-"""FedAvg on virtual data against FedLGD over the built-in sites, in one page.
+"""Compare FedAvg on virtual data with FedLGD on the built-in sites.
 
 Run: python examples/01_first_run.py
 """

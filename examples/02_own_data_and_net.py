@@ -1,4 +1,4 @@
-"""Your own arrays as sites, and your own network.
+"""Use your own arrays as sites, and your own network.
 
 A network is an nn.Module class called as Class(shape=..., classes=...) whose forward returns (features, logits).
 Run: python examples/02_own_data_and_net.py
@@ -26,7 +26,7 @@ class SmallNet(nn.Module):
 
 
 def stripes(n: int, brightness: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """16x16 grey images: horizontal (0) or vertical (1) stripes, as bright as the site's camera."""
+    """16x16 grey images of horizontal (0) or vertical (1) stripes, with a brightness per site."""
     rng = np.random.default_rng(seed)
     labels = np.arange(n) % 2
     wave = np.sin(np.arange(16) * 1.5)

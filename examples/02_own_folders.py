@@ -1,7 +1,7 @@
-"""Your own image files as sites: a folder for each site, in it a folder for each class.
+"""Use your own image files: one folder per site, with one folder per class.
 
-Run: python examples/02_own_folders.py            makes a small folder of images and trains on it
-     python examples/02_own_folders.py DIR        trains on your own
+Run: python examples/02_own_folders.py            creates a small folder of images and trains on it
+     python examples/02_own_folders.py DIR        trains on your own images
 From the command line: fedlgd data check DIR, then fedlgd run --data DIR --set data.size=64
 """
 
@@ -16,7 +16,7 @@ import fedlgd
 
 
 def draw_sites(root: Path, per_class: int = 40) -> Path:
-    """Stripes as two clinics would photograph them: one darker and in PNG, one brighter and in JPEG."""
+    """Stripes at two clinics: darker PNG images at one, brighter JPEG images at the other."""
     wave = np.sin(np.arange(24) * 1.2)
     for site, brightness, suffix in (("clinic-a", 90, "png"), ("clinic-b", 160, "jpg")):
         rng = np.random.default_rng(brightness)

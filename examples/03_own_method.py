@@ -1,10 +1,10 @@
-"""Code of your own: a regulariser for any method, and a method.
+"""Write your own regulariser for any method, and your own method.
 
 Run: python examples/03_own_method.py
 From the command line, in this folder:
-    fedlgd run --method fedlgd+proximal                                      # FedLGD with one more term
-    fedlgd run --method fedlgd+03_own_method:Sparse --set sparse.weight=0.01   # with a term of your own
-    fedlgd run --method 03_own_method:Cautious                               # a method of your own
+    fedlgd run --method fedlgd+proximal                                      # FedLGD with a proximal term
+    fedlgd run --method fedlgd+03_own_method:Sparse --set sparse.weight=0.01   # with your own regulariser
+    fedlgd run --method 03_own_method:Cautious                               # your own method
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ from fedlgd.methods.regularisers import Regulariser
 
 @dataclass(frozen=True, kw_only=True)
 class Sparse(Regulariser):
-    """weight * sum |w|: added to the loss of whatever method it is stacked on."""
+    """weight * sum |w|, added to the loss of any method."""
 
     weight: float = setting(0.001, "Weight of the term.", least=0)
 
@@ -31,11 +31,11 @@ class Sparse(Regulariser):
 
 @dataclass(frozen=True, kw_only=True)
 class Cautious(common.Training):
-    """FedAvg whose server takes a part of the step:  theta_{t+1} = theta_t + step * (mean_c theta_c - theta_t)"""
+    """FedAvg with a smaller server step:  theta_{t+1} = theta_t + step * (mean_c theta_c - theta_t)"""
 
     name: ClassVar[str] = "cautious"
 
-    step: float = setting(0.5, "Share of the step that the server takes.", above=0, most=1)
+    step: float = setting(0.5, "Step size of the server.", above=0, most=1)
     local: fedlgd.Local = fedlgd.Local(lr=0.05)
 
     enrol, start, broadcast, site = common.enrol, common.start, common.broadcast, fedlgd.FedAvg.site

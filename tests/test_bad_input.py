@@ -233,7 +233,7 @@ def test_no_rounds(rounds):
 def test_a_share_of_sites_outside_0_to_1(ratio):
     for attempt in (lambda: run(tiny.federation(), ratio=ratio), lambda: resolve({"ratio": ratio})):
         bound = "more than 0" if ratio <= 0 else "1 or less"
-        refusal(SettingError, attempt, f"ratio is {ratio}; use ", bound, "Share of the sites")
+        refusal(SettingError, attempt, f"ratio is {ratio}; use ", bound, "Fraction of sites")
 
 
 def test_an_unknown_method():
@@ -251,7 +251,12 @@ def test_an_unknown_thing_to_stack_on_a_method():
         refusal(
             SettingError, attempt, "'ancors'", "did you mean 'anchors'?", "noise", "refine", "package.module:Class"
         )
-    refusal(SettingError, lambda: resolve({"method": "fedavg+tests.runs.own:Own"}), "Own'", "inherit it")
+    refusal(
+        SettingError,
+        lambda: resolve({"method": "fedavg+tests.runs.own:Own"}),
+        "Own'",
+        "subclass fedlgd.methods.regularisers.Regulariser",
+    )
 
 
 def test_a_thing_that_cannot_be_stacked_on_this_method():
@@ -335,7 +340,7 @@ def test_a_folder_that_cannot_be_made(place, tmp_path, data):
         RunError,
         lambda: execute(config(method("fedavg"), net=FAST_NET), data, tmp_path / place),
         f"cannot write {tmp_path / place}",
-        "writable place with --out",
+        "writable folder with --out",
     )
     assert (tmp_path / "file").read_text() == "mine"
 

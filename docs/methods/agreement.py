@@ -1,7 +1,7 @@
-"""Rounds of fedlgd beside rounds of fluke-fl, a federated-learning package by other authors, in float64.
+"""Compare rounds of fedlgd with rounds of fluke-fl, an independent federated-learning package, in float64.
 
-Both get the same sites, first model, sampling and batches; each runs its own clients and server. Prints the table
-of agreement.md. With `pip install fluke-fl==0.8.1` beside fedlgd: python docs/methods/agreement.py
+Both get the same sites, initial model, sampled sites and batches; each uses its own clients and server. Prints the
+table of agreement.md. Run: pip install fluke-fl==0.8.1, then python docs/methods/agreement.py
 """
 
 import sys
@@ -29,7 +29,7 @@ from fedlgd.methods import registry
 RNG, SIZES, BATCH, LR = Stream(0), {"ape": 6, "bee": 10, "cat": 16}, 2, 0.1  # 3, 5 and 8 steps per round
 PLANS = Plan(rounds=1), Plan(rounds=3, ratio=0.67)  # the second samples ape cat, ape bee, bee cat
 LAYERS = {"none": nn.Identity, "linear": partial(nn.Linear, 4, 4), "norm": partial(nn.BatchNorm1d, 4)}
-HELD: dict[str, Any] = {"variate": lambda party: party.control}  # what theirs have by our names
+HELD: dict[str, Any] = {"variate": lambda party: party.control}  # the states of fluke by our names
 HELD |= {"prototypes": lambda server: {"means": torch.stack(server.prototypes)}}
 HELD |= dict.fromkeys(("model", "previous", "own"), lambda party: party.model.state_dict() if party.model else {})
 
@@ -70,7 +70,7 @@ def their_round(run: Any, t: int, chosen: tuple[str, ...]) -> None:
 
 
 def gap(plan: Plan, name: str, layer: str, momentum: float, given: dict[str, Any]) -> float:
-    """Largest difference in anything that both sides hold after the rounds."""
+    """The largest difference between the final states of both sides."""
     net, memory = Net(lambda _: Featured(parts(layer)), (1, 2, 2), 3, layer), Ram()
     method = registry.find("fedproto-local" if name == "FedProto" else name.lower())
     ours = method(local=Local(batch=BATCH, lr=LR, momentum=momentum), **given.get("ours", {}))
@@ -89,7 +89,7 @@ def gap(plan: Plan, name: str, layer: str, momentum: float, given: dict[str, Any
 
 
 def add_start(run: Any, t: int) -> None:
-    """FedNova's server adds what fluke leaves out: (1 - sum v) theta_t."""
+    """Add the term that fluke's FedNova server omits: (1 - sum v) theta_t."""
 
     def aggregate(clients: Any, models: Any) -> None:
         before = deepcopy(run.server.model)
@@ -102,14 +102,14 @@ def add_start(run: Any, t: int) -> None:
 
 
 def greet(run: Any, t: int) -> None:
-    """FedBN's clients all have the first model before the first round."""
+    """Send the initial model to all FedBN clients before the first round."""
     run.server.broadcast_model(run.clients if t == 0 else [])
     for client in run.clients if t == 0 else []:
         client.receive_model()
 
 
 def late(run: Any, t: int) -> None:
-    """FedProto's prototypes are the trained model's, and all clients use them from the second round on."""
+    """Compute FedProto's prototypes with the trained model, and use them from the second round on."""
 
     def update(client: Any, _: Any) -> None:
         (x, y), psi = client.train_set.tensors, client.model.encoder

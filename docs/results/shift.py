@@ -1,8 +1,8 @@
-"""Does distillation push sites apart? RBF-MMD between the digit sites before and after distribution matching.
+"""Measure the RBF-MMD between the digit sites before and after distribution matching.
 
-Run: python docs/results/shift.py distil FOLDER   the virtual sets, each once, kept in FOLDER (most of an hour)
-     python docs/results/shift.py measure FOLDER  the distances, into docs/results/records-shift/
-     python docs/generate.py                      the page docs/results/shift.md from these
+Run: python docs/results/shift.py distil FOLDER   create the virtual sets in FOLDER (most of an hour)
+     python docs/results/shift.py measure FOLDER  measure the distances, to docs/results/records-shift/
+     python docs/generate.py                      generate the page docs/results/shift.md
 """
 
 import json
@@ -32,9 +32,9 @@ from fedlgd.nets.registry import build_net
 from fedlgd.runs.shift import Space, features, mmd2, pixels, random_features, width_of
 
 RECORDS = Path(__file__).parent / "records-shift"
-WIDTH = 32  # of the networks that distil, and of the trained one
-OTHER_WIDTH = 64  # of the random networks that measure
-REAL_PER_CLASS = 64  # and step; Distil's default is 256
+WIDTH = 32  # width of the distillation networks and of the trained network
+OTHER_WIDTH = 64  # width of the random networks for the measurement
+REAL_PER_CLASS = 64  # real images per class and step; 256 in the paper
 DRAWS = 5
 
 log = logging.getLogger("shift")
@@ -42,7 +42,7 @@ log = logging.getLogger("shift")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One way to distil, over seeds."""
+    """One distillation setting, with several seeds."""
 
     start: Start
     per_class: int
@@ -77,7 +77,7 @@ def distil_all(folder: Path, federation: Federation) -> None:
 
 
 def virtual(folder: Path, federation: Federation, site: Site, case: Case, seed: int) -> Tensor:
-    """The images a site distils, sorted by class: from the folder, or made and kept there."""
+    """The virtual images of a site, sorted by class; cached in the folder."""
     path = _file(folder, site, case, seed)
     if not path.is_file():
         rng = Stream(seed).at("shift", "distil", site.name)
@@ -90,7 +90,7 @@ def _file(folder: Path, site: Site, case: Case, seed: int) -> Path:
 
 
 def trained(folder: Path, federation: Federation) -> Params:
-    """A model trained on 2 000 real images of each site, together: from the folder, or made and kept there."""
+    """A model trained on all sites together, 2 000 real images each; cached in the folder."""
     path = folder / "model.npz"
     if not path.is_file():
         data = pooled(limited(federation, 2000)).sites[0].train
@@ -107,7 +107,7 @@ def trained(folder: Path, federation: Federation) -> Params:
 
 
 def accuracy(folder: Path, federation: Federation, count: int = 500) -> float:
-    """Of the trained model, on the first test images of every site; mean over sites."""
+    """Accuracy of the trained model on the first test images of each site; mean over sites."""
     net, params = _net(federation), trained(folder, federation)
     parts = [site.test.take(slice(0, count)) for site in federation.sites]
     hits = [(net.frozen(params, part.x).logits.argmax(1) == part.y).double().mean().item() for part in parts]
@@ -119,7 +119,7 @@ def _net(federation: Federation, width: int = WIDTH) -> Net:
 
 
 def measure_all(folder: Path, federation: Federation) -> None:
-    """Every case whose virtual sets are in the folder, over the seeds that are complete."""
+    """Measure every case with virtual sets in the folder, for all complete seeds."""
     RECORDS.mkdir(exist_ok=True)
     for case in CASES:
         complete = [
@@ -143,7 +143,7 @@ def measure_all(folder: Path, federation: Federation) -> None:
 
 
 def measured(folder: Path, federation: Federation, case: Case, seed: int) -> dict[str, Any]:
-    """Distances between real and between virtual images of the sites, as many of each; measured once and kept."""
+    """Distances between sites for real and virtual images of equal number; cached in the folder."""
     path = folder / case.name / f"measured-{seed}.json"
     if not path.is_file():
         path.write_text(json.dumps({"seed": seed, "spaces": _measured(folder, federation, case, seed)}))

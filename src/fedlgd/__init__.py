@@ -1,4 +1,4 @@
-"""Federated learning on tiny distilled data.
+"""Federated learning on small distilled data sets.
 
 import fedlgd
 federation = fedlgd.load("builtin-digits")
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported when first used, so that `fedlgd --help` does not wait for torch."""
+    """Import public names on first use, so that `fedlgd --help` does not import torch."""
     if name not in _HOME:
         raise AttributeError(f"module 'fedlgd' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

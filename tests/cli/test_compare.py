@@ -25,7 +25,7 @@ def test_every_method_runs_under_every_seed_and_the_table_has_a_row_each(fedlgd,
     for name in ("FedAvg on virtual data", "Scaffold on virtual data", "FedLGD"):
         assert any(line.startswith(name) for line in done.out.splitlines())
     assert "after the last round" in done.out
-    assert "budget: the same epochs" in done.out
+    assert "budget: equal epochs" in done.out
     assert (tmp_path / "out/report.html").exists()
     for folder in ("fedavg", "scaffold", "fedlgd"):
         assert sorted(p.name for p in (tmp_path / "out" / folder).iterdir()) == ["seed0", "seed1"]
@@ -47,7 +47,7 @@ def test_matched_steps_are_the_same_for_every_method(fedlgd, tmp_path):
     done = compared(fedlgd, "fedavg,fedlgd", "--train-on", "virtual", "--match-steps", "--json", *FEDLGD, seeds=1)
     result = json.loads(done.out)
     # K = 10 classes, 2 virtual images and 10 anchors each (the default), batches of 32
-    assert result["budget"].startswith("budget: 4 SGD steps a round")
+    assert result["budget"].startswith("budget: 4 SGD steps per round")
     for name in ("fedavg", "fedlgd"):
         assert "steps = 4" in (tmp_path / "out" / name / "seed0/config.toml").read_text()
 
@@ -123,7 +123,7 @@ def test_personalised_methods_are_said_to_be_and_are_never_best(fedlgd):
     ("methods", "said"),
     [
         ("fedagv", "did you mean 'fedavg'"),
-        ("fedavg+salt", "'salt' can be stacked"),
+        ("fedavg+salt", "no part for methods is called 'salt'"),
         ("fedbn+anchors", "anchors cannot be stacked on fedbn"),
         ("moon:nu=1", "unknown setting 'nu'"),
     ],

@@ -155,7 +155,7 @@ def test_the_option_anchors_adds_them_to_the_method(words, method, fedlgd, tmp_p
         (["--method", "no.such:Method"], "cannot import method 'no.such:Method'"),
         (["--rounds", "0"], "rounds is 0"),
         (["--ratio", "1.5"], "ratio is 1.5"),
-        (["--preset", "slow"], "no preset 'slow'; there are: paper"),
+        (["--preset", "slow"], "no preset 'slow'; available: paper"),
         (["--set", "distil.perclass=3"], "did you mean 'distil.per_class'"),
         (["--set", "rounds"], "key=value"),
         (["--set", "net.width=wide"], "net"),
@@ -180,7 +180,7 @@ def test_a_folder_of_another_run_is_exit_code_2(fedlgd, tmp_path):
     before = snapshot(tmp_path / "out")
     done = fedlgd(*tiny_run(tmp_path / "out", rounds=2))
     assert done.code == 2
-    assert "there: rounds = 1, now: rounds = 2" in done.err
+    assert "stored: rounds = 1, now: rounds = 2" in done.err
     assert done.err.count("\n") == 1
     assert snapshot(tmp_path / "out") == before
 
@@ -198,7 +198,7 @@ def test_a_warning_is_one_line_too(fedlgd, tmp_path):
     assert fedlgd(*tiny_run(tmp_path / "out", "--quiet", rounds=1)).code == 0
     done = fedlgd(*tiny_run(tmp_path / "out", "--quiet", "--threads=2", rounds=1))
     assert done.code == 0
-    assert re.fullmatch(r"fedlgd: .* began with 1 threads and goes on with 2: .*\n", done.err)
+    assert re.fullmatch(r"fedlgd: .* was started with 1 threads and is resumed with 2: .*\n", done.err)
 
 
 # Stopping and going on
@@ -216,7 +216,7 @@ def test_ctrl_c_saves_says_how_to_resume_and_going_on_works(fedlgd, digits_home,
             line = process.stderr.readline()
             assert line, heard
             heard += line
-        with pytest.raises(RunError, match="another process is working in"):
+        with pytest.raises(RunError, match="another process uses"):
             execute(config, data, tmp_path / "stopped")
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)

@@ -16,7 +16,7 @@ SMALL = [f"--set={k}={v}" for k, v in TINY.items() if not k.startswith(("refine"
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("wnadb", "no tracker is called 'wnadb'; there are: tensorboard, wandb, mlflow"),
+        ("wnadb", "no tracker is called 'wnadb'; available: tensorboard, wandb, mlflow"),
         ("wandb", "--track wandb needs wandb"),
     ],
 )

@@ -179,7 +179,7 @@ def test_a_device_there_is_no_such_thing_as(wrong):
 
 def test_a_gpu_that_is_not_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SettingError, match="sees no GPU here; use --device cpu"):
+    with pytest.raises(SettingError, match="finds no GPU; use --device cpu"):
         Place(device="cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

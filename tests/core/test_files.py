@@ -108,7 +108,7 @@ def test_a_file_that_writes_itself_is_whole_or_absent(tmp_path):
 
 
 def test_a_failed_write_may_name_another_way_out_and_be_of_another_kind(tmp_path):
-    with pytest.raises(DataError, match=r"cannot write here: No such file.* left behind\. Use --data-home"):  # noqa: SIM117
+    with pytest.raises(DataError, match=r"cannot write here: No such file.* was left\. Use --data-home"):  # noqa: SIM117
         with files.writing("here", "Use --data-home", DataError):
             (tmp_path / "nowhere" / "a").write_bytes(b"")
 

@@ -205,7 +205,7 @@ class Fails(FedAvg):
 FAILURES = {
     "exception": r"^site 'bee': RuntimeError: the cable is cut; engine loop shows where$",
     "setting": r"^site 'bee': training diverged; lower local.lr$",
-    "kill": r"worker at site 'bee' was killed by SIGKILL; if memory was short, use fewer --workers",
+    "kill": r"worker at site 'bee' was killed by SIGKILL; if there was too little memory, use fewer --workers",
 }
 
 
@@ -358,7 +358,7 @@ def test_there_are_as_many_workers_as_cores_and_no_more_than_sites(monkeypatch):
         (lambda: engine(workers=2), "workers is 2, but engine loop has none"),
         (
             lambda: choose("pool", 0, tiny.federation(), threads=2),
-            "threads is 2, but a worker of engine pool has one",
+            "threads is 2, but workers of engine pool have one",
         ),
     ],
 )

@@ -170,7 +170,7 @@ def test_a_message_that_cannot_be_written_is_named_and_the_old_one_stays(tmp_pat
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RunError, match=r"cannot write .*m: No space left on device; nothing half-written.*--out"):
+    with pytest.raises(RunError, match=r"cannot write .*m: No space left on device; no incomplete file.*--out"):
         write_message(tmp_path / "m", SiteState())
     monkeypatch.undo()
     assert [p.name for p in tmp_path.iterdir()] == ["m"]

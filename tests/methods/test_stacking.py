@@ -243,12 +243,12 @@ def test_a_pull_of_ones_own_takes_the_place_of_the_contrastive_one():
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
-        ("fedlgd+anchors", "anchors cannot be stacked on fedlgd; it takes: regulariser"),
+        ("fedlgd+anchors", "anchors cannot be stacked on fedlgd; it accepts: regulariser"),
         ("fedbn+refine", "refine cannot be stacked on fedbn"),
-        ("vhl+anchors", "anchors cannot be stacked on vhl; it takes: refine, regulariser"),
+        ("vhl+anchors", "anchors cannot be stacked on vhl; it accepts: refine, regulariser"),
         ("fedavg+anchors+anchors", r"anchors cannot be stacked on fedavg\+anchors"),
-        ("fedavg+anchor", "nothing called 'anchor' can be stacked on a method; did you mean 'anchors'"),
-        ("fedavg+tests.methods.own:Quadratic", "is no fedlgd.methods.regularisers.Regulariser"),
+        ("fedavg+anchor", "no part for methods is called 'anchor'; did you mean 'anchors'"),
+        ("fedavg+tests.methods.own:Quadratic", "is not a Regulariser; subclass"),
         ("fedavg+nowhere:Term", "cannot import regulariser 'nowhere:Term'"),
     ],
 )

@@ -202,7 +202,7 @@ def nested(path: str, value: Any) -> dict[str, Any]:
 
 
 def test_an_unknown_setting_that_is_near_to_nothing_lists_what_there_is():
-    with pytest.raises(SettingError, match=r"'zzzz'; there are: .*anchors\.selected\.every.*net\.width.*seed"):
+    with pytest.raises(SettingError, match=r"'zzzz'; available: .*anchors\.selected\.every.*net\.width.*seed"):
         resolve({"zzzz": 1})
 
 
@@ -329,7 +329,7 @@ def test_a_value_that_makes_no_sense_is_refused_by_name(path, value):
     assert path.rpartition(".")[0] in message
     assert path.rpartition(".")[2] in message
     assert str(value) in message or repr(value[-1]) in message
-    assert "; use " in message or "; there are: " in message
+    assert "; use " in message or "; available: " in message
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_a_preset_of_a_stack_is_that_of_the_method_and_of_what_is_on_it():
 
 
 def test_an_unknown_preset_is_refused_with_those_there_are():
-    with pytest.raises(SettingError, match=r"'fedlgd' has no preset 'fast'; there are: paper, official, quick"):
+    with pytest.raises(SettingError, match=r"'fedlgd' has no preset 'fast'; available: paper, official, quick"):
         resolve({}, preset="fast")
 
 
@@ -507,7 +507,7 @@ def test_a_term_is_stacked_on_a_users_own_method():
     assert config.method.term.mu == 0.5
     assert name_of(config.method) == "tests.runs.own:Own+proximal"
     assert resolve(tomllib.loads(config.toml())) == config
-    with pytest.raises(SettingError, match=r"anchors cannot be stacked on own; it takes: regulariser"):
+    with pytest.raises(SettingError, match=r"anchors cannot be stacked on own; it accepts: regulariser"):
         resolve({"method": "tests.runs.own:Own+anchors"})
 
 

@@ -127,7 +127,7 @@ def test_a_deleted_file_is_refused(kind, name, half, data):
 def test_a_run_whose_state_was_deleted_is_not_begun_again_over_its_records(kind, half, data):
     folder = half(kind)
     shutil.rmtree(folder / "state")
-    assert "holds other files" in refused(folder, KINDS[kind], data)
+    assert "contains other files" in refused(folder, KINDS[kind], data)
 
 
 @pytest.mark.parametrize(("kind", "name"), [("fedlgd", "0001"), ("fedavg", "start")])
@@ -152,7 +152,7 @@ def test_a_run_in_the_format_of_before_is_refused(half, data):
     folder = half("fedlgd")
     for name in ("manifest.json", "state/head.json"):
         files.write_json(folder / name, files.read_json(folder / name) | {"format": 1})
-    assert "format 1, this version reads 2" in refused(folder, SITES, data)
+    assert "format 1, this version resumes format 2" in refused(folder, SITES, data)
 
 
 def test_an_enrolment_that_is_damaged_before_the_first_round_is_refused(tmp_path, data):
@@ -227,8 +227,8 @@ def test_another_python_is_fine(half, data):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda c: replace(c, plan=replace(c.plan, rounds=9)), "there: rounds = 3, now: rounds = 9"),
-        (lambda c: replace(c, plan=replace(c.plan, seed=9)), "there: seed = 0, now: seed = 9"),
+        (lambda c: replace(c, plan=replace(c.plan, rounds=9)), "stored: rounds = 3, now: rounds = 9"),
+        (lambda c: replace(c, plan=replace(c.plan, seed=9)), "stored: seed = 0, now: seed = 9"),
         (lambda c: replace(c, method=method("fedlgd", **{"local.lr": 0.5})), "now: lr = 0.5"),
         (lambda c: replace(c, method=method("fedavg")), "now: method ="),
         (lambda c: replace(c, net={"name": "convnet", "depth": 2, "width": 4}), "now: name ="),
@@ -345,7 +345,7 @@ def test_a_second_run_in_the_same_folder_is_refused_while_the_first_goes(tmp_pat
 
     execute(SITES, data, folder, second)
     assert len(refusals) == 1 + SITES.plan.rounds
-    assert all("another process is working in" in text and str(folder) in text for text in refusals)
+    assert all("another process uses" in text and str(folder) in text for text in refusals)
     execute(SITES, data, folder)  # and afterwards the folder is free
 
 
@@ -362,7 +362,7 @@ def test_another_number_of_threads_is_said(half, data):
     manifest = files.read_json(folder / "manifest.json")
     manifest["threads"] = torch.get_num_threads() + 3
     files.write_json(folder / "manifest.json", manifest)
-    with pytest.warns(UserWarning, match=rf"began with {manifest['threads']} threads and goes on with"):
+    with pytest.warns(UserWarning, match=rf"was started with {manifest['threads']} threads and is resumed with"):
         execute(SITES, data, folder)
     assert head(folder)["round"] == SITES.plan.rounds
 

@@ -91,7 +91,7 @@ def test_a_job_that_is_killed_is_an_outcome_and_the_others_go_on(tmp_path):
 
     outcomes = {name(o.job): o.error for o in run_jobs(planned("fedavg,fedprox", 1, tmp_path), 2, do)}
     assert outcomes == {
-        "fedavg0": "its process was killed by SIGKILL; if memory was short, use fewer --jobs",
+        "fedavg0": "its process was killed by SIGKILL; if there was too little memory, use fewer --jobs",
         "fedprox0": "",
     }
 
@@ -115,5 +115,5 @@ def test_left_early_no_job_goes_on(tmp_path):
 def test_jobs_at_once_have_one_thread_each():
     check_jobs(1, 2, Place())
     check_jobs(2, 1, Place())
-    with pytest.raises(SettingError, match="threads is 2, but each of 3 jobs at once has one"):
+    with pytest.raises(SettingError, match="threads is 2, but each of 3 parallel jobs has one"):
         check_jobs(3, 2, Place())

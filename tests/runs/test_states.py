@@ -99,7 +99,7 @@ def test_the_folder_that_a_killed_process_left_is_used(tmp_path):
 def test_a_folder_that_cannot_be_made_is_named_with_the_way_out(tmp_path, place):
     (tmp_path / place).parent.mkdir(exist_ok=True)
     (tmp_path / place).write_text("mine")
-    with pytest.raises(RunError, match=r"cannot write .*start\.safetensors: .*; nothing half-written.*--out"):
+    with pytest.raises(RunError, match=r"cannot write .*start\.safetensors: .*; no incomplete file.*--out"):
         FolderStates(tmp_path / "sites").save("ape", -1, state(0.0), before=-1)
     assert (tmp_path / place).read_text() == "mine"
 

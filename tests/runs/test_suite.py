@@ -54,7 +54,7 @@ def test_a_setting_of_local_training_reaches_every_method():
 
 @pytest.mark.parametrize("path", ["fedprox.mu", "train_on"])
 def test_a_setting_that_reaches_none_of_the_methods_is_an_error(path):
-    with pytest.raises(SettingError, match=rf"setting '{path}' reaches none of the methods compared \(fedlgd\)"):
+    with pytest.raises(SettingError, match=rf"setting '{path}' applies to none of the compared methods \(fedlgd\)"):
         plan([parse_entry("fedlgd")], 1, Path("out"), {path: 0.1})
 
 

@@ -236,7 +236,9 @@ def test_a_tracker_that_fails_is_said_and_the_run_and_the_others_go_on(
         mlflow.logged.append((step, values))
 
     monkeypatch.setattr(mlflow, "log_metrics", broken)
-    with pytest.warns(UserWarning, match=r"mlflow stopped tracking \(ConnectionError: no route\); the run goes on"):
+    with pytest.warns(
+        UserWarning, match=r"mlflow stopped tracking \(ConnectionError: no route\); the run continues"
+    ):
         run(tmp_path / "out", "mlflow", "wandb")
     assert steps(wandb.logged) == STEPS
     assert steps(mlflow.logged) == [0, 1]
@@ -264,7 +266,7 @@ def test_a_missing_package_is_said_with_how_to_install_it(name: str, monkeypatch
 
 
 def test_an_unknown_tracker_is_refused() -> None:
-    with pytest.raises(SettingError, match="no tracker is called 'wnadb'; there are: tensorboard, wandb, mlflow"):
+    with pytest.raises(SettingError, match="no tracker is called 'wnadb'; available: tensorboard, wandb, mlflow"):
         check_trackers(["wnadb"])
 
 

@@ -159,10 +159,10 @@ def data_fetch(given: options.FetchOptions) -> None:
 
 
 def keep_memory() -> bool:
-    """Have malloc keep blocks below 1 GB for reuse. Returns whether it does; the user's malloc settings win.
+    """Let malloc keep freed blocks below 1 GB for reuse. Returns True on success. User settings of malloc win.
 
-    By default glibc maps every block above 32 MB anew, so each operation on a large batch pays a page fault per
-    4 kB: half the time of gradient matching at the paper's sizes. The price is memory that stays with the process.
+    By default glibc maps every block above 32 MB again, so each operation on a large batch causes a page fault per
+    4 kB. This takes half the time of gradient matching at the sizes of the paper. The process uses more memory.
     """
     tuned = "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "")
     if sys.platform != "linux" or tuned or any(name.startswith("MALLOC_") for name in os.environ):

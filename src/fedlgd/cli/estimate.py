@@ -57,7 +57,7 @@ def announce_run(config: Config, folder: Path, federation: Federation, engine: E
 
 
 def announce_jobs(jobs: Sequence[Job], federation: Federation, engine: Engine, parallel: int) -> None:
-    """Print the estimate of a long comparison with so many runs in parallel."""
+    """Print the estimate of a long comparison with `parallel` runs at a time."""
     with suppress(FedlgdError):
         _announce(estimate_jobs(jobs, federation, engine) / parallel, " in total")
 

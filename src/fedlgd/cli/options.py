@@ -63,8 +63,8 @@ class DemoOptions(Output):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(ConfigOptions, ComputeOptions):
-    method: Annotated[str | None, Option("--method", "-m", help="Method (see fedlgd methods).")] = None
-    anchors: Annotated[bool, Option("--anchors", help="Add FedLGD's anchors to the method.")] = False
+    method: Annotated[str | None, Option("--method", "-m", help="Method, e.g. fedavg, scaffold+anchors.")] = None
+    anchors: Annotated[bool, Option("--anchors", help="Short for --method METHOD+anchors.")] = False
     seed: Annotated[int | None, Option(help="Random seed.")] = None
     config: Annotated[Path | None, Option("--config", "-c", help="Read settings from a TOML file.")] = None
     out: Annotated[Path | None, Option("--out", "-o", help="Run folder (default: below runs/).")] = None

@@ -1,1 +1,1 @@
-"""What everything else stands on: the types that flow, tree arithmetic, addressed randomness, SGD, losses."""
+"""Foundations: message types, tree arithmetic, random streams, SGD, losses."""

@@ -1,8 +1,8 @@
-"""Where tensors are worked on: this machine's processor, or one GPU.
+"""The device of computations: the CPU, or one GPU.
 
-What a site or the server is given goes to the device, the work is done there, and what comes of it comes back.
-Everything else, all that is stored or sent, is in main memory and knows nothing of devices. Numbers are drawn and
-images are chosen by generators in main memory, so the same ones are on every device.
+The inputs of a site or the server are copied to the device, and the results are copied back. Everything that is
+stored or sent is in main memory. Random numbers and indices of images are drawn on the CPU, so they are the same
+for every device.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +24,7 @@ MEMORY = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """device: "cpu", "cuda", or one of several, "cuda:1". autocast: passes in bfloat16, all else as ever."""
+    """device: "cpu", "cuda", or one of several, "cuda:1". autocast: use bfloat16 autocast."""
 
     device: str = "cpu"
     autocast: bool = False
@@ -41,7 +41,7 @@ class Place:
         return self.device == "cpu"
 
     def do(self, work: Callable[[T], R], given: T) -> R:
-        """`work(given)`, done here; what is given and what comes of it are in main memory."""
+        """`work(given)` on this device; `given` and the result are in main memory."""
         if self == Place():
             return work(given)
         with self._entered():
@@ -61,18 +61,18 @@ _place: ContextVar[Place] = ContextVar("place", default=Place())  # noqa: B039
 
 
 def to_device(value: T) -> T:
-    """The same with all its tensors on the device that is worked on now."""
+    """A copy with all tensors on the current device."""
     device = _place.get().device
     return value if device == "cpu" else moved(value, torch.device(device))
 
 
 def to_cpu(value: T) -> T:
-    """The same with all its tensors in main memory."""
+    """A copy with all tensors in main memory."""
     return value if _place.get().in_memory else moved(value, MEMORY)
 
 
 def moved(value: Any, device: torch.device) -> Any:
-    """Messages, states, trees and tuples of tensors; a tensor that is there already stays itself."""
+    """Move messages, states, trees and tuples of tensors; a tensor that is already there is not copied."""
     if isinstance(value, Tensor):
         return value.to(device)
     if is_dataclass(value) and not isinstance(value, type):
@@ -85,7 +85,7 @@ def moved(value: Any, device: torch.device) -> Any:
 
 
 def precision() -> AbstractContextManager[Any]:
-    """How a pass computes: as its tensors are, or convolutions and products in bfloat16."""
+    """The context of a pass: no change, or convolutions and matrix products in bfloat16."""
     place = _place.get()
     kind = torch.device(place.device).type
     return torch.autocast(kind, torch.bfloat16) if place.autocast else nullcontext()
@@ -93,7 +93,7 @@ def precision() -> AbstractContextManager[Any]:
 
 @contextmanager
 def noise(seed: int) -> Iterator[None]:
-    """Dropout and its like draw from `seed`; outside, the framework's random states are as they were."""
+    """Seed the global generators of torch, for example for dropout, and restore their states at the end."""
     gpus = [] if _place.get().in_memory else [torch.device(_place.get().device)]
     with torch.random.fork_rng(devices=gpus):
         torch.default_generator.manual_seed(seed)
@@ -103,7 +103,7 @@ def noise(seed: int) -> Iterator[None]:
 
 
 def settle() -> None:
-    """Wait until the device has done what it was told: a GPU works behind one's back."""
+    """Wait for the device: CUDA calls are asynchronous."""
     if not _place.get().in_memory:
         torch.cuda.synchronize(_place.get().device)
 
@@ -111,8 +111,8 @@ def settle() -> None:
 def _check_cuda(device: str, number: int) -> None:
     if not torch.cuda.is_available():
         raise SettingError(
-            f"device is {device!r}, but torch {torch.__version__} sees no GPU here; "
-            "use --device cpu, or install a build of torch for CUDA and its driver"
+            f"device is {device!r}, but torch {torch.__version__} finds no GPU; "
+            "use --device cpu, or install torch with CUDA support and a CUDA driver"
         )
     if number >= torch.cuda.device_count():
         raise SettingError(f"device is {device!r}, but there are {torch.cuda.device_count()} GPUs, from cuda:0 on")

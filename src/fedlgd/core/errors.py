@@ -1,27 +1,27 @@
-"""Errors a user can act on. Each message names the thing, the value and the way out."""
+"""Errors that a user can fix. Each message names the object, its value and the fix."""
 
 
 class FedlgdError(ValueError):
-    """Something the user can put right; the command line shows it without a traceback."""
+    """Base class of errors that a user can fix; the command line shows them without a traceback."""
 
 
 class DataError(FedlgdError):
-    """The images, labels or sites are not what a federation needs."""
+    """Invalid images, labels or sites."""
 
 
 class SettingError(FedlgdError):
-    """A setting is unknown or has a value that makes no sense."""
+    """A setting is unknown or has an invalid value."""
 
 
 def check(ok: bool, setting: str, value: object, way_out: str) -> None:
-    """Refuse a value of a setting unless `ok`; a comparison with NaN is not."""
+    """Raise an error for the value of a setting unless `ok`; comparisons with NaN are false."""
     if not ok:
         raise SettingError(f"{setting} is {value}; {way_out}")
 
 
 class NetError(FedlgdError):
-    """A network is unknown or does not offer what a network must offer."""
+    """A network is unknown or does not have the required interface."""
 
 
 class RunError(FedlgdError):
-    """A run directory cannot be used: another configuration, damage, or a place that cannot be written."""
+    """A run folder cannot be used: another configuration, damaged files, or no write access."""

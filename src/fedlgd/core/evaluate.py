@@ -1,4 +1,4 @@
-"""Scoring a model on a labelled set: eval mode, large batches, no graph."""
+"""Evaluation of a model on a labelled set: eval mode, large batches, no gradients."""
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from fedlgd.core.types import LabelledSet, Params
 def score(net: Net, params: Params, data: LabelledSet, classes: int, batch: int = 256) -> Score:
     """Accuracy, mean cross-entropy and per-class counts; with two classes also the area under the ROC curve.
 
-    Only the first `classes` logits compete.
+    Only the first `classes` logits are used.
     """
     margins: list[Tensor] = []
     correct = torch.zeros(classes, dtype=torch.int64)
@@ -40,7 +40,7 @@ def score(net: Net, params: Params, data: LabelledSet, classes: int, batch: int 
 def area(scores: Tensor, positive: Tensor) -> float | None:
     """Area under the ROC curve,  P(s+ > s-) + P(s+ = s-) / 2,  from mean ranks:
 
-    (sum of the ranks of the positive - n+ (n+ + 1) / 2) / (n+ n-).  None without both kinds, or with NaN.
+    (sum of the ranks of the positive - n+ (n+ + 1) / 2) / (n+ n-).  None without both classes, or with NaN.
     """
     ours, others = int(positive.sum()), int((~positive).sum())
     if not (ours and others and bool(torch.isfinite(scores).all())):

@@ -1,4 +1,4 @@
-"""Files that are complete or absent, and that reveal damage. This module imports no torch."""
+"""Atomic writes and files with digests. This module does not import torch."""
 
 import fcntl
 import hashlib
@@ -12,35 +12,35 @@ from typing import IO, Any
 
 from fedlgd.core.errors import FedlgdError, RunError
 
-RUN_FOLDER = "Free space or choose a writable place with --out, then re-run the same command to resume"
+RUN_FOLDER = "Free space or choose a writable folder with --out, then re-run the same command to resume"
 
 
 @contextmanager
 def writing(what: Path | str, way_out: str = RUN_FOLDER, kind: type[FedlgdError] = RunError) -> Iterator[None]:
-    """A failed write is an error that names the file and the way out."""
+    """A failed write is an error that names the file and the fix."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or error
-        raise kind(f"cannot write {what}: {reason}; nothing half-written was left behind. {way_out}") from error
+        raise kind(f"cannot write {what}: {reason}; no incomplete file was left. {way_out}") from error
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """A damaged or missing file of a run is a `RunError` that names it; the file stays as it is."""
+    """A damaged or missing file of a run is a `RunError` that names it; the file is not changed."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, FedlgdError):
             raise
         raise RunError(
-            f"{str(path)!r} is damaged or missing ({error}); the run was left untouched. "
+            f"{str(path)!r} is damaged or missing ({error}); the run was not changed. "
             "Restore the file from a copy, or start a new run in another folder with --out"
         ) from error
 
 
 def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> None:
-    """Write beside, fsync, rename: a reader sees the old file or the new one. `content` may write it itself."""
+    """Write a temporary file, fsync, rename. A reader sees the old or the new file. `content` can be a function."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
@@ -59,7 +59,7 @@ def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> 
 
 
 def append(path: Path, content: bytes, after: int) -> None:
-    """Append behind the first `after` bytes and fsync; what was behind them never counted."""
+    """Append after the first `after` bytes and fsync; later bytes were never committed."""
     with path.open("ab") as file:
         file.truncate(after)
         file.write(content)
@@ -68,7 +68,7 @@ def append(path: Path, content: bytes, after: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk."""
+    """Fsync a folder, so that the names of its files are on disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -77,7 +77,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def clear_parts(folder: Path) -> None:
-    """Remove what a killed process was writing in this folder."""
+    """Remove temporary files of killed processes from this folder."""
     for part in folder.glob(".*.part"):
         part.unlink(missing_ok=True)
 
@@ -90,7 +90,7 @@ def digest(*parts: bytes | memoryview) -> str:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """JSON that carries its own digest."""
+    """JSON with a digest of its content."""
     content = json.dumps({**value, "digest": _digest_json(value)}, indent=1, ensure_ascii=False)
     with writing(path):
         write_atomic(path, content.encode() + b"\n")
@@ -110,7 +110,7 @@ def _digest_json(value: dict[str, Any]) -> str:
 
 @contextmanager
 def locked(file: Path, busy: FedlgdError) -> Iterator[None]:
-    """One process at a time; `busy` is raised where another has the lock. It ends with the process."""
+    """An exclusive lock; raises `busy` if another process has it. It is released when the process ends."""
     handle = os.open(file, os.O_RDWR | os.O_CREAT)
     try:
         try:

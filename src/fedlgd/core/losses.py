@@ -13,7 +13,7 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 def supervised_contrastive(features: Tensor, labels: Tensor, temperature: float) -> Tensor:
     r"""mean_j -1/|P(j)| sum_{p in P(j)} log [ exp(z_j.z_p/T) / sum_{a != j} exp(z_j.z_a/T) ],  z = psi/||psi||.
 
-    P(j): the others with j's label. A member with no positive contributes 0 and counts in the mean.
+    P(j): the other members with j's label. A member without positives contributes 0 and counts in the mean.
     """
     z = F.normalize(features, dim=1, eps=1e-6)
     itself = torch.eye(len(z), dtype=torch.bool, device=z.device)

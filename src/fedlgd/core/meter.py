@@ -1,6 +1,6 @@
-"""What work costs and how far it is: seconds and FLOPs by phase, and ticks of long loops.
+"""Cost and progress: seconds and FLOPs by phase, and progress of long loops.
 
-Both are contexts, so that a method says `with phase("distil")` and knows nothing of who listens.
+Both use context managers: a method calls `with phase("distil")` and does not depend on the listener.
 """
 
 import time
@@ -15,7 +15,7 @@ Listener = Callable[[str, int, int], None]
 
 
 class Meter:
-    """Seconds and FLOPs by phase. Phases nest; time belongs to the innermost one."""
+    """Seconds and FLOPs by phase. Phases can be nested; time is added to the innermost phase."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
@@ -24,7 +24,7 @@ class Meter:
         self._since = time.perf_counter()
 
     def switch(self, phase: str) -> str:
-        """Charge the time so far to the old phase; returns its name."""
+        """Add the elapsed time to the old phase; returns its name."""
         settle()
         now = time.perf_counter()
         if self._phase:
@@ -43,7 +43,7 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def metered() -> Iterator[Meter]:
-    """All phases entered inside are charged to a new meter."""
+    """Measure all phases inside this context with a new meter."""
     meter = Meter()
     token = _meter.set(meter)
     try:
@@ -63,12 +63,12 @@ def phase(name: str) -> Iterator[None]:
 
 
 def spend(flops: int) -> None:
-    """Charge arithmetic to the current phase."""
+    """Add FLOPs to the current phase."""
     _meter.get().spend(flops)
 
 
 def charge(seconds: Mapping[str, float], flops: Mapping[str, int]) -> None:
-    """Charge work that was metered elsewhere."""
+    """Add a cost that was measured elsewhere."""
     meter = _meter.get()
     meter.seconds.update(seconds)
     meter.flops.update(flops)
@@ -76,7 +76,7 @@ def charge(seconds: Mapping[str, float], flops: Mapping[str, int]) -> None:
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """`listener(label, done, total)` hears every tick of `track` inside."""
+    """Call `listener(label, done, total)` for each step of `track` inside this context."""
     token = _listener.set(listener)
     try:
         yield
@@ -85,14 +85,14 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 def track(label: str, total: int) -> Iterator[int]:
-    """`range(total)` that tells whoever listens how far it is."""
+    """`range(total)` that reports its progress to the listener."""
     for i in range(total):
         yield i
         tick(label, i + 1, total)
 
 
 def tick(label: str, done: int, total: int) -> None:
-    """Tell whoever listens how far it is."""
+    """Report progress to the listener."""
     listener = _listener.get()
     if listener:
         listener(label, done, total)

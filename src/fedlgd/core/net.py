@@ -1,4 +1,4 @@
-"""An architecture without weights: parameters are values that flow, the module is scratch."""
+"""An architecture without weights: parameters are passed as values, and the module is only a workspace."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -16,21 +16,21 @@ from fedlgd.core.device import precision, to_device
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Params
 
-ACTIVATION = 8 << 20  # bytes of one layer's output: in the cache, and far below what the allocator maps anew
+ACTIVATION = 8 << 20  # bytes of one layer's output: fits in the cache, and is below the mmap threshold of malloc
 
 
 class Output(NamedTuple):
-    """psi(x), flat, and the class scores h(psi(x))."""
+    """The features psi(x), flattened, and the logits h(psi(x))."""
 
     features: Tensor
     logits: Tensor
 
 
 class Net:
-    """(params, images) -> features and logits. Every pass is charged to the meter.
+    """(params, images) -> features and logits. The meter counts every pass.
 
-    A pass costs F = 2 * multiply-adds per image forward; 3 F with gradients for the weights,
-    2 F with gradients for the images alone. `narrow(width)`, where there is one, is the same family so wide.
+    A forward pass costs F = 2 * multiply-adds per image; 3 F with gradients for the weights,
+    2 F with gradients for only the images. `narrow(width)`, if available, is the same architecture with this width.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Net:
         self.trainable = frozenset(n for n, p in self._module.named_parameters() if p.requires_grad)
 
     def widened(self, outputs: int) -> "Net":
-        """The same architecture with more logits; the first `classes` of them are the classes."""
+        """The same architecture with more logits; the first `classes` logits are the classes."""
         return Net(self._build, self.shape, self.classes, f"{self.label},outputs={outputs}", outputs, self.base)
 
     def wrapped(self, wrap: Callable[[nn.Module, int], nn.Module], label: str) -> "Net":
-        """The architecture inside another: `wrap(module, outputs)`."""
+        """The architecture inside another module: `wrap(module, outputs)`."""
 
         def build(outputs: int) -> nn.Module:
             return wrap(self._build(outputs), outputs)
@@ -64,12 +64,12 @@ class Net:
         return Net(build, self.shape, self.classes, f"{self.label},{label}", self._outputs, self.base)
 
     def init(self, rng: Stream) -> Params:
-        """Fresh weights by the framework's default initialisation, addressed by `rng`."""
+        """Initial weights by the default initialisation of PyTorch, from the stream `rng`."""
         module = self._fresh(rng.number())
         return to_device({name: value.detach().clone() for name, value in module.state_dict().items()})
 
     def _fresh(self, seed: int = 0) -> nn.Module:
-        """A new module; the global random state is left as it was."""
+        """A new module; the global random state is not changed."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)
             return self._build(self._outputs)
@@ -83,28 +83,28 @@ class Net:
         return Output(*(part.to(x.dtype) for part in both))
 
     def _chunks(self, x: Tensor) -> Sequence[Tensor]:
-        """Equal parts whose activations stay small: memory is reused, not mapped anew for every layer.
+        """Split a batch into equal parts with small activations, so that memory is reused between layers.
 
-        Only in main memory, and where an image's output does not depend on the others in the batch.
+        Only on the CPU, and only if the output for an image does not depend on the rest of the batch.
         """
         if len(x) <= 1 or x.device.type != "cpu" or not getattr(self._module, "per_image", False):
             return [x]
         return x.tensor_split(math.ceil(len(x) / self.chunk))
 
     def frozen(self, params: Params, x: Tensor) -> Output:
-        """A pass in eval mode that no gradient goes through."""
+        """A pass in eval mode without gradients."""
         with torch.no_grad(), self._mode(training=False):
             return self(params, x)
 
     def module(self, params: Params) -> nn.Module:
-        """An ordinary module of its own with these weights, in eval mode."""
+        """A new module with these weights, in eval mode."""
         module = self._fresh()
         module.load_state_dict(params)
         return module.eval()
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Passes inside are in train mode (dropout drops, batch norm learns)."""
+        """Use train mode inside this context (for dropout and batch norm)."""
         with self._mode(training=True):
             yield
 
@@ -133,13 +133,13 @@ class Net:
 
     @cached_property
     def features(self) -> int:
-        """How many numbers psi(x) has."""
+        """The number of features of psi(x)."""
         with torch.no_grad(), self._mode(training=False):
             return int(self._module(torch.zeros(1, *self.shape))[0].shape[1])
 
     @cached_property
     def chunk(self) -> int:
-        """How many images pass at once: as many as keep every activation below `ACTIVATION` bytes."""
+        """Images per pass, so that every activation is below `ACTIVATION` bytes."""
         largest = 1
 
         def note(module: nn.Module, given: object, output: object) -> None:
@@ -156,7 +156,7 @@ class Net:
 
     @cached_property
     def own(self) -> frozenset[str]:
-        """What FedBN leaves at a site: parameters of norm layers, and all buffers."""
+        """Parameters of normalisation layers, and all buffers: local in FedBN."""
         norms = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
         modules = [(n, m) for n, m in self._module.named_modules() if isinstance(m, norms)]
         inside = {f"{name}.{leaf}" for name, m in modules for leaf, _ in m.named_parameters()}

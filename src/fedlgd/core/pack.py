@@ -1,6 +1,6 @@
-"""Messages and states as flat tensors plus plain values, and back: what is counted, stored and sent.
+"""Convert messages and states to flat tensors and plain values, and back, for counting, storing and sending.
 
-A leaf's name is its path with "/" between the parts, e.g. "virtual/images" or "params/head.weight".
+The name of a leaf is its path with "/" between the parts, e.g. "virtual/images" or "params/head.weight".
 """
 
 from collections.abc import Mapping
@@ -16,24 +16,24 @@ T = TypeVar("T")
 
 
 def pack(message: Any) -> tuple[Params, dict[str, Any]]:
-    """(tensors by path, the rest as plain values)."""
+    """Tensors by path, and the other values as plain values."""
     tensors: Params = {}
     return tensors, _strip(message, "", tensors)
 
 
 def unpack(kind: type[T], tensors: Mapping[str, Tensor], plain: Mapping[str, Any]) -> T:
-    """The message that `pack` took apart."""
+    """The inverse of `pack`."""
     value: T = _build(kind, "", tensors, plain)
     return value
 
 
 def nbytes(message: Any) -> int:
-    """Bytes of all tensors in a message: what it costs to send."""
+    """The size of a message: bytes of all its tensors."""
     return sum(t.numel() * t.element_size() for t in pack(message)[0].values())
 
 
 def same(a: Any, b: Any) -> bool:
-    """Are two messages made of the very same tensors and equal values?"""
+    """Whether two messages have identical tensor objects and equal values."""
     (tensors_a, plain_a), (tensors_b, plain_b) = pack(a), pack(b)
     return (
         plain_a == plain_b
@@ -71,6 +71,6 @@ def _build(kind: Any, path: str, tensors: Mapping[str, Tensor], plain: Any) -> A
 
 
 def _join(path: str, name: str) -> str:
-    """A slash inside a name is written ~1 and a tilde ~0, so that no two leaves share a path."""
+    """Escape a slash in a name as ~1 and a tilde as ~0, so that paths are unique."""
     name = name.replace("~", "~0").replace("/", "~1")
     return f"{path}/{name}" if path else name

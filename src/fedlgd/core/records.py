@@ -1,6 +1,6 @@
-"""What is reported of a round, and how it is read back. This module imports no torch.
+"""The record of a round, and the reader of records. This module does not import torch.
 
-A run folder appends one JSON line a round to `records.jsonl`; a line counts once `state/head.json` says so.
+A run folder has one JSON line per round in `records.jsonl`; `state/head.json` states which lines are committed.
 """
 
 import json
@@ -18,9 +18,9 @@ RECORDS = "records.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How a model does on one labelled set, with the counts behind the accuracy.
+    """The score of a model on one labelled set, with correct and total images per class.
 
-    `auc` is the area under the ROC curve of the second of two classes; None with more classes or only one there.
+    `auc` is the area under the ROC curve of the second of two classes; None for more classes, or if one is absent.
     """
 
     accuracy: float
@@ -31,16 +31,16 @@ class Score:
 
     @property
     def balanced(self) -> float:
-        """Mean over the classes that have images of the share that is right: not lifted by a large class."""
+        """Balanced accuracy: the mean accuracy over the classes that have images."""
         shares = [right / all_ for right, all_ in zip(self.correct, self.total, strict=True) if all_]
         return sum(shares) / len(shares)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRecord:
-    """All that is reported of one round; `round` -1 is the enrolment before the first.
+    """The record of one round; `round` -1 is the enrolment before the first round.
 
-    Seconds and FLOPs are by phase: distil, train, server, evaluate. Flags say what moved: "virtual", "anchors".
+    Seconds and FLOPs are by phase: distil, train, server, evaluate. Flags name what changed: "virtual", "anchors".
     """
 
     round: int
@@ -55,19 +55,19 @@ class RoundRecord:
 
     @property
     def accuracy(self) -> float:
-        """Unweighted mean over sites: the headline number; NaN in a round that was not scored."""
+        """Unweighted mean over sites, the main result; NaN in a round that was not evaluated."""
         if not self.scores:
             return math.nan
         return sum(s.accuracy for s in self.scores.values()) / len(self.scores)
 
 
 def encode_record(record: RoundRecord) -> bytes:
-    """One line; JSON has no NaN and no infinity, so such a loss is written as null."""
+    """One line. JSON has no NaN and no infinity: such a loss is written as null."""
     return msgspec.json.encode(record) + b"\n"
 
 
 def decode_record(line: bytes) -> RoundRecord:
-    """A loss that is null is read as NaN."""
+    """Parse one line; a loss that is null becomes NaN."""
     raw = json.loads(line)
     for score in raw["scores"].values():
         score["loss"] = math.nan if score["loss"] is None else score["loss"]
@@ -75,7 +75,7 @@ def decode_record(line: bytes) -> RoundRecord:
 
 
 def committed_bytes(folder: Path) -> bytes:
-    """The committed part of a run's records, checked; all of them in a folder that was copied without its state."""
+    """The verified bytes of the committed records; all bytes if the folder was copied without its `state/`."""
     file, head = folder / RECORDS, folder / "state" / "head.json"
     if not head.exists():
         return b"" if head.parent.exists() or not file.exists() else file.read_bytes()
@@ -83,12 +83,12 @@ def committed_bytes(folder: Path) -> bytes:
     with reading(file):
         content = file.read_bytes()[: wanted["bytes"]]
         if digest(content) != wanted["digest"]:
-            raise ValueError("the records are not those that were committed")
+            raise ValueError("the records differ from the committed records")
     return content
 
 
 def committed_records(folder: Path) -> list[RoundRecord]:
-    """The committed records of a run, oldest first; none where there is no run yet."""
+    """The committed records of a run, oldest first; empty if there is no run yet."""
     content = committed_bytes(folder)
     with reading(folder / RECORDS):
         return [decode_record(line) for line in content.splitlines()]

@@ -1,4 +1,4 @@
-"""Randomness is an address, not a global: the order of sites, engines and workers changes nothing."""
+"""Named random streams instead of a global state: results do not depend on the order of sites or workers."""
 
 import hashlib
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from torch import Generator
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """A place in the tree of randomness, e.g. Stream(7).at("site", "usps", 12); each purpose opens its own."""
+    """A random stream, identified by a seed and a path, e.g. Stream(7).at("site", "usps", 12)."""
 
     seed: int
     path: tuple[int | str, ...] = ()
@@ -17,7 +17,7 @@ class Stream:
         return Stream(self.seed, self.path + path)
 
     def number(self) -> int:
-        """63 bits hashed from the address; torch's CPU generator starts from the low 32 of them."""
+        """A 63-bit hash of seed and path; torch's CPU generator uses its low 32 bits."""
         digest = hashlib.blake2b(repr((self.seed, *self.path)).encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") >> 1
 

@@ -1,4 +1,4 @@
-"""Settings: frozen dataclasses whose fields carry a help line and bounds. This module imports no torch."""
+"""Settings: frozen dataclasses whose fields have a help line and bounds. This module does not import torch."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ def setting(
     above: float | None = None,
     below: float | None = None,
 ) -> T:
-    """A field of `Settings` with one line of help and inclusive (least, most) or open (above, below) bounds."""
+    """A field of `Settings` with a help line and inclusive (least, most) or exclusive (above, below) bounds."""
     bounds = {"least": least, "most": most, "above": above, "below": below}
     value: T = field(default=default, metadata={"help": help, **{k: v for k, v in bounds.items() if v is not None}})
     return value
@@ -28,7 +28,7 @@ def setting(
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Base of every group of settings. `section` is its path in a configuration, such as `distil`."""
+    """Base class of settings. `section` is its path in a configuration, such as `distil`."""
 
     section: ClassVar[str] = ""
 
@@ -43,7 +43,7 @@ class Settings:
 
 @cache
 def _words(cls: Any) -> dict[str, tuple[str, ...]]:
-    """The words that each field which is a choice of words may be."""
+    """The allowed values of each field that is a choice."""
     hints = get_type_hints(cls).items()
     return {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}
 
@@ -57,7 +57,7 @@ TESTS: dict[str, tuple[Callable[[Any, float], bool], str]] = {
 
 
 def check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
-    """Refuse a value outside its bounds; NaN is outside of all."""
+    """Raise an error for a value outside its bounds; NaN is outside all bounds."""
     for name, (holds, words) in TESTS.items():
         if name in metadata and not holds(value, metadata[name]):
             way_out = words.format(metadata[name])

@@ -1,4 +1,4 @@
-"""Did you mean ...? And the door for a user's own classes. This module imports no torch."""
+"""Suggestions for misspelled names, and import of user-defined classes. This module does not import torch."""
 
 import difflib
 import importlib
@@ -10,13 +10,13 @@ from fedlgd.core.errors import FedlgdError, SettingError
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'fedavg'?`, or nothing where no known word is near."""
+    """`; did you mean 'fedavg'?`, or an empty string if no known word is similar."""
     near = difflib.get_close_matches(word, list(known), 1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def own_class(spec: str, what: str, kind: type[FedlgdError] = SettingError) -> Any:
-    """The class behind `package.module:Class`; the current folder is searched too."""
+    """Import `package.module:Class`; the current folder is searched too."""
     module, _, attribute = spec.partition(":")
     if "" not in sys.path:
         sys.path.append("")

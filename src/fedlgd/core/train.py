@@ -1,4 +1,4 @@
-"""Local SGD: pure outside, in place inside."""
+"""Local SGD: a pure function that works in place internally."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -21,21 +21,21 @@ Objective = Callable[[Params, Tensor], Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Local(Settings):
-    """How a site trains in one round."""
+    """Settings of local training in one round."""
 
     section: ClassVar[str] = "local"
 
-    epochs: int = setting(1, "Passes over the site's images in a round.", least=1, most=100_000)
-    steps: int = setting(0, "SGD steps in a round; 0: `epochs` decide.", least=0, most=10_000_000)
-    batch: int = setting(32, "Images in a step.", least=1, most=1_000_000)
+    epochs: int = setting(1, "Epochs per round.", least=1, most=100_000)
+    steps: int = setting(0, "SGD steps per round; 0: use `epochs`.", least=0, most=10_000_000)
+    batch: int = setting(32, "Batch size.", least=1, most=1_000_000)
     lr: float = setting(0.01, "Learning rate.", above=0)
-    momentum: float = setting(0.0, "Momentum of SGD, reset in every round; 0: none.", least=0, below=1)
-    weight_decay: float = setting(0.0, "Weight decay of SGD; 0: none.", least=0)
+    momentum: float = setting(0.0, "Momentum of SGD, reset in every round; 0: off.", least=0, below=1)
+    weight_decay: float = setting(0.0, "Weight decay of SGD; 0: off.", least=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """Where SGD ended, after how many steps, and the mean loss on the way."""
+    """The result of SGD: parameters, number of steps, and mean loss during training."""
 
     params: Params
     steps: int
@@ -61,7 +61,7 @@ def sgd(net: Net, start: Params, n: int, objective: Objective, how: Local, rng: 
 
 
 def batches(n: int, how: Local, generator: Generator) -> Iterator[Tensor]:
-    """Every epoch a new order; the last batch may be smaller and is kept."""
+    """Shuffled batches; every epoch has a new order, and the last batch can be smaller."""
     per_epoch = math.ceil(n / how.batch)
     steps = how.steps or how.epochs * per_epoch
     for done in range(0, steps, per_epoch):

@@ -1,4 +1,4 @@
-"""Arithmetic on `dict[str, Tensor]`. Integer leaves are counters: they are carried along, never mixed."""
+"""Arithmetic on `dict[str, Tensor]`. Integer leaves are counters: they are copied, not combined."""
 
 from collections.abc import Callable
 
@@ -54,9 +54,9 @@ def only(a: Params, names: frozenset[str]) -> Params:
 
 
 class Mean:
-    """Streaming weighted mean: sum_i w_i a_i / sum_i w_i, in float64 so that equal inputs come back bit for bit.
+    """Streaming weighted mean: sum_i w_i a_i / sum_i w_i, in float64: the mean of equal inputs is bit-identical.
 
-    Integer leaves (counters of a norm layer) take the largest value seen.
+    Integer leaves (counters of a normalisation layer) take the maximum.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""The types that flow.
+"""Messages, states and data sets.
 
-Everything that leaves a site is an `Update` (or the single `Hello` at enrolment).
-Everything that enters a site is a `Broadcast`. To review what a federation discloses, read these three.
+A method sends an `Update` per round, and one `Hello` at enrolment, from a site. It sends a `Broadcast` to a site.
+For the records of a run a site also reports scores, seconds and FLOPs: see `Answer` in `engines/site.py`.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Scale:
         return (x - self._column(self.mean).to(x)) / self._column(self.std).to(x)
 
     def to_pixels(self, x: Tensor) -> Tensor:
-        """Bytes to look at; values outside the valid range are clipped."""
+        """Pixels 0..255 for display; values outside the valid range are clipped."""
         grey = x * self._column(self.std).to(x) + self._column(self.mean).to(x)
         return (grey * 255).round().clamp(0, 255).to(torch.uint8)
 
@@ -39,7 +39,7 @@ class Scale:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelledSet:
-    """Images with their labels. Bytes stay bytes (and may be memory-mapped) until `take` makes network input."""
+    """Images and labels. Pixels are uint8, possibly memory-mapped, until `take` converts them to network input."""
 
     x: Tensor
     y: Tensor
@@ -49,12 +49,12 @@ class LabelledSet:
         return len(self.y)
 
     def take(self, index: Tensor | slice) -> "LabelledSet":
-        """The chosen images as float network input."""
+        """The images at `index` as float network input."""
         x, y = to_device((self.x[index], self.y[index]))
         return LabelledSet(self.scale.to_input(x) if x.dtype == torch.uint8 else x, y, self.scale)
 
     def of_class(self, k: int) -> Tensor:
-        """Where the images of class `k` are."""
+        """The indices of the images of class `k`."""
         return (self.y == k).nonzero().flatten()
 
     def counts(self, classes: int) -> Tensor:
@@ -63,7 +63,7 @@ class LabelledSet:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Site:
-    """One holder of private images. Never leaves its own process except as messages a method makes."""
+    """A site with its private images. Only messages created by a method leave it."""
 
     name: str
     train: LabelledSet
@@ -74,7 +74,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class VirtualSet:
-    """Distilled images in network-input space, sorted by class. `round` is the version: when they last changed."""
+    """Distilled images in network-input space, sorted by class. `round` is the round of the last change."""
 
     images: Tensor
     labels: Tensor
@@ -91,7 +91,7 @@ class VirtualSet:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SiteState:
-    """What a site keeps for itself between rounds."""
+    """The state of a site between rounds. It never leaves the site."""
 
     virtual: VirtualSet | None = None
     anchors: VirtualSet | None = None
@@ -100,7 +100,7 @@ class SiteState:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServerState:
-    """What the server keeps between rounds. `round` is the next round; `held` the anchor version each site has."""
+    """The state of the server between rounds. `round` is the next round; `held` the anchor version of each site."""
 
     round: int = 0
     params: Params
@@ -111,8 +111,8 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Hello:
-    """What a site discloses once: how many images per class it trains on; pixel statistics only where a
-    setting asks for them (`anchors.start = "statistics"`)."""
+    """What a site sends once: its number of training images per class, and pixel statistics only with
+    `anchors.start = "statistics"`."""
 
     site: str
     counts: Tensor
@@ -121,7 +121,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Broadcast:
-    """Everything that enters a site in one round."""
+    """The message of a method to a site in one round."""
 
     round: int
     params: Params
@@ -131,7 +131,7 @@ class Broadcast:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Update:
-    """Everything a site sends back in one round. What is not here never leaves the site."""
+    """The message of a site to the server in one round."""
 
     site: str
     params: Params

@@ -1,1 +1,1 @@
-"""Making virtual images: how they start, distribution matching at a site, gradient matching at the server."""
+"""Distillation of virtual images: initialisation, distribution matching, and gradient matching."""

@@ -1,6 +1,6 @@
-"""Differentiable siamese augmentation (DSA): one drawn transform, the same for real and virtual images.
+"""Differentiable siamese augmentation (DSA): one random transform, the same for real and virtual images.
 
-Each operation is a function of (images, its drawn numbers); `draw` picks one operation and its numbers.
+Each operation is a function of (images, random parameters); `draw` chooses one operation and its parameters.
 """
 
 import math
@@ -44,12 +44,12 @@ def cutout(x: Tensor, row: int, column: int) -> Tensor:
 
 
 def flip(x: Tensor) -> Tensor:
-    """Left and right change places."""
+    """Horizontal flip."""
     return x.flip(3)
 
 
 def scale(x: Tensor, sx: float, sy: float) -> Tensor:
-    """Affine zoom; a factor above 1 shrinks the picture."""
+    """Affine zoom; a factor above 1 shrinks the image."""
     return _affine(x, [[sx, 0.0, 0.0], [0.0, sy, 0.0]])
 
 
@@ -64,7 +64,7 @@ def _affine(x: Tensor, theta: list[list[float]]) -> Tensor:
 
 
 def draw(operations: Sequence[str], sides: Sides, generator: Generator) -> Transform:
-    """One of the named operations with its numbers drawn; nothing to choose from is the identity."""
+    """One of the named operations with random parameters; the identity if no operation is given."""
     if not operations:
         return lambda x: x
     choice = int(torch.randint(len(operations), (), generator=generator))

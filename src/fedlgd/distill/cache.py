@@ -1,7 +1,6 @@
-"""A cache of long results by what they were made from, so that methods compared on one seed share virtual sets.
+"""A cache of expensive results by the hash of their inputs: compared methods with the same seed share virtual sets.
 
-Taking a result from the cache charges the meter what making it cost: a method's price does not depend on who
-came first.
+A cached result adds its original cost to the meter, so the cost of a method does not depend on the order of runs.
 """
 
 import json
@@ -19,7 +18,7 @@ from fedlgd.core.meter import charge, metered
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Cached:
-    """A result and its price, by phase."""
+    """A result and its cost by phase."""
 
     tensor: Tensor
     seconds: dict[str, float]
@@ -27,7 +26,7 @@ class Cached:
 
 
 class Cache(Protocol):
-    """Where results are kept, e.g. a folder."""
+    """Storage for results, e.g. a folder."""
 
     def get(self, key: str) -> Cached | None: ...
 
@@ -39,7 +38,7 @@ _cache: ContextVar[Cache | None] = ContextVar("cache", default=None)
 
 @contextmanager
 def caching(cache: Cache | None) -> Iterator[None]:
-    """`recall` inside looks in this cache."""
+    """Calls of `recall` inside this context use this cache."""
     token = _cache.set(cache)
     try:
         yield
@@ -48,7 +47,7 @@ def caching(cache: Cache | None) -> Iterator[None]:
 
 
 def recall(made_from: Mapping[str, Any], compute: Callable[[], Tensor]) -> Tensor:
-    """The result of `compute`, from the cache if it was made from the same before."""
+    """The result of `compute`, or the cached result for the same inputs."""
     cache = _cache.get()
     if cache is None:
         return compute()
@@ -63,7 +62,7 @@ def recall(made_from: Mapping[str, Any], compute: Callable[[], Tensor]) -> Tenso
 
 
 def has(made_from: Mapping[str, Any]) -> bool:
-    """Would `recall` find this result?"""
+    """Whether `recall` would find this result."""
     cache = _cache.get()
     return cache is not None and cache.get(_key(made_from)) is not None
 

@@ -1,8 +1,8 @@
-"""Distribution matching (DM): virtual images whose class means in feature space are those of the real images.
+"""Distribution matching (DM): virtual images match the class means of real images in feature space.
 
 Eq. 1:  L = sum_k || mean_{x in D_k} psi(A x) - mean_{v in V_k} psi(A v) ||^2
 
-`distil` makes a site's first virtual set under random networks; `refine` moves it under the global features.
+`distil` creates the first virtual set of a site with random networks; `refine` updates it with the global features.
 """
 
 import math
@@ -45,42 +45,42 @@ class Distil(Settings):
     """How a site distils its images into a virtual set.
 
     Plan `exact` draws a network and an augmentation for every step, as published. Plan `bank` draws `pairs` of
-    them, computes their real means once, and takes `reuse` steps with each before it draws others.
+    them, computes their real class means once, and takes `reuse` steps with each pair before it draws new pairs.
     """
 
     section: ClassVar[str] = "distil"
 
     per_class: int = setting(10, "Virtual images per class.", least=1, most=100_000)
-    steps: int = setting(2000, "SGD steps on the pixels; 0 keeps the start.", least=0, most=10_000_000)
-    plan: Plan = setting("bank", "`exact`, as published, or `bank`, which reuses real means.")
-    pairs: int = setting(10, "Pairs of network and augmentation that `bank` holds.", least=1, most=100_000)
-    reuse: int = setting(2, "Steps that `bank` takes with each pair.", least=1, most=10_000_000)
+    steps: int = setting(2000, "SGD steps on the pixels; 0 keeps the initial images.", least=0, most=10_000_000)
+    plan: Plan = setting("bank", "`exact`, as published, or `bank`, which reuses real class means.")
+    pairs: int = setting(10, "Pairs of network and augmentation in the bank.", least=1, most=100_000)
+    reuse: int = setting(2, "Steps of plan `bank` with each pair.", least=1, most=10_000_000)
     real_per_class: int = setting(32, "Real images per class in a draw.", least=1, most=10_000_000)
     lr: float = setting(1.0, "Learning rate of the pixels.", above=0)
-    momentum: float = setting(0.5, "Momentum of the pixels' SGD.", least=0, below=1)
-    smooth: float = setting(1.5, "How much steps favour shapes over single pixels; 0: plain SGD.", least=0)
-    start: Start = setting("statistics", "Where images start: class `statistics`, `noise` or `real` images.")
+    momentum: float = setting(0.5, "SGD momentum for the pixels.", least=0, below=1)
+    smooth: float = setting(1.5, "Strength of gradient smoothing (low frequencies first); 0: plain SGD.", least=0)
+    start: Start = setting("statistics", "Initial images: from class `statistics`, `noise` or `real` images.")
     statistics: Statistics = setting("class", "Statistics per `class`, or per `site` as in the released code.")
-    start_scale: float = setting(0.3, "Factor on the std of a `statistics` start; 1: as measured.", least=0)
+    start_scale: float = setting(0.3, "Factor on the std for `statistics`; 1: as measured.", least=0)
     augment: tuple[str, ...] = setting(
-        ("color", "crop", "cutout", "scale", "rotate"), "Operations of the siamese augmentation; []: none."
+        ("color", "crop", "cutout", "scale", "rotate"), "Operations of the siamese augmentation; []: off."
     )
-    net: str = setting("same", "Family of the random networks: `same` as the task's, or a network's name.")
-    width: int = setting(32, "Width of the random networks; 0: as the family has it.", least=0, most=100_000)
+    net: str = setting("same", "Random networks: `same` architecture as the run, or the name of a network.")
+    width: int = setting(32, "Width of the random networks; 0: their default width.", least=0, most=100_000)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in self.augment:
             if name not in OPERATIONS:
-                raise SettingError(f"distil.augment has {name!r}; there are: {', '.join(OPERATIONS)}")
+                raise SettingError(f"distil.augment has {name!r}; available: {', '.join(OPERATIONS)}")
 
     def shrunk(self) -> "Distil":
-        """One draw and the steps that are taken with it: enough to tell what a step costs."""
+        """Settings with one draw and its steps, enough to measure the cost of a step."""
         return replace(self, pairs=1, steps=min(self.steps, 1 if self.plan == "exact" else self.reuse))
 
 
 def distil(site: Site, net: Net, how: Distil, rng: Stream) -> VirtualSet:
-    """A site's first virtual set, from the cache where it has been made before."""
+    """The first virtual set of a site, from the cache if available."""
     made_from = _made_from(site, net, how, rng)
     family, how = _narrowed(_family(net, how), how)
     classes = present_classes(site.train, net.classes, how.per_class, site.name)
@@ -95,7 +95,7 @@ def distil(site: Site, net: Net, how: Distil, rng: Stream) -> VirtualSet:
 
 
 def is_cached(site: Site, net: Net, how: Distil, rng: Stream) -> bool:
-    """Is the set that `distil` would make in the cache?"""
+    """Whether the result of `distil` is in the cache."""
     return has(_made_from(site, net, how, rng))
 
 
@@ -109,11 +109,11 @@ def _family(net: Net, how: Distil) -> Net:
 
 
 def _narrowed(net: Net, how: Distil) -> tuple[Net, Distil]:
-    """Random networks of `how.width`, and the lr for them.
+    """Random networks of `how.width` and their learning rate.
 
-    Eq. 1 under random networks estimates a distance between distributions, feature by feature, and a feature of
-    a narrow network costs less: the work of a layer grows with the square of its width. Eq. 1 sums over features:
-    with r times fewer the gradient is r times smaller but for its noise, so the lr grows by the root of r.
+    Eq. 1 with random networks estimates a distance between distributions. A feature of a narrow network is cheaper,
+    because the cost of a layer grows with the square of its width. Eq. 1 is a sum over features: with r times fewer
+    features the gradient is r times smaller except for its noise, so the lr is multiplied by the square root of r.
     """
     if not how.width or net.narrow is None:
         return net, how
@@ -126,9 +126,9 @@ def _narrowed(net: Net, how: Distil) -> tuple[Net, Distil]:
 def refine(
     virtual: VirtualSet, real: LabelledSet, net: Net, params: Params, how: Distil, round: int, rng: Stream
 ) -> VirtualSet:
-    """Iterative DM: `how.steps` more steps under the received features, which stay fixed.
+    """Iterative DM: `how.steps` further steps with the received features, which are fixed.
 
-    A bank without augmentation needs one pair: the means of whole classes, which are what the draws estimate.
+    A bank without augmentation needs only one pair with the exact class means, which random draws would estimate.
     """
     if how.plan == "bank" and not how.augment:
         how = replace(how, pairs=1, reuse=max(1, how.steps), real_per_class=len(real))
@@ -145,7 +145,7 @@ def match(
     how: Distil,
     rng: Stream,
 ) -> Tensor:
-    """Images after `how.steps` of SGD on Eq. 1; `params_at` gives the extractor of the i-th pair."""
+    """Images after `how.steps` of SGD on Eq. 1; `params_at` returns the weights of the i-th pair."""
     images, velocity = images.clone(), torch.zeros_like(images)
     with phase("distil"):
         drawn = pairs(labels.unique(), real, net, params_at, how, rng)
@@ -157,7 +157,7 @@ def match(
 
 
 class Pair(NamedTuple):
-    """What one step matches: an extractor, an augmentation for each class, and the real class means under both."""
+    """The target of one step: network weights, an augmentation for each class, and the real class means."""
 
     params: Params
     transforms: list[Transform]
@@ -167,9 +167,9 @@ class Pair(NamedTuple):
 def pairs(
     classes: Tensor, real: LabelledSet, net: Net, params_at: Callable[[int], Params], how: Distil, rng: Stream
 ) -> Iterator[Pair]:
-    """A pair for every step. `exact` draws each anew; `bank` holds a few, goes round them, and then draws others.
+    """The pair of each step. `exact` draws a new pair per step; `bank` cycles through a few, then draws new ones.
 
-    The real means, nearly all the work of a fresh step, are computed once per pair.
+    The real class means, most of the cost of a new pair, are computed once per pair.
     """
     members = [real.of_class(int(k)) for k in classes]
 
@@ -190,7 +190,7 @@ def pairs(
 def real_means(
     net: Net, params: Params, real: LabelledSet, batches: list[Tensor], transforms: list[Transform]
 ) -> Tensor:
-    """mean of psi(A_k x) over the chosen real images of each class; no gradient goes through it."""
+    """mean of psi(A_k x) over the chosen real images of each class, without gradient."""
     rows = []
     for index, transform in zip(batches, transforms, strict=True):
         rows.append(net.frozen(params, transform(real.take(index).x)).features.mean(0))
@@ -226,7 +226,7 @@ def _draw_transforms(classes: Tensor, how: Distil, sides: Sides, rng: Stream) ->
 
 
 def _draw_real(members: list[Tensor], count: int, rng: Stream) -> list[Tensor]:
-    """From each class without replacement; one with no more than `count` images is taken whole."""
+    """Indices from each class without replacement; all images of a class with at most `count` images."""
     generator = rng.generator()
     return [
         pool if len(pool) <= count else pool[torch.randperm(len(pool), generator=generator)[:count]]

@@ -1,6 +1,6 @@
-"""Virtual images that no data went into: an untrained style generator, and upsampled class noise.
+"""Virtual images that do not depend on data: an untrained style generator, and upsampled class noise.
 
-Classes differ by the latent Gaussian they are drawn from. One address gives one set, for every site.
+Each class has its own latent Gaussian. The same random stream gives the same set at every site.
 """
 
 import math
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from fedlgd.core.rng import Stream
 
 LATENT, CHANNELS = 64, 64
-CENTRE, WITHIN = 0.5, 0.3  # spread of the class centres, and of a class around its centre
+CENTRE, WITHIN = 0.5, 0.3  # std of the class centres, and of a class around its centre
 
 
 def from_style(classes: int, per_class: int, shape: tuple[int, int, int], rng: Stream) -> Tensor:
@@ -33,7 +33,7 @@ def from_class_noise(classes: int, per_class: int, shape: tuple[int, int, int], 
 
 
 def _synthesise(z: Tensor, shape: tuple[int, int, int], generator: Generator) -> Tensor:
-    """Mapping with pixel norm, a constant 4x4 start, modulated convolutions, and the sum of all RGB layers."""
+    """Mapping with pixel norm, a constant 4x4 input, modulated convolutions, and the sum of all RGB layers."""
     z = z * (z.square().mean(1, keepdim=True) + 1e-8).rsqrt()
     style = F.leaky_relu(z @ _weight(generator, LATENT, LATENT), 0.2)
     x = torch.randn(1, CHANNELS, 4, 4, generator=generator).expand(len(z), -1, -1, -1)
@@ -48,7 +48,7 @@ def _synthesise(z: Tensor, shape: tuple[int, int, int], generator: Generator) ->
 
 
 def _modulated(x: Tensor, style: Tensor, kernel: Tensor, generator: Generator) -> Tensor:
-    """A convolution whose input channels are scaled by the style and whose output is brought back to unit size."""
+    """A convolution with input channels scaled by the style, and output normalised to unit variance."""
     scale = 1 + style @ _weight(generator, LATENT, x.shape[1])
     weight = kernel * scale[:, None, :, None, None]
     weight = weight * (weight.square().sum((2, 3, 4), keepdim=True) + 1e-8).rsqrt()
@@ -70,7 +70,7 @@ def _double(x: Tensor) -> Tensor:
 
 
 def _as_input(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """Resized, standardised to mean 0.5 and std 0.25, clipped to valid pixels, in network-input space."""
+    """Resize, standardise to mean 0.5 and std 0.25, clip to valid pixels, and convert to network input."""
     resized = F.interpolate(images, size=shape[1:], mode="bilinear", align_corners=False, antialias=True)
     standard = (resized - resized.mean()) / resized.std()
     return ((0.5 + 0.25 * standard).clamp(0, 1) - 0.5) / 0.5

@@ -1,7 +1,7 @@
-"""Federated gradient matching (GM): anchors whose gradient points where the federation went.
+"""Federated gradient matching (GM): anchors whose gradient matches the update of the federation.
 
-The server knows the model before and after a round, nothing else:  G = (theta_t - theta_{t+1}) / eta.
-It moves the anchors so that  g = grad_theta CE(anchors; theta_t)  matches G in every row of every weight.
+The server uses only the model before and after a round:  G = (theta_t - theta_{t+1}) / eta.
+It updates the anchors so that  g = grad_theta CE(anchors; theta_t)  matches G in every row of every weight.
 """
 
 import math
@@ -21,12 +21,12 @@ from fedlgd.core.tree import scale, sub
 from fedlgd.core.types import Params, VirtualSet
 
 EPSILON = 1e-6
-MEMORY = 10  # steps whose curvature L-BFGS remembers
-CURVED = 1e-10  # s.y / y.y below this is no curvature
-REACH = 0.1  # a step's length is at most this share of the images'
-PATIENCE = 10  # steps in which the best Dist must fall ...
-FALLING = 0.99  # ... to this share of what it was
-GM_PASSES = 8  # forward passes one GM step is worth: a gradient (3) and a backward through it (5)
+MEMORY = 10  # history size of L-BFGS
+CURVED = 1e-10  # pairs with s.y / y.y below this are skipped
+REACH = 0.1  # maximum length of a step relative to the images
+PATIENCE = 10  # early stopping: within so many steps the best Dist must fall ...
+FALLING = 0.99  # ... to this fraction of its value
+GM_PASSES = 8  # cost of a GM step in forward passes: a gradient (3) and its backward pass (5)
 
 
 def pseudo_gradient(old: Params, new: Params, lr: float) -> Params:
@@ -46,7 +46,7 @@ def _row_distance(s: Tensor, t: Tensor) -> Tensor:
 
 
 def matched_names(params: Params, net: Net) -> list[str]:
-    """The tensors Dist looks at: weights with rows. Biases and norm vectors are skipped."""
+    """The tensors in Dist: weights with rows, without biases and normalisation vectors."""
     return [name for name, value in params.items() if name in net.trainable and value.ndim > 1]
 
 
@@ -66,23 +66,23 @@ def image_gradient(
 
 @dataclass(frozen=True, kw_only=True)
 class Matching(Settings):
-    """How far and by which way anchors move.
+    """How anchors are optimised.
 
-    Plan `exact` takes `steps` of SGD, as published. Plan `target` goes by L-BFGS until the gradient of every row is
-    within `tolerance` (1 - cosine, mean over rows), no longer improves, or `steps` are done.
+    Plan `exact` takes `steps` of SGD, as published. Plan `target` uses L-BFGS until the distance is within
+    `tolerance` (1 - cosine, mean over rows), it no longer improves, or `steps` are done.
     """
 
-    plan: Literal["target", "exact"] = setting("target", "`exact`, as published, or `target`, by L-BFGS.")
-    tolerance: float = setting(0.02, "Where plan `target` stops; 0: all steps.", least=0)
-    steps: int = setting(50, "Steps of gradient matching; 0: anchors never move.", least=0, most=10_000_000)
-    lr: float = setting(1.0, "Learning rate of the pixels; of the first step in plan `target`.", above=0)
+    plan: Literal["target", "exact"] = setting("target", "`exact`: SGD, as published; `target`: L-BFGS.")
+    tolerance: float = setting(0.02, "Plan `target` stops at this distance; 0: all steps.", least=0)
+    steps: int = setting(50, "Steps of gradient matching; 0: anchors are never updated.", least=0, most=10_000_000)
+    lr: float = setting(1.0, "Learning rate of the pixels; plan `target`: only of the first step.", above=0)
     momentum: float = setting(0.5, "Momentum of plan `exact`.", least=0, below=1)
 
 
 def match_gradient(
     anchors: VirtualSet, net: Net, params: Params, target: Params, how: Matching, round: int
 ) -> tuple[VirtualSet, list[float]]:
-    """The anchors moved under the old model; also Dist at every step."""
+    """The anchors after gradient matching with the old model, and Dist at every step."""
     names = matched_names(params, net)
     wanted = [target[n] for n in names]
 
@@ -97,7 +97,7 @@ def match_gradient(
 
 
 Look = Callable[[Tensor], tuple[Tensor, float]]
-"""images -> gradient of Dist there, and Dist"""
+"""images -> gradient of Dist, and Dist"""
 
 
 def _by_sgd(look: Look, start: Tensor, how: Matching) -> tuple[Tensor, list[float]]:
@@ -113,9 +113,9 @@ def _by_sgd(look: Look, start: Tensor, how: Matching) -> tuple[Tensor, list[floa
 
 
 def _to_target(look: Look, start: Tensor, how: Matching, rows: int) -> tuple[Tensor, list[float]]:
-    """x <- x - H g by L-BFGS; ends at the tolerance, or where Dist no longer falls. The best images seen.
+    """x <- x - H g by L-BFGS, stopped at the tolerance or when Dist no longer falls. Returns the best images.
 
-    The objective has no noise, so what two gradients say of its curvature can be trusted.
+    The objective is deterministic, so differences of gradients are valid curvature estimates.
     """
     seen: deque[Curvature] = deque(maxlen=MEMORY)
     images = best = start
@@ -136,7 +136,7 @@ def _to_target(look: Look, start: Tensor, how: Matching, rows: int) -> tuple[Ten
 
 
 def _stalled(distances: list[float]) -> bool:
-    """Did the last steps bring (almost) nothing? Early on nobody knows."""
+    """Whether the last steps gave almost no improvement; False during the first steps."""
     return min(distances) > FALLING * min(distances[:-PATIENCE], default=math.inf)
 
 
@@ -149,19 +149,19 @@ class Curvature(NamedTuple):
 
 
 def _curvature(s: Tensor, y: Tensor) -> list[Curvature]:
-    """What a step taught, if the objective curves up along it."""
+    """The curvature pair of a step, if its curvature is positive."""
     sy = (s * y).sum()
     return [Curvature(s, y, sy)] if sy > CURVED * y.square().sum() else []
 
 
 def _short(step: Tensor, longest: Tensor) -> Tensor:
-    """The step, at most so long."""
+    """The step, limited in length."""
     share: Tensor = (longest / step.norm()).clamp(max=1)
     return step * share
 
 
 def _inverse_curvature(g: Tensor, seen: Sequence[Curvature], lr: float) -> Tensor:
-    """H g by the two-loop recursion; before anything is seen, H is lr."""
+    """H g by the two-loop recursion; without history, H is lr."""
     q, shares = g.clone(), []
     for s, y, sy in reversed(seen):
         shares.append((s * q).sum() / sy)

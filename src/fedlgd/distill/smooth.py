@@ -1,8 +1,8 @@
-"""A metric for pictures: steps in which neighbouring pixels move together.
+"""Smoothed image gradients: a preconditioner that favours low frequencies.
 
-Gradients of matching are as large in single pixels as in shapes, but it is shapes that have far to go. Weighing
-frequencies as they occur in natural images, where amplitude falls with frequency, conditions the problem: the same
-loss in about half of the steps.
+Gradients of matching are as large at high frequencies as at low frequencies, but low frequencies need larger
+changes. Frequency weights like the amplitudes of natural images, which decrease with frequency, improve the
+conditioning: the same loss is reached in about half of the steps.
 """
 
 from functools import cache
@@ -10,12 +10,12 @@ from functools import cache
 import torch
 from torch import Tensor
 
-FLOOR = 1.4  # cycles per image, below which frequencies count alike
+FLOOR = 1.4  # cycles per image; lower frequencies have similar weights
 UNCHANGED = 3.9  # cycles per image, whose weight is 1
 
 
 def smoothed(gradient: Tensor, strength: float) -> Tensor:
-    r"""F^-1 [ ((f + f_0) / (f_1 + f_0))^-strength  F g ], f the frequency in cycles per image; 0: as it is."""
+    r"""F^-1 [ ((f + f_0) / (f_1 + f_0))^-strength  F g ], f the frequency in cycles per image; strength 0: g."""
     if not strength:
         return gradient
     sides = (gradient.shape[-2], gradient.shape[-1])
@@ -26,7 +26,7 @@ def smoothed(gradient: Tensor, strength: float) -> Tensor:
 
 @cache
 def weights(sides: tuple[int, int], strength: float) -> Tensor:
-    """One for every frequency that `rfft2` has."""
+    """The weight of each frequency of `rfft2`."""
     down = torch.fft.fftfreq(sides[0], 1 / sides[0], dtype=torch.float64)
     right = torch.fft.rfftfreq(sides[1], 1 / sides[1], dtype=torch.float64)
     frequency = torch.hypot(down[:, None], right)

@@ -1,4 +1,4 @@
-"""Where virtual images start: class statistics, noise, or real images."""
+"""Initialisation of virtual images: class statistics, noise, or real images."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -16,7 +16,7 @@ Statistics = Literal["class", "site"]
 def class_statistics(data: LabelledSet, classes: Sequence[int], over: Statistics = "class") -> Tensor:
     """(len(classes), 2, channels): mean and population std over all pixels of each class, per channel.
 
-    over="site" divides a class's sums by the size of the whole set, as the released code does.
+    over="site" divides the sums of a class by the size of the full set, as the released code does.
     """
     rows = []
     for k in classes:
@@ -43,7 +43,7 @@ def from_noise(images: int, shape: tuple[int, int, int], generator: Generator) -
 
 
 def from_real(data: LabelledSet, classes: Sequence[int], per_class: int, generator: Generator) -> Tensor:
-    """`per_class` different real images of each class. They are private: such a set discloses its members."""
+    """`per_class` different real images of each class. Such a set discloses private images."""
     return torch.cat([data.take(_pick(data.of_class(k), per_class, generator)).x for k in classes])
 
 
@@ -57,7 +57,7 @@ def labels_for(classes: Sequence[int], per_class: int) -> Tensor:
 
 
 def present_classes(data: LabelledSet, classes: int, per_class: int, site: str) -> list[int]:
-    """The classes a site has; each must have at least as many images as are to be distilled from it."""
+    """The classes of a site; each must have at least `per_class` images."""
     counts = data.counts(classes).tolist()
     for k, count in enumerate(counts):
         if 0 < count < per_class:

@@ -1,4 +1,4 @@
-"""The updates of one round, collected before the server's half begins."""
+"""Collects the updates of one round before the server's half starts."""
 
 from collections.abc import Iterator, Sequence
 from tempfile import TemporaryFile
@@ -8,11 +8,11 @@ from fedlgd.core.pack import nbytes
 from fedlgd.core.types import Update
 from fedlgd.engines.wire import decode, encode
 
-ROOM = 64 << 20  # bytes of updates that wait in RAM; the others wait in a file
+ROOM = 64 << 20  # bytes of updates in memory; the others are stored in a file
 
 
 class Inbox:
-    """Updates come in any order and are read in the order of `names`, as often as the server's half wants."""
+    """Updates are added in any order and are read in the order of `names`, any number of times."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names

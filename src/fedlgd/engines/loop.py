@@ -1,4 +1,4 @@
-"""The engine `loop`: one process, site after site. Breakpoints work."""
+"""The engine `loop`: one process, one site after the other. Breakpoints work."""
 
 from collections.abc import Generator
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +24,7 @@ Rounds = Generator[RoundRecord, None, None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
-    """Every task is a call."""
+    """Runs each task as a function call."""
 
     name: ClassVar[str] = "loop"
     workers: int = 0
@@ -37,20 +37,20 @@ class Loop:
     def run(
         self, method: Method, federation: Federation, net: Net, plan: Plan, memory: Memory, states: States
     ) -> Rounds:
-        """Every round that is not committed yet."""
+        """Run every round that is not committed yet."""
         net = method.adapt(net)
         sites = Sites(method, federation, net, plan.seed, states, self.place)
         return serve(method, federation, net, plan, memory, partial(map, sites), self.place)
 
     def states(self) -> States:
-        """Where the sites' states are in a run that leaves no folder."""
+        """The storage of site states for a run without a run folder."""
         return RamStates()
 
     def threads(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     def processes(self, federation: Federation) -> int:
-        """Processes that work at sites."""
+        """The number of processes for the sites' work."""
         return 1
 
     def describe(self, federation: Federation) -> str:
@@ -61,7 +61,7 @@ class Loop:
 def serve(
     method: Method, federation: Federation, net: Net, plan: Plan, memory: Memory, work: Work, place: Place
 ) -> Rounds:
-    """The server's half, for sites that are on this machine."""
+    """Run the server's half for sites on this machine."""
     names, tested = list(federation.by_name), [site.name for site in federation.tested]
     yield from Server(
         method=method, names=names, tested=tested, net=net, plan=plan, memory=memory, work=work, place=place

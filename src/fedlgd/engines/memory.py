@@ -1,4 +1,4 @@
-"""Where the two halves of a run keep their state between rounds: the server its own, every site its own."""
+"""Storage of states between rounds: one for the server, and one for each site."""
 
 import re
 import shutil
@@ -18,7 +18,7 @@ from fedlgd.engines.wire import read_message, write_message
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Enrolment:
-    """A site that joined: what it disclosed, what joining cost it, and what it made."""
+    """The enrolment of a site: its `Hello`, its cost, and flags."""
 
     hello: Hello
     seconds: Mapping[str, float]
@@ -27,9 +27,9 @@ class Enrolment:
 
 
 class Memory(Protocol):
-    """What the server remembers: in RAM for a quick run, in a directory for one that resumes.
+    """Storage of the server: in RAM, or in a run folder that can be resumed.
 
-    What a round changes counts only from `commit` on, all of it or nothing. Enrolments count one by one.
+    `commit` stores all changes of a round atomically. Enrolments are stored one by one.
     """
 
     def server(self) -> ServerState | None:
@@ -41,28 +41,28 @@ class Memory(Protocol):
         ...
 
     def enrolment(self, site: str) -> Enrolment | None:
-        """What a site joined with; asked for only before the first commit."""
+        """The enrolment of a site; used only before the first commit."""
         ...
 
     def enrol(self, site: str, enrolment: Enrolment) -> None: ...
 
     def commit(self, state: ServerState, record: RoundRecord, versions: Mapping[str, int]) -> None:
-        """The round counts now; `versions` are the states that the sites which took part continue from."""
+        """Commit a round; `versions` are the rounds of the states that the sampled sites continue from."""
         ...
 
 
 class States(Protocol):
-    """What sites remember, by the round that made it. Only a site's half of a run reads or writes it."""
+    """Storage of site states by round. Only the sites' half of a run reads or writes it."""
 
     def load(self, site: str, version: int) -> SiteState: ...
 
     def save(self, site: str, version: int, state: SiteState, before: int) -> None:
-        """Keep `state` beside the one it came from, `before`, which counts until the server commits the round."""
+        """Store `state` and keep its predecessor `before`, which is valid until the server commits the round."""
         ...
 
 
 class Ram:
-    """The server's state in this process, gone with it."""
+    """The server's state in memory."""
 
     def __init__(self) -> None:
         self._server: ServerState | None = None
@@ -87,7 +87,7 @@ class Ram:
 
 
 class RamStates:
-    """Sites' states in this process, gone with it."""
+    """Site states in memory."""
 
     def __init__(self) -> None:
         self._kept: dict[str, dict[int, SiteState]] = {}
@@ -101,7 +101,7 @@ class RamStates:
 
 
 class FolderStates:
-    """A private folder for each site. Without a path it is temporary, for worker processes to share."""
+    """A private folder for each site; a temporary folder without `path`. Worker processes share it."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or Path(mkdtemp(prefix="fedlgd-"))
@@ -126,12 +126,12 @@ class FolderStates:
 
 
 def version_name(version: int) -> str:
-    """`start` for what enrolment made, else the number of the round."""
+    """`start` for the enrolment, otherwise the number of the round."""
     return "start" if version < 0 else f"{version:04d}"
 
 
 def safe_name(site: str) -> str:
-    """A file name for a site, unique and harmless whatever the site is called."""
+    """A unique and safe file name for any site name."""
     if re.fullmatch(r"[a-z0-9_-]{1,40}", site) and not re.search(r"-[0-9a-f]{8}$", site) and site != "anchors":
         return site
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", site)[:40]

@@ -1,4 +1,4 @@
-"""How long a run is, which sites take part, and when the model is scored."""
+"""The plan of a run: number of rounds, sampling of sites, and evaluation."""
 
 from dataclasses import dataclass
 
@@ -10,21 +10,21 @@ from fedlgd.core.settings import Settings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Settings):
-    """The settings of a run that are not the method's."""
+    """The settings of a run that do not belong to the method."""
 
     rounds: int = setting(100, "Number of rounds.", least=1, most=1_000_000)
-    ratio: float = setting(1.0, "Share of the sites that take part in each round.", above=0, most=1)
-    seed: int = setting(0, "Seed of everything random.")
+    ratio: float = setting(1.0, "Fraction of sites sampled in each round.", above=0, most=1)
+    seed: int = setting(0, "Random seed.")
     evaluate_every: int = setting(
-        0, "Score the model after every so many rounds; 0: about ten times in a run.", least=0, most=1_000_000
+        0, "Evaluate every this many rounds; 0: about ten times per run.", least=0, most=1_000_000
     )
     real_samples: int = setting(
-        4, "Training images per class of every site shown in the report; 0: none.", least=0, most=1_000
+        4, "Real training images per class and site in the report; 0: none.", least=0, most=1_000
     )
-    analysis: bool = setting(True, "Measure how alike the sites' features are, for the report.")
+    analysis: bool = setting(True, "Measure the similarity of the sites' features for the report.")
 
     def scores(self, t: int) -> bool:
-        """Is the model scored after round t? The last round always is."""
+        """Whether the model is evaluated after round t; always after the last round."""
         every = self.evaluate_every or max(1, self.rounds // 10)
         return (t + 1) % every == 0 or t + 1 == self.rounds
 

@@ -1,6 +1,6 @@
-"""The engine `pool`: the sites' half in worker processes, bit-equal to `loop` at one thread.
+"""The engine `pool`: the sites' half runs in worker processes, bit-identical to `loop` with one thread.
 
-Between the processes go tasks and answers: messages and scores, never images and never a site's state.
+Processes exchange tasks and answers, with messages and scores. Images and site states are never sent.
 """
 
 import signal
@@ -25,20 +25,20 @@ from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.wire import decode, encode
 from fedlgd.methods.protocol import Method
 
-TICK_EVERY = 0.2  # seconds between two words about progress from one worker
-KEPT = "finished rounds are kept; re-run the same command to resume"
+TICK_EVERY = 0.2  # seconds between two progress messages of one worker
+KEPT = "finished rounds are saved; re-run the same command to resume"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """`workers` processes of one thread; 0: one for every core. Workers share no memory, so states are in files."""
+    """`workers` processes with one thread each; 0: one per core. States are in files that all workers can read."""
 
     name: ClassVar[str] = "pool"
     workers: int = 0
     place: Place = Place()
 
     def __post_init__(self) -> None:
-        check(self.workers >= 0, "workers", self.workers, "use 1 or more, or 0 for one on every core")
+        check(self.workers >= 0, "workers", self.workers, "use 1 or more, or 0 for one per core")
         if not self.place.in_memory:
             raise SettingError(f"engine pool cannot share device {self.place.device!r}; use engine loop")
         check_fork()
@@ -46,7 +46,7 @@ class Pool:
     def run(
         self, method: Method, federation: Federation, net: Net, plan: Plan, memory: Memory, states: States
     ) -> Rounds:
-        """As `loop`, with the sites' work in other processes. Close the generator to end them."""
+        """Like `loop`, with the sites' work in other processes. Close the generator to end them."""
         net = method.adapt(net)
         sites = Sites(method, federation, net, plan.seed, states, self.place)
         crew = Crew(sites, self.processes(federation))
@@ -59,11 +59,11 @@ class Pool:
         return FolderStates()
 
     def threads(self) -> AbstractContextManager[None]:
-        """The server's half has one thread too: its bits are those of `loop` at one thread."""
+        """The server's half also has one thread, to be bit-identical to `loop` with one thread."""
         return one_thread()
 
     def processes(self, federation: Federation) -> int:
-        """No more than there are sites."""
+        """At most the number of sites."""
         return min(self.workers or usable_cores(), len(federation.tested))
 
     def describe(self, federation: Federation) -> str:
@@ -74,7 +74,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """How far a worker's loop is."""
+    """The progress of a loop in a worker."""
 
     label: str
     done: int
@@ -83,25 +83,25 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a task has no answer."""
+    """The error of a task."""
 
     said: str
     trace: str
 
 
 class WorkerError(Exception):
-    """What a worker saw, as text."""
+    """The traceback of a worker as text."""
 
 
 class Crew:
-    """Workers, started when there is work."""
+    """Workers, started when needed."""
 
     def __init__(self, do: Callable[[Task], Answer], count: int) -> None:
         self._do, self._count = do, count
         self._workers: list[Worker] = []
 
     def work(self, tasks: Iterator[Task]) -> Iterator[Answer]:
-        """Answers as they come; every worker has one task at a time."""
+        """Yield answers as they arrive; each worker has one task at a time."""
         busy: set[Worker] = set()
         try:
             while True:
@@ -116,11 +116,11 @@ class Crew:
                         busy.remove(worker)
                         yield answer
         finally:
-            if busy:  # nobody asks for these answers any more
+            if busy:  # these answers are no longer needed
                 self.stop()
 
     def stop(self) -> None:
-        """End all workers, whatever they are doing."""
+        """Terminate all workers."""
         for worker in self._workers:
             worker.child.stop()
         for worker in self._workers:
@@ -128,7 +128,7 @@ class Crew:
         self._workers = []
 
     def _idle(self, busy: "set[Worker]") -> "Worker":
-        """A worker without a task; a new one where all have one."""
+        """An idle worker; a new one if all are busy."""
         for worker in self._workers:
             if worker not in busy:
                 return worker
@@ -137,13 +137,13 @@ class Crew:
 
 
 def _heard(busy: "set[Worker]") -> "list[Worker]":
-    """The workers that said something."""
+    """The workers that have sent a message."""
     by_connection = {worker.child.connection: worker for worker in busy}
     return [by_connection[c] for c in wait(list(by_connection))]  # type: ignore[index]
 
 
 class Worker:
-    """A child that does one task at a time."""
+    """A child process that runs one task at a time."""
 
     def __init__(self, do: Callable[[Task], Answer], number: int) -> None:
         self.child = Child(lambda connection: _serve(do, connection))
@@ -158,7 +158,7 @@ class Worker:
             raise self._gone() from error
 
     def hear(self) -> Answer | None:
-        """The answer; None if it was a word about progress."""
+        """The answer; None for a progress message."""
         try:
             content = self.child.connection.recv_bytes()
         except (EOFError, OSError) as error:
@@ -177,13 +177,13 @@ class Worker:
         code = self.child.wait()
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return RunError(
-            f"the worker at site {self._site!r} {how}; if memory was short, use fewer --workers or --engine loop. "
-            f"In a run folder {KEPT}"
+            f"the worker at site {self._site!r} {how}; if there was too little memory, use fewer --workers or "
+            f"--engine loop. In a run folder {KEPT}"
         )
 
 
 def _serve(do: Callable[[Task], Answer], connection: Connection) -> None:
-    """A worker's life: task after task until the other end is closed."""
+    """The main loop of a worker: run tasks until the connection is closed."""
     with listening(_sometimes(lambda word: connection.send_bytes(b"T" + encode(word)))):
         while True:
             task = decode(Task, connection.recv_bytes())
@@ -195,14 +195,14 @@ def _serve(do: Callable[[Task], Answer], connection: Connection) -> None:
 
 
 def _in_words(error: Exception) -> str:
-    """A mistake a user can put right speaks for itself; of another the whole story is in the trace."""
+    """The message of an error that the user can fix; other errors also have a type and a traceback."""
     if isinstance(error, FedlgdError):
         return str(error)
     return f"{type(error).__name__}: {error}; engine loop shows where"
 
 
 def _sometimes(say: Callable[[Tick], None]) -> Callable[[str, int, int], None]:
-    """Say how far it is now and then, and always at the end."""
+    """Report progress at most every `TICK_EVERY` seconds, and always at the end."""
     spoke = 0.0
 
     def hear(label: str, done: int, total: int) -> None:

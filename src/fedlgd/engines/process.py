@@ -1,10 +1,10 @@
-"""Child processes that leave nothing behind.
+"""Child processes that always end with their parent.
 
-A child is forked: it has the method, the network and the images of its parent at once, even those a user defined in
-a script or a notebook; nothing is sent, and memory is shared until it is written to. It takes 0.03 s. (A spawned
-child takes 1.7 s to import torch, and needs everything sent.) Forking is safe because a child sets torch to one
-thread before anything else: an inherited pool of OpenMP threads, which would hang, is never used. torch's own data
-loaders do the same. A child prints through a stream of its own: it waits for no lock of a thread that it lacks.
+Children are forked. A fork has the method, the network and the images of its parent, including classes defined in
+a script or a notebook, and shares memory until it is written to. A fork takes 0.03 s; a spawned process takes 1.7 s
+to import torch, and all its inputs have to be sent. Forking is safe because a child first sets torch to one thread:
+an inherited pool of OpenMP threads would block, but is never used. The data loaders of torch do the same. A child
+prints to its own stream, because the lock of the parent's stream may belong to a thread that the child lacks.
 """
 
 import multiprocessing
@@ -22,11 +22,11 @@ import torch
 
 from fedlgd.core.errors import SettingError
 
-PATIENCE = 5.0  # seconds a child has to end by itself
+PATIENCE = 5.0  # seconds before a child is killed
 
 
 class Child:
-    """A process of its own, with a connection to this one."""
+    """A child process with a connection to this process."""
 
     def __init__(self, target: Callable[[Connection], None]) -> None:
         context = multiprocessing.get_context("fork")
@@ -41,11 +41,11 @@ class Child:
         return self._process.pid or 0
 
     def stop(self) -> None:
-        """Ask it to end. `wait` sees to it that it does."""
+        """Terminate the process; call `wait` afterwards."""
         self._process.terminate()
 
     def wait(self) -> int:
-        """Its exit code: minus the signal that killed it, if one did."""
+        """Wait for the end and return the exit code; negative if a signal killed the process."""
         self._process.join(PATIENCE)
         if self._process.is_alive():
             self._process.kill()
@@ -55,19 +55,19 @@ class Child:
 
 
 def check_fork() -> None:
-    """Refuse where forking a process that computes is not safe."""
+    """Raise an error on platforms where forking is not safe."""
     if sys.platform != "linux":
         raise SettingError(f"worker processes need Linux, this is {sys.platform}; use --engine loop and --jobs 1")
 
 
 def usable_cores() -> int:
-    """Cores this process may run on."""
+    """The number of cores that this process can use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Torch has one thread inside, as its children have: sums in linear algebra depend on the number."""
+    """Use one torch thread, as in child processes: the last bits of results depend on the number."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -78,7 +78,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """No Ctrl-C before the child ignores it; and no warning about forking beside threads: see above."""
+    """Block Ctrl-C until the child ignores it, and suppress the warning about forking with threads (see above)."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         with warnings.catch_warnings():
@@ -89,7 +89,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _live(target: Callable[[Connection], None], connection: Connection) -> None:
-    """A child's whole life. It ends when its work does, when it is told to, or with its parent."""
+    """The main function of a child. It ends after its work, on SIGTERM, or with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -107,7 +107,7 @@ def _live(target: Callable[[Connection], None], connection: Connection) -> None:
 
 
 def _leave(*_: object) -> None:
-    """Unwind, so that a file being written is cleared away."""
+    """Exit by an exception, so that temporary files are removed."""
     raise SystemExit
 
 

@@ -1,4 +1,4 @@
-"""Engines by name. Which one does the work is no part of a run's configuration: all come to the same bits."""
+"""Engines by name. The engine is not part of the configuration, because all engines give the same bits."""
 
 import sys
 
@@ -13,22 +13,22 @@ from fedlgd.engines.pool import Pool
 from fedlgd.engines.process import usable_cores
 
 Engine = Loop | Pool
-"""Moves messages between the two halves of a method; `Loop` says what an engine offers."""
+"""Passes messages between the two halves of a method; `Loop` documents the interface."""
 
 ENGINES: dict[str, type[Engine]] = {"loop": Loop, "pool": Pool}
 
 
 def engine(name: str = "loop", workers: int = 0, place: Place = Place()) -> Engine:
-    """The engine of this name."""
+    """The engine with this name."""
     if name not in ENGINES:
         raise SettingError(f"engine is {name!r}; use {' or '.join(ENGINES)}{did_you_mean(name, ENGINES)}")
     return ENGINES[name](workers=workers, place=place)
 
 
 def choose(name: str | None, workers: int, federation: Federation, threads: int, place: Place = Place()) -> Engine:
-    """The engine asked for; by default `pool` where it helps: several cores, several sites, one thread each.
+    """The requested engine; by default `pool` if there are several cores and several sites, with one thread each.
 
-    With CUDA, torch does not train in a process forked after its parent trained, as the next run's would be.
+    With a CUDA device the default is `loop`: torch cannot train in a process forked after its parent trained.
     """
     if name is None:
         several = min(usable_cores(), len(federation.sites)) > 1
@@ -36,12 +36,12 @@ def choose(name: str | None, workers: int, federation: Federation, threads: int,
         helps = several and threads == 1 and place.in_memory and forks_well
         name = "pool" if workers or helps else "loop"
     if name == "pool" and threads != 1:
-        raise SettingError(f"threads is {threads}, but a worker of engine pool has one; use --engine loop")
+        raise SettingError(f"threads is {threads}, but workers of engine pool have one; use --engine loop")
     return engine(name, workers, place)
 
 
 def facts(chosen: Engine, federation: Federation) -> dict[str, int | str | bool]:
-    """What the manifest says of the engine."""
+    """The entries about the engine in the manifest."""
     return {
         "name": chosen.name,
         "workers": chosen.processes(federation),

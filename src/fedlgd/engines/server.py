@@ -1,4 +1,4 @@
-"""The server's half of a run, which all engines share. It knows sites by name and by what they answer."""
+"""The server's half of a run, shared by all engines. It uses only the names and the answers of sites."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,12 +18,12 @@ from fedlgd.engines.site import Answer, Task
 from fedlgd.methods.protocol import Method
 
 Work = Callable[[Iterator[Task]], Iterator[Answer]]
-"""Has tasks done at the sites; answers come in any order."""
+"""Runs tasks at the sites; answers can have any order."""
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What a round moved across the sites' borders, and what the sites made of it."""
+    """The bytes, metrics, state versions and flags of one round."""
 
     up: int = 0
     down: int = 0
@@ -42,7 +42,7 @@ class Ledger:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Server:
-    """Enrols the sites in `names`, runs the rounds, and has the model scored at the sites in `tested`."""
+    """Enrols the sites in `names`, runs the rounds, and evaluates the model at the sites in `tested`."""
 
     method: Method
     names: Sequence[str]
@@ -54,7 +54,7 @@ class Server:
     place: Place = Place()
 
     def run(self) -> Iterator[RoundRecord]:
-        """Every round that is not committed yet; a record after each commit."""
+        """Run every round that is not committed yet; yield a record after each commit."""
         state = self.memory.server()
         if state is None:
             state, record = self._start()
@@ -85,7 +85,7 @@ class Server:
         )
 
     def _enrolments(self) -> list[Enrolment]:
-        """In the order of names. A site that joined before a crash does not join again."""
+        """Enrolments in the order of `names`. A site that enrolled before a crash does not enrol again."""
         new = [name for name in self.names if self.memory.enrolment(name) is None]
         answers = self.work(Task(what="enrol", site=name) for name in new)
         for done, answer in enumerate(answers, len(self.names) - len(new) + 1):
@@ -132,7 +132,7 @@ class Server:
         return self.method.server(state, updates, self.net, self._root.at("server", state.round))
 
     def _scores(self, state: ServerState, versions: dict[str, int]) -> dict[str, Score]:
-        """The new model on every site's test images, sampled or not."""
+        """Evaluate the new model at all tested sites, whether they were sampled or not."""
         message = Broadcast(round=state.round, params=state.params)
         tasks = (
             Task(what="score", site=name, after=versions.get(name, self.memory.version(name)), message=message)

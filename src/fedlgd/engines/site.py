@@ -1,4 +1,4 @@
-"""The sites' half of a run: what is done where a site's images and its state are. Every engine calls this."""
+"""The sites' half of a run: work with the images and the state of a site. All engines use it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from fedlgd.methods.protocol import Method
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Task:
-    """What a site is asked to do: enrol; train a round; score the model in `message` on its test images.
+    """A task for a site: enrol, train for one round, or evaluate the model in `message` on its test images.
 
     `after` names the round whose state the site continues from; -1 is its enrolment.
     """
@@ -34,8 +34,8 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Answer:
-    """What came of a task, and what it cost. The site keeps its state; `version` names the one it would
-    continue from, and `flags` say what moved."""
+    """The result of a task and its cost. The state stays at the site: `version` is the round of the state that the
+    site continues from, and `flags` name what changed."""
 
     site: str
     hello: Hello | None = None
@@ -48,7 +48,7 @@ class Answer:
 
 
 class Sites:
-    """The images, the states, and the part of the method that sees them: task -> answer."""
+    """Runs tasks with the images and states of the sites: task -> answer."""
 
     def __init__(
         self, method: Method, federation: Federation, net: Net, seed: int, states: States, place: Place
@@ -81,14 +81,14 @@ class Sites:
         return {"update": update, "version": task.round, "flags": ("virtual",) if moved else ()}
 
     def _fit(self, task: Task, given: tuple[Broadcast, SiteState]) -> tuple[Update, SiteState | None]:
-        """The update, and the new state if it is new."""
+        """The update, and the new state, or None if it has not changed."""
         rng = self._root.at("site", task.site, task.round)
         with phase("train"):
             update, after = self._method.site(*given, self._sites[task.site], self._net, rng)
         return update, None if same(given[1], after) else after
 
     def _score(self, task: Task) -> dict[str, Any]:
-        """The model in the message, or the site's own where the method makes one."""
+        """Evaluate the model in the message, or the site's own model for personalised methods."""
         assert task.message is not None
         params, test = task.message.params, self._tested[task.site].test
         if self._method.personal:

@@ -1,6 +1,6 @@
-"""Messages and states as bytes, and back to the same bits. Nothing is pickled.
+"""Encode messages and states as bytes and decode them bit for bit, without pickle.
 
-The format is safetensors; plain values and a digest of everything travel in its header.
+The format is safetensors; its header has the plain values and a digest of the content.
 """
 
 import json
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def encode(message: Any) -> bytes:
-    """A dataclass of tensors and plain values."""
+    """Encode a dataclass of tensors and plain values."""
     tensors, plain = pack(message)
     own = {name: t.detach().clone(memory_format=contiguous_format) for name, t in tensors.items()}
     text = json.dumps(plain)
@@ -27,7 +27,7 @@ def encode(message: Any) -> bytes:
 
 
 def decode(kind: type[T], content: bytes) -> T:
-    """The message that `encode` took apart. Tensors are cloned: torch aligns its own memory for vector code."""
+    """The inverse of `encode`. Tensors are cloned, because torch aligns its memory for vector code."""
     try:
         tensors = {name: t.clone() for name, t in load(content).items()}
     except SafetensorError as error:
@@ -37,7 +37,7 @@ def decode(kind: type[T], content: bytes) -> T:
         raise ValueError("its digest does not match its content")
     plain = json.loads(header["plain"])
     if plain.keys() != get_type_hints(kind).keys():
-        raise ValueError(f"it holds no {kind.__name__}")
+        raise ValueError(f"it does not contain a message of type {kind.__name__}")
     return unpack(kind, tensors, plain)
 
 

@@ -1,1 +1,1 @@
-"""Federated methods: one file each, two halves and the formulas side by side."""
+"""Federated methods, one file each, with the site's half, the server's half and the formulas."""

@@ -1,7 +1,7 @@
-"""Anchors: the paper's global virtual data. FedLGD holds them; `Anchored` stacks them on another method.
+"""Anchors: the global virtual data of the paper. FedLGD has them; `Anchored` adds them to other methods.
 
-The server starts them, sends them to sites whose copy is old, and moves them by gradient matching in selected
-rounds. A site adds them to its cross-entropy and pulls its features to them.
+The server initialises anchors, sends them to sites with an old version, and updates them by gradient matching in
+selected rounds. A site adds them to its cross-entropy and aligns its features with them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,8 +27,8 @@ class Selected(Settings):
     section: ClassVar[str] = "selected"
 
     first: int = setting(0, "The first selected round.", least=0, most=1_000_000)
-    every: int = setting(5, "Rounds from one selected round to the next.", least=1, most=1_000_000)
-    count: int = setting(10, "Number of selected rounds; 0: none.", least=0, most=1_000_000)
+    every: int = setting(5, "Number of rounds between selected rounds.", least=1, most=1_000_000)
+    count: int = setting(10, "Number of selected rounds; 0: no selected rounds.", least=0, most=1_000_000)
 
     def __contains__(self, t: int) -> bool:
         return t in range(self.first, self.first + self.every * self.count, self.every)
@@ -36,13 +36,13 @@ class Selected(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Anchors(Matching):
-    """How the server makes anchors and moves them by gradient matching."""
+    """How the server initialises anchors and updates them by gradient matching."""
 
     section: ClassVar[str] = "anchors"
 
     per_class: int = setting(10, "Anchor images per class; 0: no anchors.", least=0, most=100_000)
     start: Literal["noise", "statistics"] = setting(
-        "noise", "Where anchors start: `noise`, or `statistics` averaged over the sites' uploads."
+        "noise", "Initial anchors: `noise`, or from `statistics` that the sites upload."
     )
     selected: Selected = Selected()
     in_loss: Literal["unselected", "always", "never"] = setting(
@@ -50,27 +50,27 @@ class Anchors(Matching):
     )
 
     def move_in(self, t: int) -> bool:
-        """Does the server move the anchors after round t?"""
+        """Whether the server updates the anchors after round t."""
         return self.steps > 0 and t in self.selected
 
     def train_in(self, t: int) -> bool:
-        """Do anchors join the cross-entropy in round t?"""
+        """Whether anchors are in the cross-entropy in round t."""
         return self.in_loss == "always" or (self.in_loss == "unselected" and t not in self.selected)
 
     def pull_in(self, t: int, pull: Pull) -> bool:
-        """Does the regulariser act in round t?"""
+        """Whether the regulariser is active in round t."""
         return t not in self.selected and pull.weight > 0
 
     def needed_in(self, t: int, pull: Pull) -> bool:
-        """Does a site need the anchors in round t?"""
+        """Whether a site needs the anchors in round t."""
         return self.per_class > 0 and (self.pull_in(t, pull) or self.train_in(t))
 
     def shrunk(self) -> "Anchors":
         return replace(self, steps=min(TRIED, self.steps))
 
     def added_to(self, cost: Cost, pull: Pull, t: int, classes: int) -> Cost:
-        """What a round costs with anchors. Gradient matching is taken to miss its target: it goes all steps."""
-        last = self.plan == "target"  # which also looks where its last step led
+        """The cost of a round with anchors. Gradient matching is assumed to take all steps."""
+        last = self.plan == "target"  # which also evaluates the result of the last step
         moves = self.per_class > 0 and self.move_in(t)
         return cost._replace(
             kind=(cost.kind, t in self.selected, self.train_in(t)),
@@ -81,7 +81,7 @@ class Anchors(Matching):
 
 
 def start_anchors(how: Anchors, hellos: Sequence[Hello], net: Net, rng: Stream) -> VirtualSet | None:
-    """N(0,1) pixels, or N(mean of the sites' class means, mean of their stds); a class nobody has is N(0,1)."""
+    """N(0,1) pixels, or N(mean of the sites' class means, mean of their stds); N(0,1) for a class no site has."""
     if not how.per_class:
         return None
     generator = rng.generator("anchors")
@@ -97,9 +97,9 @@ def start_anchors(how: Anchors, hellos: Sequence[Hello], net: Net, rng: Stream) 
 
 
 def uploaded_statistics(how: Anchors, site: Site, over: Statistics, net: Net) -> Tensor | None:
-    """What a site discloses if anchors start from statistics: mean and std per class and channel.
+    """The statistics that a site uploads for `anchors.start = "statistics"`: mean and std per class and channel.
 
-    A class the site lacks is NaN and drops out of the server's mean.
+    A class that the site does not have is NaN and is ignored in the server's mean.
     """
     if not (how.per_class and how.start == "statistics"):
         return None
@@ -110,13 +110,13 @@ def uploaded_statistics(how: Anchors, site: Site, over: Statistics, net: Net) ->
 
 
 def stale_anchors(state: ServerState, site: str, needed: bool = True) -> VirtualSet | None:
-    """The anchors if the site needs them now and holds an older version, or none."""
+    """The anchors if the site needs them now and has no or an older version; otherwise None."""
     stale = state.anchors is not None and state.held.get(site, -2) < state.anchors.round
     return state.anchors if needed and stale else None
 
 
 def noted(updates: Iterable[Update], held: dict[str, int], anchors: VirtualSet | None) -> Iterator[Update]:
-    """Passes updates on and notes that these sites hold this version of the anchors now."""
+    """Yield the updates and record that their sites now have this version of the anchors."""
     for update in updates:
         if anchors:
             held[update.site] = anchors.round
@@ -124,7 +124,7 @@ def noted(updates: Iterable[Update], held: dict[str, int], anchors: VirtualSet |
 
 
 def beside(how: Anchors, pull: Pull, anchors: VirtualSet | None, t: int) -> Beside | None:
-    """What the anchors do in a site's training in round t."""
+    """The role of the anchors in local training in round t."""
     if anchors is None or not how.needed_in(t, pull):
         return None
     return Beside(anchors.data, how.train_in(t), pull if how.pull_in(t, pull) else None)

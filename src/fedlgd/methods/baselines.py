@@ -1,4 +1,4 @@
-"""The two ends of the scale: every site for itself, and all images in one place."""
+"""Lower and upper baselines: each site alone, and all images in one place."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -14,9 +14,9 @@ from fedlgd.methods.registry import register
 @register
 @dataclass(frozen=True, kw_only=True)
 class LocalOnly(common.Training):
-    """No federation: each site trains its own model from the same start and nothing is sent.
+    """No federation: each site trains its own model from the same initial model, and nothing is sent.
 
-    Each site is scored with its own model: personalised accuracy.
+    Each site is evaluated with its own model: personalised accuracy.
     """
 
     name: ClassVar[str] = "local-only"
@@ -46,9 +46,9 @@ class LocalOnly(common.Training):
 @register
 @dataclass(frozen=True, kw_only=True)
 class Pooled(common.Training):
-    """The ceiling: plain SGD on the images (or virtual sets) of all sites in one place. Not federated.
+    """Upper bound: plain SGD on the images (or virtual sets) of all sites in one place. Not federated.
 
-    The runner joins the sites into one before the first round; the model is scored at every original site.
+    The runner joins the sites before the first round; the model is evaluated at every original site.
     """
 
     name: ClassVar[str] = "pooled"

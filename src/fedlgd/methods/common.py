@@ -1,4 +1,4 @@
-"""Steps that methods share by calling them; some are a whole function of a method: `server = average`."""
+"""Settings and steps that methods share. Some can be assigned as a function of a method: `server = average`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from fedlgd.distill.distribution import Distil, distil
 from fedlgd.methods.objective import Embedded, Joined, Term, plain, pulled
 from fedlgd.methods.protocol import Cost, Method
 
-TRIED = 2  # steps of training and of gradient matching that an estimate tries
+TRIED = 2  # training steps and gradient matching steps of an estimate
 
 PAPER: Mapping[str, Any] = {
     "distil.plan": "exact",
@@ -24,24 +24,24 @@ PAPER: Mapping[str, Any] = {
     "distil.width": 0,
     "distil.smooth": 0.0,
 }
-"""Virtual sets as they were published: hours for one site on a CPU."""
+"""The published distillation: hours for one site on a CPU."""
 
 QUICK: Mapping[str, Any] = {"distil.steps": 100, "local.lr": 0.05}
-"""Minutes on a laptop: the same mathematics with fewer steps of distillation and a larger learning rate."""
+"""Minutes on a laptop: fewer distillation steps and a larger learning rate."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training(Settings, Method):
-    """Settings of every method."""
+    """Settings shared by all methods."""
 
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"train_on": "virtual", **PAPER},
         "quick": {"train_on": "virtual", **QUICK},
     }
     stackable: ClassVar[tuple[str, ...]] = ("anchors", "noise", "refine", "regulariser")
-    """What may be stacked on the method."""
+    """The kinds of parts that the method accepts."""
 
-    train_on: Literal["real", "virtual"] = setting("real", "What sites train on: real images or their virtual set.")
+    train_on: Literal["real", "virtual"] = setting("real", "Sites train on real images or on their virtual set.")
     local: Local = Local()
     distil: Distil = Distil()
 
@@ -65,7 +65,7 @@ class Training(Settings, Method):
 
 
 def enrol(method: Training, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
-    """A site joins with its real images, or distils its first virtual set."""
+    """Distil the first virtual set if the method trains on virtual data."""
     state = SiteState()
     if method.train_on == "virtual":
         state = SiteState(virtual=distil(site, net, method.distil, rng.at("distil")))
@@ -73,12 +73,12 @@ def enrol(method: Training, site: Site, net: Net, rng: Stream) -> tuple[SiteStat
 
 
 def start(method: object, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
-    """The model alone."""
+    """Only the model."""
     return ServerState(params=params)
 
 
 def broadcast(method: object, state: ServerState, site: str) -> Broadcast:
-    """The model alone."""
+    """Only the model."""
     return Broadcast(round=state.round, params=state.params)
 
 
@@ -100,12 +100,12 @@ def training_set(state: SiteState, site: Site) -> LabelledSet:
 
 
 def first_model(net: Net, rng: Stream) -> Params:
-    """theta_0, which every site can make for itself from the run's seed."""
+    """theta_0, which every site can compute from the seed of the run."""
     return net.init(Stream(rng.seed).at("init"))
 
 
 class Beside(NamedTuple):
-    """Anchors in local training: do they join the cross-entropy, and what pulls features to them?"""
+    """Anchors in local training: whether they are in the cross-entropy, and the regulariser."""
 
     images: LabelledSet
     in_loss: bool
@@ -123,7 +123,7 @@ def fit(
     terms: Sequence[Term] = (),
     beside: Beside | None = None,
 ) -> Trained:
-    """Local SGD from `model` on cross-entropy, the method's own terms, and the anchors beside it."""
+    """Local SGD from `model` on cross-entropy, the terms of the method, and the anchors."""
     data = training_set(state, site)
     n, objective = len(data), plain(net, data, terms)
     if beside:
@@ -136,6 +136,6 @@ def fit(
 
 
 def update(site: Site, state: SiteState, trained: Trained) -> Update:
-    """The trained model, weighted by the site's number of images; virtual sets count alike."""
+    """The trained model, weighted by the number of real images; virtual sets have equal weights."""
     weight = 1.0 if state.virtual else float(len(site.train))
     return Update(site=site.name, params=trained.params, weight=weight, metrics={"loss": trained.loss})

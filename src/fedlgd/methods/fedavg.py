@@ -15,7 +15,7 @@ from fedlgd.methods.registry import register
 class FedAvg(common.Training):
     r"""theta_{t+1} = sum_c p_c theta_c, each theta_c after E epochs of SGD on cross-entropy from theta_t.
 
-    p_c by number of images where sites train on real ones, uniform on virtual sets.
+    p_c is proportional to the number of real images, or uniform on virtual sets.
     """
 
     name: ClassVar[str] = "fedavg"

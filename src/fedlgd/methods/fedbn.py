@@ -1,4 +1,4 @@
-"""FedBN (Li et al., ICLR 2021): normalisation layers stay at their site, the rest is averaged."""
+"""FedBN (Li et al., ICLR 2021): local normalisation layers, all other parameters are averaged."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from fedlgd.methods.registry import register
 class FedBN(common.Training):
     r"""theta_c = (shared, own_c):  shared_{t+1} = sum_c p_c shared_c; norm layers and buffers, own_c, stay at c.
 
-    Each site is scored with the shared model and its own norm layers: personalised accuracy.
+    Each site is evaluated with the shared model and its own normalisation layers: personalised accuracy.
     """
 
     name: ClassVar[str] = "fedbn"

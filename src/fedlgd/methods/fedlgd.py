@@ -54,7 +54,7 @@ class FedLGD(Training):
         return "FedLGD"
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
-        """The site distils its first virtual set under random networks."""
+        """The site distils its first virtual set with random networks."""
         virtual = distil(site, net, self.distil, rng.at("distil"))
         statistics = uploaded_statistics(self.anchors, site, self.distil.statistics, net)
         hello = Hello(site=site.name, counts=virtual.data.counts(net.classes), statistics=statistics)
@@ -64,18 +64,18 @@ class FedLGD(Training):
         return ServerState(params=params, anchors=start_anchors(self.anchors, hellos, net, rng))
 
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
-        """theta_t, and V^g if the site needs it now and has an old copy."""
+        """theta_t, and V^g if the site needs it now and has an old version."""
         needed = self.anchors.needed_in(state.round, self.pull)
         return Broadcast(round=state.round, params=state.params, anchors=stale_anchors(state, site, needed))
 
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         """Algorithm 1, the site's half."""
         t, virtual, anchors = msg.round, state.virtual, msg.anchors or state.anchors
-        if virtual and self.refine.move_in(t):  # V^c moves by Eq. 1 under psi_t
+        if virtual and self.refine.move_in(t):  # update V^c by Eq. 1 under psi_t
             how = self.refine.settings(self.distil)
             virtual = refine(virtual, site.train, net, msg.params, how, t, rng.at("refine"))
         state = replace(state, virtual=virtual, anchors=anchors)
-        present = beside(self.anchors, self.pull, anchors, t)  # t in tau: nothing; else V^g and lambda L_Con
+        present = beside(self.anchors, self.pull, anchors, t)  # t in tau: None; else V^g and lambda L_Con
         trained = fit(self, msg.params, state, site, net, rng, beside=present)
         return update(site, state, trained), state
 
@@ -84,7 +84,7 @@ class FedLGD(Training):
         t, anchors, held = state.round, state.anchors, dict(state.held)
         sent = anchors if self.anchors.needed_in(t, self.pull) else None
         params = weighted_mean(noted(updates, held, sent))
-        if anchors and self.anchors.move_in(t):  # V^g moves under theta_t to match G
+        if anchors and self.anchors.move_in(t):  # update V^g under theta_t to match G
             target = pseudo_gradient(state.params, params, self.local.lr)
             anchors, _ = match_gradient(anchors, net, state.params, target, self.anchors, t)
         return replace(state, params=params, anchors=anchors, held=held, round=t + 1)

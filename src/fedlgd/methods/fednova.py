@@ -1,4 +1,4 @@
-"""FedNova (Wang et al., NeurIPS 2020): normalise away unequal amounts of local work."""
+"""FedNova (Wang et al., NeurIPS 2020): normalised averaging for unequal local work."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from fedlgd.methods.regularisers import Proximal
 
 
 def local_work(steps: int, how: Local, mu: float = 0.0) -> float:
-    r"""a_c, the weight with which a site's gradients entered its model.
+    r"""a_c, the total weight of the gradients in a site's model.
 
     plain SGD: the number of steps;  momentum rho: [tau - rho (1 - rho^tau) / (1 - rho)] / (1 - rho);
     proximal term: a <- (1 - eta mu) a + 1 at each step.
@@ -37,12 +37,12 @@ def local_work(steps: int, how: Local, mu: float = 0.0) -> float:
 class FedNova(common.Training):
     r"""theta_{t+1} = theta_t - (sum_c p_c a_c) (sum_c p_c d_c),  d_c = (theta_t - theta_c) / a_c.
 
-    Equal local work makes it FedAvg.
+    With equal local work this is FedAvg.
     """
 
     name: ClassVar[str] = "fednova"
 
-    mu: float = setting(0.0, "Weight of a proximal term at the sites; 0: none.", least=0)
+    mu: float = setting(0.0, "Weight of the proximal term; 0: off.", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,9 +63,9 @@ class FedNova(common.Training):
 
 
 def normalised_average(before: Params, updates: Iterable[Update], trainable: frozenset[str]) -> Params:
-    """theta_t - tau_eff * mean d, tau_eff = mean a, means weighted by p; buffers are averaged as they are.
+    """theta_t - tau_eff * mean d, tau_eff = mean a, means weighted by p; buffers are averaged.
 
-    In float64, so that equal work gives FedAvg's model and not one that rounds differently.
+    Computed in float64, so that equal work gives the same bits as FedAvg.
     """
     directions, models, work = Mean(), Mean(), Mean()
     start = double(only(before, trainable))

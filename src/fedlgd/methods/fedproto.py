@@ -1,4 +1,4 @@
-"""FedProto (Tan et al., AAAI 2022): sites share class prototypes; models stay home, or are averaged too."""
+"""FedProto (Tan et al., AAAI 2022): sites share class prototypes; models stay local or are averaged."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ def prototype_gap(features: Tensor, labels: Tensor, prototypes: Tensor) -> Tenso
 
 
 def site_prototypes(net: Net, params: Params, data: LabelledSet, chunk: int = 256) -> Params:
-    """Mean feature of each class under the final local model, and how many images it is the mean of."""
+    """The mean feature of each class under the final local model, and its number of images."""
     parts = [data.take(slice(i, i + chunk)).x for i in range(0, len(data), chunk)]
     with phase("train"):
         features = torch.cat([net.frozen(params, x).features for x in parts])
@@ -39,7 +39,7 @@ def site_prototypes(net: Net, params: Params, data: LabelledSet, chunk: int = 25
 def mean_prototypes(old: Tensor | None, sent: Iterable[Params], weigh: Weigh) -> Tensor:
     """C_k = sum_c w_c C_{c,k} / sum w_c over the sites that have class k; w_c their counts, or 1.
 
-    A class nobody sent keeps its old prototype.
+    A class that no site sent keeps its old prototype.
     """
     total = weight = torch.zeros((), dtype=torch.float64)
     for upload in sent:
@@ -51,7 +51,7 @@ def mean_prototypes(old: Tensor | None, sent: Iterable[Params], weigh: Weigh) ->
 
 
 def _term(msg: Broadcast, weight: float) -> list[Term]:
-    """lambda * prototype gap, from the round on in which there are prototypes."""
+    """lambda * prototype gap, as soon as prototypes exist."""
     if "prototypes" not in msg.trees or weight == 0:
         return []
     prototypes = msg.trees["prototypes"]["means"]
@@ -68,7 +68,7 @@ def _renewed(state: ServerState, uploads: Iterable[Params], weigh: Weigh) -> dic
 
 
 def _setting_aside(updates: Iterable[Update], uploads: list[Params]) -> Iterator[Update]:
-    """Passes updates on and sets their prototypes, which are small, aside."""
+    """Yield the updates and collect their prototypes, which are small."""
     for update in updates:
         uploads.append(update.trees["prototypes"])
         yield update
@@ -78,18 +78,18 @@ def _setting_aside(updates: Iterable[Update], uploads: list[Params]) -> Iterator
 class Prototypes(common.Training):
     """Settings of both variants."""
 
-    weight: float = setting(1.0, "Weight lambda of the prototype term; 0: none.", least=0)
+    weight: float = setting(1.0, "Weight lambda of the prototype term; 0: off.", least=0)
     weigh: Weigh = setting(
-        "counts", "Average prototypes by `counts` of images, or `uniform` as in the original's code."
+        "counts", "Average prototypes by `counts` of images, or `uniform` as in the original code."
     )
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
 class FedProtoLocal(Prototypes):
-    r"""The original: CE + lambda * MSE(psi(x), C_y); prototypes are averaged, models never leave their site.
+    r"""The original: CE + lambda * MSE(psi(x), C_y); prototypes are averaged, models stay at their site.
 
-    Each site is scored with its own model: personalised accuracy, not comparable with a global model's.
+    Each site is evaluated with its own model: personalised accuracy, not comparable with a global model.
     """
 
     name: ClassVar[str] = "fedproto-local"

@@ -1,4 +1,4 @@
-"""MOON (Li et al., CVPR 2021): features near the global model's, far from one's own previous model's."""
+"""MOON (Li et al., CVPR 2021): features are contrasted with the global and the previous local model."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -24,9 +24,9 @@ def model_contrastive(z: Tensor, z_global: Tensor, z_previous: Tensor, temperatu
 
 
 class Projected(nn.Module):
-    """The original's head: features -> MLP -> 256, on which both the term and the classifier work.
+    """The original projection head: features -> MLP -> 256, used by both the term and the classifier.
 
-    It takes the place of the classifier that the body calls `head`.
+    It replaces the classifier, which the body calls `head`.
     """
 
     def __init__(self, body: nn.Module, shape: tuple[int, int, int], outputs: int, width: int = 256) -> None:
@@ -49,14 +49,14 @@ class Projected(nn.Module):
 class Moon(common.Training):
     r"""CE + mu * l_con(z, z_g, z_p): z_g by theta_t, z_p by the site's own model after its last participation.
 
-    The term is off at a site's first participation, which has no previous model yet.
+    The term is off at the first participation of a site, because it has no previous model.
     """
 
     name: ClassVar[str] = "moon"
 
     mu: float = setting(1.0, "Weight of the contrastive term; 0 is FedAvg.", least=0)
     temperature: float = setting(0.5, "Temperature T of the term.", above=0)
-    head: bool = setting(False, "Train the original's projection head too.")
+    head: bool = setting(False, "Add the projection head of the original.")
 
     def adapt(self, net: Net) -> Net:
         if not self.head:

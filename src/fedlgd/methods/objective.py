@@ -1,4 +1,4 @@
-"""The loss of one step: cross-entropy of a batch, plus whatever a method adds to it."""
+"""The loss of one step: cross-entropy of a batch, plus the terms of a method."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from fedlgd.core.types import LabelledSet, Params
 
 
 class Batch(NamedTuple):
-    """What a step sees: images, labels, and the features that the model in training gives them."""
+    """Images, labels, and features under the model in training."""
 
     x: Tensor
     y: Tensor
@@ -22,13 +22,13 @@ class Batch(NamedTuple):
 
 
 Term = Callable[[Params, Batch], Tensor]
-"""An addition to the cross-entropy of a batch."""
+"""A term that is added to the cross-entropy of a batch."""
 
 
 class Embedded(NamedTuple):
-    """Features and labels of the local part of a batch, `local` rows, and of all anchors behind it.
+    """Features and labels of the local part of a batch (the first `local` rows), followed by all anchors.
 
-    `batch` names the rows that are in the batch; an anchor may be among them.
+    `batch` has the indices of the rows that are in the batch; it can include anchors.
     """
 
     features: Tensor
@@ -38,7 +38,7 @@ class Embedded(NamedTuple):
 
 
 class Source(Protocol):
-    """Where batches come from."""
+    """A source of batches."""
 
     def __len__(self) -> int: ...
 
@@ -47,7 +47,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Two sets as one, the first one's images first, without copying either."""
+    """Two sets as one without copying; the images of the first set come first."""
 
     first: LabelledSet
     second: LabelledSet
@@ -82,7 +82,7 @@ def pulled(
 ) -> Objective:
     """CE(batch) + terms + pull(Z) over batches of V^c + V^g; an index from len(local) on is an anchor.
 
-    Z = (local part of the batch) + all anchors. Each image is embedded once, with gradient.
+    Z = (local part of the batch) + all anchors. The features of each image are computed once, with gradient.
     """
     n = len(local)
 

@@ -1,4 +1,4 @@
-"""What can be stacked on a method: anchors, refinement of virtual sets, regularisers.
+"""Parts that can be stacked on a method: anchors, refinement of virtual sets, regularisers.
 
 `--method scaffold+anchors+refine`, or in Python `Refined(method=Anchored(method=Scaffold(train_on="virtual")))`.
 """
@@ -24,7 +24,7 @@ Presets = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A method with something stacked on it. What a part does not define is the inner method's."""
+    """A part stacked on a method. It delegates everything it does not define to the inner method."""
 
     kind: ClassVar[str]
     method: Method
@@ -32,14 +32,14 @@ class Part:
     def __post_init__(self) -> None:
         if self.kind not in self.stackable(self.method):
             possible = ", ".join(self.stackable(self.method)) or "nothing"
-            raise SettingError(f"{self.kind} cannot be stacked on {self.method.name}; it takes: {possible}")
+            raise SettingError(f"{self.kind} cannot be stacked on {self.method.name}; it accepts: {possible}")
         twice = self.sections.keys() & all_settings(self.method).keys()
         if twice:
-            raise SettingError(f"{self.method.name} has a section {twice.pop()!r} already; stack each part once")
+            raise SettingError(f"{self.method.name} already has a section {twice.pop()!r}; stack each part once")
 
     @staticmethod
     def stackable(method: Method) -> tuple[str, ...]:
-        """What may be stacked on a method: each kind once, regularisers as often as wanted."""
+        """The kinds of parts that a method accepts: each kind once, regularisers any number of times."""
         if isinstance(method, Part):
             inner = Part.stackable(method.method)
             return tuple(kind for kind in inner if kind != method.kind or kind == "regulariser")
@@ -54,12 +54,12 @@ class Part:
 
     @property
     def sections(self) -> dict[str, Settings]:
-        """The settings that the part adds, by section."""
+        """The settings of this part by section."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "method"}
 
     @property
     def stack(self) -> str:
-        """The name by which the part is stacked on a method."""
+        """The name of this part after `+`."""
         return self.kind
 
     @property
@@ -83,7 +83,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Anchored(Part):
-    """Anchors, moved by gradient matching in selected rounds, on a method that averages models."""
+    """Adds anchors, updated by gradient matching in selected rounds, to a method that averages models."""
 
     kind: ClassVar[str] = "anchors"
     presets: ClassVar[Presets] = {
@@ -96,7 +96,7 @@ class Anchored(Part):
 
     @property
     def stack(self) -> str:
-        """Images that never move and never pull are the control: as many in the loss, but noise."""
+        """`noise` if the anchors are never updated and have no regulariser: the control for anchors."""
         return "anchors" if self.anchors.steps or self.pull.weight else "noise"
 
     @property
@@ -141,7 +141,7 @@ class Anchored(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Refined(Part):
-    """Iterative DM on a method that trains on virtual sets and sends a whole model."""
+    """Adds iterative DM to a method that trains on virtual sets and sends the complete model."""
 
     kind: ClassVar[str] = "refine"
     presets: ClassVar[Presets] = {"paper": {"refine.real_per_class": 256}, "quick": {"refine.steps": 10}}
@@ -165,7 +165,7 @@ class Refined(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Regularised(Part):
-    """One more term in the loss of any method."""
+    """Adds a term to the loss of any method."""
 
     kind: ClassVar[str] = "regulariser"
 

@@ -1,4 +1,4 @@
-"""What a method is: hyper-parameters in a frozen dataclass, and five functions."""
+"""The interface of a method: a frozen dataclass of hyper-parameters with five functions."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -13,19 +13,19 @@ from fedlgd.distill.distribution import Distil
 __all__ = ["Cost", "Fit", "Method", "Net", "Settings", "Stream", "Trained", "Visit", "setting"]
 
 Fit = Callable[..., Trained]
-"""Local training: `common.fit`, or one that a part made of it by adding terms or anchors."""
+"""Local training: `common.fit`, or a version of it to which a part has added terms or anchors."""
 
 Visit = tuple[Update, SiteState]
-"""What comes of a round at a site: what it sends, and what it keeps."""
+"""The result of a round at a site: the update it sends, and the state it keeps."""
 
 
 class Cost(NamedTuple):
-    """What one round asks of a site and of the server, for an estimate.
+    """The cost of one round at a site and at the server, for an estimate of the run time.
 
-    `trial` is the method with so few steps that a round takes seconds; rounds of the same `kind` ask for the same
-    work. `distil` and `server` say how often the round does what the trial does once. Training goes over `images`
-    by `local`; `by_step`: every step costs the same, whatever its batch. `sets`: how first virtual sets are made,
-    which methods that make them alike share.
+    `trial` is the method with so few steps that a round takes seconds. Rounds of the same `kind` have equal cost.
+    `distil` and `server` state how often the round repeats the work of the trial. Training uses `images` with the
+    settings `local`; `by_step`: the cost of a step does not depend on its batch. `sets`: the settings of the first
+    virtual sets, which methods with equal settings share.
     """
 
     trial: "Method"
@@ -39,18 +39,18 @@ class Cost(NamedTuple):
 
 
 class Method(Protocol):
-    """A federated algorithm. Every function is pure: values in, values out. Inherit it to get the defaults."""
+    """A federated algorithm. All functions are pure. Subclass it to get the defaults."""
 
     name: ClassVar[str]
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """Named groups of settings, by dotted path."""
+    """Presets: settings by dotted path."""
     personal: ClassVar[bool] = False
-    """Is each site scored with a model of its own, `model_at`?"""
+    """Whether each site is evaluated with its own model, `model_at`."""
     pooled: ClassVar[bool] = False
-    """Are the sites joined into one before the first round? Not federated: a ceiling to compare with."""
+    """Whether the sites are joined before the first round. Not federated: an upper bound for comparison."""
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
-        """Site, once: what it keeps, and the little it discloses."""
+        """Site, once: its initial state, and the `Hello` it sends."""
         ...
 
     def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
@@ -58,30 +58,30 @@ class Method(Protocol):
         ...
 
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
-        """Server: what this site needs for round `state.round`."""
+        """Server: the message to this site for round `state.round`."""
         ...
 
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = ...) -> Visit:
-        """Site: one round of local work. `fit` trains; what is stacked on a method passes a `fit` of its own."""
+        """Site: one round of local work. `fit` trains; parts that are stacked on a method pass their own `fit`."""
         ...
 
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
-        """Server: the next state. `updates` may be larger than memory: read one after the other."""
+        """Server: the next state. Iterate over `updates`; together they can be larger than memory."""
         ...
 
     def adapt(self, net: Net) -> Net:
-        """The network that is trained: the given one, unless a method needs more outputs or another head."""
+        """The network to train. By default it is the given one; a method can add outputs or change the head."""
         return net
 
     def model_at(self, params: Params, kept: SiteState) -> Params:
-        """Site: the model it is scored with; the global one, unless the method is `personal`."""
+        """Site: the model for its evaluation; the global model unless the method is `personal`."""
         return params
 
     def cost(self, t: int, site: Site, classes: int) -> Cost | None:
-        """What round t (-1: enrolment) asks of this site and the server; None: unknown."""
+        """The cost of round t (-1: enrolment) at this site and at the server; None: unknown."""
         return None
 
     @property
     def label(self) -> str:
-        """What a table calls this method."""
+        """The name of this method in tables."""
         return type(self).__name__ + (", personalised" if self.personal else "")

@@ -10,21 +10,21 @@ from fedlgd.methods.protocol import Cost, Settings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class Refine(Settings):
-    """Iterative DM: in selected rounds a site moves its virtual set under the global features.
+    """Iterative DM: in selected rounds a site updates its virtual set with the global features.
 
-    Its other settings are those of `distil`, but for `smooth`: under trained features it is plain SGD.
+    All other settings are those of `distil`, except `smooth`: refinement uses plain SGD.
     """
 
     section: ClassVar[str] = "refine"
 
     selected: Selected = Selected()
     steps: int = setting(100, "Steps in a selected round; 0: never refine.", least=0, most=10_000_000)
-    pairs: int = setting(10, "Draws that plan `bank` holds.", least=1, most=100_000)
-    reuse: int = setting(10, "Steps that plan `bank` takes with each draw.", least=1, most=10_000_000)
+    pairs: int = setting(10, "Draws in the bank (plan `bank`).", least=1, most=100_000)
+    reuse: int = setting(10, "Steps of plan `bank` with each draw.", least=1, most=10_000_000)
     real_per_class: int = setting(64, "Real images per class in a draw.", least=1, most=10_000_000)
 
     def settings(self, distil: Distil) -> Distil:
-        """How to refine a set that was made by `distil`."""
+        """The settings for refining a set created by `distil`."""
         bank = replace(distil, pairs=self.pairs, reuse=self.reuse, smooth=0.0)
         return replace(bank, steps=self.steps, real_per_class=self.real_per_class)
 
@@ -35,6 +35,6 @@ class Refine(Settings):
         return replace(self, pairs=1, steps=min(1 if distil.plan == "exact" else self.reuse, self.steps))
 
     def added_to(self, cost: Cost, distil: Distil, t: int) -> Cost:
-        """What a round costs with refinement."""
+        """The cost of a round with refinement."""
         times = self.steps / self.shrunk(distil).steps if self.move_in(t) else 0.0
         return cost._replace(kind=(cost.kind, t in self.selected), distil=cost.distil if t < 0 else times)

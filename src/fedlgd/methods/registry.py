@@ -1,6 +1,6 @@
-"""Methods by name. A file with `@register` is picked up by the command line, the config and the tests.
+"""Methods by name. The command line, the configuration and the tests find every class with `@register`.
 
-A name is `fedavg`, a user's own `package.module:Class`, or either with parts stacked on it: `scaffold+anchors`.
+A name is `fedavg`, a user-defined `package.module:Class`, or one of these with parts: `scaffold+anchors`.
 """
 
 import importlib
@@ -25,10 +25,10 @@ _methods: dict[str, type[Method]] = {}
 
 
 def register(cls: type) -> type:
-    """Make a method known by its `name`."""
+    """Register a method by its `name`."""
     known = _methods.setdefault(cls.name, cls)  # type: ignore[attr-defined]
     if known.__qualname__ != cls.__qualname__ or known.__module__ != cls.__module__:
-        raise SettingError(f"a method is called {known.name!r} already, {known.__module__}:{known.__qualname__}")
+        raise SettingError(f"method {known.name!r} is already defined in {known.__module__}:{known.__qualname__}")
     _methods[known.name] = cls
     return cls
 
@@ -47,7 +47,7 @@ def names() -> list[str]:
 
 @dataclass(frozen=True)
 class Stack:
-    """Something to stack on a method: its sections with their defaults, its presets, and how it wraps."""
+    """A part for a method: its sections with defaults, its presets, and the function that wraps a method."""
 
     sections: Mapping[str, Settings]
     wrap: Callable[..., Any]
@@ -55,7 +55,7 @@ class Stack:
 
 
 def find(name: str) -> type[Any]:
-    """The class of a method, without what may be stacked on it."""
+    """The class of a method, without its parts."""
     _import_all()
     base = name.partition("+")[0]
     return _methods.get(base) or _own_method(base)
@@ -63,7 +63,7 @@ def find(name: str) -> type[Any]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a method of some name is made: a dataclass of all its settings, which `make` turns into the method."""
+    """How to create a method: `settings` is a dataclass of all settings, and `make` creates the method from it."""
 
     settings: type[Any]
     base: type[Any]
@@ -77,7 +77,7 @@ class Recipe:
 
 
 def recipe(name: str) -> Recipe:
-    """Of a method by its whole name, such as `scaffold+anchors`."""
+    """The recipe of a method by its full name, such as `scaffold+anchors`."""
     base, stacked = find(name), tuple(_stack(part) for part in name.split("+")[1:])
     if not stacked:
         return Recipe(base, base)
@@ -95,7 +95,7 @@ def recipe(name: str) -> Recipe:
 def _own_method(name: str) -> type[Method]:
     if ":" not in name:
         raise SettingError(
-            f"no method is called {name!r}{did_you_mean(name, names())}; there are: {', '.join(names())}; "
+            f"no method is called {name!r}{did_you_mean(name, names())}; available: {', '.join(names())}; "
             "your own: package.module:Class"
         )
     cls: type[Method] = own_class(name, "method")
@@ -107,15 +107,15 @@ def _own_method(name: str) -> type[Method]:
     missing += [part for part in DEFAULTS if not hasattr(cls, part)]
     if missing:
         raise SettingError(
-            f"method {name!r} lacks {', '.join(missing)}; inherit fedlgd.methods.protocol.Method, which has "
+            f"method {name!r} lacks {', '.join(missing)}; subclass fedlgd.methods.protocol.Method, which has "
             "defaults for all but the five functions of a method"
         )
     return cls
 
 
 def stacks() -> dict[str, Stack]:
-    """What can be stacked on methods, by name. `noise` is the control for anchors: as many images in the loss, but
-    noise that never moves and never pulls."""
+    """The parts by name. `noise` is the control for anchors: the same number of images in the loss, but noise that
+    is never updated and has no regulariser."""
     still = {"anchors": Anchors(steps=0, in_loss="always"), "pull": Pull(weight=0.0)}
     return {
         "anchors": Stack({"anchors": Anchors(), "pull": Pull()}, Anchored, Anchored.presets),
@@ -135,10 +135,10 @@ def _stack(name: str) -> Stack:
         return known[name]
     if ":" not in name:
         raise SettingError(
-            f"nothing called {name!r} can be stacked on a method{did_you_mean(name, known)}; there are: "
+            f"no part for methods is called {name!r}{did_you_mean(name, known)}; available: "
             f"{', '.join(known)}; your own regulariser: package.module:Class"
         )
     cls = own_class(name, "regulariser")
     if not (isinstance(cls, type) and issubclass(cls, Regulariser)):
-        raise SettingError(f"{name!r} is no fedlgd.methods.regularisers.Regulariser; inherit it and write `term`")
+        raise SettingError(f"{name!r} is not a Regulariser; subclass fedlgd.methods.regularisers.Regulariser")
     return _regulariser(cls)

@@ -1,4 +1,4 @@
-"""Regularisers by name: those that pull a site's features to the anchors, and terms any method can be given."""
+"""Regularisers by name: losses between features and anchors, and terms for the loss of any method."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from fedlgd.core.types import Broadcast, Params, SiteState
 from fedlgd.methods.objective import Batch, Embedded, Term
 from fedlgd.methods.protocol import Net, Settings, setting
 
-# Pulls
+# Losses between features and anchors
 
 
 def contrastive(z: Embedded, pull: "Pull") -> Tensor:
@@ -28,7 +28,7 @@ def contrastive(z: Embedded, pull: "Pull") -> Tensor:
 
 
 def rbf(z: Embedded, pull: "Pull") -> Tensor:
-    """RBF-MMD between the batch and all anchors, blind to classes."""
+    """RBF-MMD between the batch and all anchors, without class labels."""
     return mmd_rbf(z.features[z.batch], z.features[z.local :])
 
 
@@ -48,7 +48,7 @@ PULLS: dict[str, Callable[[Embedded, "Pull"], Tensor]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Pull(Settings):
-    """The regulariser that pulls a site's features to the anchors, off in selected rounds: weight * loss."""
+    """The regulariser that aligns a site's features with the anchors, off in selected rounds: weight * loss."""
 
     section: ClassVar[str] = "pull"
 
@@ -64,7 +64,7 @@ class Pull(Settings):
         if self.loss not in PULLS and ":" not in self.loss:
             known = ", ".join(map(repr, PULLS))
             raise SettingError(
-                f"pull.loss is {self.loss!r}{did_you_mean(self.loss, PULLS)}; there are: {known}; "
+                f"pull.loss is {self.loss!r}{did_you_mean(self.loss, PULLS)}; available: {known}; "
                 "your own: module:function"
             )
 
@@ -74,19 +74,19 @@ class Pull(Settings):
         return value
 
 
-# Terms that any method can be given
+# Terms for any method
 
 
 @dataclass(frozen=True, kw_only=True)
 class Regulariser(Settings):
-    """A term that is added to the loss of any method: `--method fedlgd+proximal`. One function to write: `term`."""
+    """A term for the loss of any method: `--method fedlgd+proximal`. Subclasses implement `term`."""
 
     def __init_subclass__(cls) -> None:
         cls.section = cls.__dict__.get("section") or cls.__name__.lower()
 
     @abstractmethod
     def term(self, msg: Broadcast, state: SiteState, net: Net) -> Term | None:
-        """The term of this round at this site; None where there is none."""
+        """The term in this round at this site, or None."""
 
 
 def proximal(w: Params, start: Params, mu: float, trainable: frozenset[str]) -> Tensor:
@@ -100,10 +100,10 @@ class Proximal(Regulariser):
 
     section: ClassVar[str] = "proximal"
 
-    mu: float = setting(0.01, "Weight of the proximal term; 0: none.", least=0)
+    mu: float = setting(0.01, "Weight of the proximal term; 0: off.", least=0)
 
     def term(self, msg: Broadcast, state: SiteState, net: Net) -> Term | None:
-        shared = net.trainable & msg.params.keys()  # a personal method sends a part of the model, or none
+        shared = net.trainable & msg.params.keys()  # personalised methods send only a part of the model, or nothing
 
         def near(w: Params, batch: Batch) -> Tensor:
             return proximal(w, msg.params, self.mu, shared)

@@ -1,4 +1,4 @@
-"""SCAFFOLD (Karimireddy et al., ICML 2020), option II: control variates against drift."""
+"""SCAFFOLD (Karimireddy et al., ICML 2020), option II: control variates correct the drift of sites."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -23,12 +23,12 @@ class Scaffold(common.Training):
     r"""Site:    y <- y - eta (g(y) - c_i + c);   c_i+ = c_i - c + (theta_t - y) / (K eta), the mean local gradient.
     Server:  theta_{t+1} = theta_t + eta_g mean_S (y - theta_t);   c <- c + 1/N sum_S (c_i+ - c_i), N all sites.
 
-    Momentum and weight decay would break the identity of c_i+ and are refused.
+    Momentum and weight decay are refused, because the formula for c_i+ does not hold with them.
     """
 
     name: ClassVar[str] = "scaffold"
 
-    server_lr: float = setting(1.0, "Step of the server, eta_g.", above=0)
+    server_lr: float = setting(1.0, "Learning rate of the server, eta_g.", above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

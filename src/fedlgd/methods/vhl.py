@@ -1,4 +1,4 @@
-"""VHL (Tang et al., ICML 2022): virtual homogeneity learning, on images from an untrained generator."""
+"""VHL (Tang et al., ICML 2022): virtual homogeneity learning with images from an untrained generator."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ from fedlgd.methods.registry import register
 class VHL(common.Training):
     r"""CE(batch) + alpha CE(V, y + K) + a SupCon(batch + V, V detached) + b SupCon(V), V the shared virtual images.
 
-    V is made once, from the run's seed, for all sites. All weights 0 with labels "patch" is FedAvg.
+    V is generated once for all sites, from the seed of the run. Labels "patch" with all weights 0 is FedAvg.
     """
 
     name: ClassVar[str] = "vhl"
@@ -43,7 +43,7 @@ class VHL(common.Training):
 
     per_class: int = setting(10, "Virtual images per class.", least=1, most=100_000)
     source: Literal["style", "noise"] = setting(
-        "style", "Where they come from: an untrained `style` generator, or upsampled class `noise`."
+        "style", "Source of the images: an untrained `style` generator, or upsampled class `noise`."
     )
     labels: Literal["extra", "patch"] = setting(
         "extra", "`extra`: labels K..2K-1 and a head of 2K outputs; `patch`: labels 0..K-1."

@@ -1,1 +1,1 @@
-"""The paper's two networks, and the door for a user's own."""
+"""The two networks of the paper, and support for user-defined networks."""

@@ -13,7 +13,7 @@ Pooling = Literal["avg", "max", "none"]
 
 
 def norm_layer(kind: Norm, channels: int) -> nn.Module:
-    """`instance` is GroupNorm with one group per channel, affine: what the paper prints as GN(128)."""
+    """`instance` is an affine GroupNorm with one group per channel, GN(128) in the paper."""
     layers: dict[str, nn.Module] = {
         "instance": nn.GroupNorm(channels, channels),
         "group": nn.GroupNorm(math.gcd(8, channels), channels),
@@ -24,7 +24,7 @@ def norm_layer(kind: Norm, channels: int) -> nn.Module:
 
 
 class ConvNet(nn.Module):
-    """Features are the flattened output of the last block: 1 152 numbers at 28x28 with the defaults."""
+    """Features are the flattened output of the last block: 1 152 values for 28x28 images by default."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Layers that compute what the framework's do, faster on a CPU. They have derivatives of every order.
+"""Faster CPU implementations of two PyTorch layers. They are differentiable any number of times.
 
-Average pooling is sums of whole rows, where the framework loops over windows. Its transpose spreads, and each is
-the other's derivative. The gradient of a convolution by its images is one matrix product and a sum of patches.
+Average pooling adds rows and columns, where PyTorch loops over windows. Pooling and its transpose are derivatives
+of each other. The gradient of a convolution with respect to its input is one matrix product and a sum of patches.
 """
 
 from typing import Any
@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.nn import functional as F
 
-FEW = 4  # channels of an image; with more the framework's own way is faster
+FEW = 4  # channels; with more input channels PyTorch's convolution is faster
 
 
 class Conv3x3(nn.Conv2d):
-    """3x3, padded by 1. Where a norm of every channel follows, the bias is `idle`: a parameter without effect."""
+    """3x3 convolution, padding 1. idle: the bias is unused, because a normalisation of each channel cancels it."""
 
     def __init__(self, channels: int, out: int, idle: bool) -> None:
         super().__init__(channels, out, 3, padding=1)
@@ -31,7 +31,7 @@ class Conv3x3(nn.Conv2d):
 
 
 class _ImageConv(Function):
-    """y = W * x, W fixed;  dx: every patch gets W^T dy, and patches add up."""
+    """y = W * x with fixed W;  dx is the sum of the patches W^T dy."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ class _ImageConv(Function):
 
 
 class AvgPool2x2(nn.Module):
-    """What `nn.AvgPool2d(2)` computes: the mean of every 2x2 window; an odd last row or column is left out."""
+    """Same as `nn.AvgPool2d(2)`: the mean of every 2x2 window; an odd last row or column is ignored."""
 
     def forward(self, x: Tensor) -> Tensor:
         return pool(x)
@@ -59,7 +59,7 @@ def pool(x: Tensor) -> Tensor:
 
 
 def spread(y: Tensor, sides: tuple[int, int]) -> Tensor:
-    """A quarter of every value to each of its window's four places; 0 where there was no window."""
+    """Add a quarter of each value to the four pixels of its window; 0 for pixels outside all windows."""
     x: Tensor = _Spread.apply(y, sides)  # type: ignore[no-untyped-call]
     return x
 

@@ -1,4 +1,4 @@
-"""Networks by name: the built-in ones, or a user's own as `package.module:Class`."""
+"""Networks by name: built-in ones, or user-defined ones as `package.module:Class`."""
 
 import difflib
 import hashlib
@@ -25,7 +25,7 @@ CONTRACT = (
 
 
 def settings_of(name: str) -> dict[str, Any]:
-    """The settings a network takes, with their defaults."""
+    """The settings of a network with their defaults."""
     parameters = inspect.signature(_find(name)).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not p.empty}
 
@@ -33,7 +33,7 @@ def settings_of(name: str) -> dict[str, Any]:
 def build_net(
     name: str, shape: tuple[int, int, int], classes: int, settings: Mapping[str, Any] | None = None
 ) -> Net:
-    """The named architecture for images of `shape`, checked to keep the contract."""
+    """Build a network for images of `shape` and check its interface."""
     settings = dict(settings or {})
     kind = _find(name)
     accepted = settings_of(name)
@@ -53,7 +53,7 @@ def build_net(
 
 
 def _edition(kind: type[nn.Module]) -> str:
-    """A user's own class is known by its source too: edited, it is another net."""
+    """A hash of the source of a user-defined class, so that an edited class is a different network."""
     if kind in NETS.values():
         return ""
     try:
@@ -87,7 +87,7 @@ def _find(name: str) -> type[nn.Module]:
 
 
 def _checked(build: Callable[[int], nn.Module], shape: tuple[int, int, int], classes: int, label: str) -> Net:
-    """Build once and try it on two blank images."""
+    """Build the network and run it on two blank images."""
     try:
         net = Net(build, shape, classes, label)
         output = net.frozen(net.init(Stream(0)), torch.zeros(2, *shape))

@@ -1,4 +1,4 @@
-"""ResNet18 as the released code has it (default) and as the paper prints it."""
+"""ResNet18 as in the released code (default) and as printed in the paper."""
 
 from typing import Literal
 

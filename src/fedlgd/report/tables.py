@@ -119,7 +119,7 @@ def cost_table(groups: Sequence[Group]) -> Table:
 
 
 def flops_table(groups: Sequence[Group]) -> Table:
-    """Floating-point formats.operations by phase."""
+    """Floating-point operations by phase."""
     names = phases(groups)
     return _cost_table(groups, (*names, "all phases"), lambda cost: _by_phase(cost, "flops", names))
 

@@ -1,7 +1,7 @@
-"""How alike the sites are, before and after distillation, seen through the global model: `analysis.json`.
+"""Similarity of the sites under the global model, for real and virtual images: `analysis.json`.
 
-All of it is measured after a commit, outside the timed phases, on a few hundred images. Methods that give every
-site a model of its own have no common features to measure by, and no such file.
+It is measured after a commit, outside the timed phases, on a few hundred images. Personalised methods have no
+common features and therefore no such file.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,17 +25,17 @@ from fedlgd.data.federation import Federation
 from fedlgd.engines.memory import Memory, States
 from fedlgd.runs.shift import between
 
-SITES = 24  # looked at, the first by name: more would take long and fill the memory
-IMAGES = 400  # real images looked at, over all sites
+SITES = 24  # the first by name; more would take too much time and memory
+IMAGES = 400  # real images in total
 POINTS = 400  # points of the map
 PERPLEXITY = 30
-PER_CLASS = 10  # virtual images of a class whose mean is taken
+PER_CLASS = 10  # virtual images in the mean of a class
 BATCH = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subject:
-    """The run that is looked at."""
+    """The run to analyse."""
 
     federation: Federation
     net: Net
@@ -47,9 +47,9 @@ class Subject:
 def analysed(
     rounds: Iterator[RoundRecord], committed: Sequence[RoundRecord], subject: Subject, file: Path
 ) -> Iterator[RoundRecord]:
-    """The same records, looked at between two rounds; `committed` are those of an earlier session.
+    """The same records, with an analysis between rounds; `committed` are the records of an earlier session.
 
-    A crash after a commit and before the look at it is made up for: the committed state is still the same.
+    If a crash happened between a commit and its analysis, the analysis is done now, on the same committed state.
     """
     seen = _read(file)
     for record in committed[-1:]:
@@ -63,7 +63,7 @@ def analysed(
 
 
 def _note(seen: dict[str, Any], record: RoundRecord, subject: Subject, file: Path) -> None:
-    """Keep the distances after a round that moved a virtual set or the anchors."""
+    """Store the distances after a round that changed a virtual set or the anchors."""
     known = any(each["round"] == record.round for each in seen["distances"])
     if record.flags and not known and (found := distances(subject)):
         seen["distances"].append({"round": record.round, "sites": found})
@@ -71,10 +71,10 @@ def _note(seen: dict[str, Any], record: RoundRecord, subject: Subject, file: Pat
 
 
 def distances(subject: Subject) -> dict[str, float]:
-    r"""Of each site's virtual set to the anchors:  mean_k || mean z_v,k - mean z_g,k ||^2,  z = psi / ||psi||.
+    r"""Of each virtual set to the anchors:  mean_k || mean z_v,k - mean z_g,k ||^2,  z = psi / ||psi||.
 
-    psi: the features of the global model of this moment; k: the classes that both have, by the first images of
-    each. Between 0 and 4.
+    psi: the features of the current global model; k: the classes that both sets have; the means are over the first
+    images of each class. The value is between 0 and 4.
     """
     state = subject.memory.server()
     if state is None or state.anchors is None:
@@ -86,7 +86,7 @@ def distances(subject: Subject) -> dict[str, float]:
 
 
 def at_the_end(subject: Subject) -> dict[str, Any]:
-    """Between-site MMD of real and of virtual images, and a map of their features."""
+    """MMD between sites for real and virtual images, and a map of their features."""
     sites = subject.federation.tested[:SITES]
     virtual = {name: own for name, own in _virtual(subject).items() if name in {site.name for site in sites}}
     size = min(IMAGES // len(sites), *(len(site.train) for site in sites), *map(len, virtual.values()))
@@ -111,7 +111,7 @@ def at_the_end(subject: Subject) -> dict[str, Any]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """What was found so far; a damaged file is begun anew, as no result depends on it."""
+    """The analysis so far; a damaged file is replaced, because no result depends on it."""
     try:
         return read_json(file)
     except RunError:
@@ -125,7 +125,7 @@ def _virtual(subject: Subject) -> dict[str, VirtualSet]:
 
 
 def _class_means(net: Net, params: Params, own: VirtualSet) -> dict[int, Tensor]:
-    """The mean unit feature of each class, over its first images."""
+    """The mean of the unit features of each class, over its first images."""
     classes = own.labels.unique()
     first = torch.cat([own.data.of_class(k)[:PER_CLASS] for k in classes.tolist()])
     z = F.normalize(_features(net, params, own.images[first]), dim=1, eps=1e-6)
@@ -142,7 +142,7 @@ def _gap(a: Mapping[int, Tensor], b: Mapping[int, Tensor]) -> float:
 
 
 def _matrices(real: Mapping[str, Tensor], virtual: Mapping[str, Tensor]) -> dict[str, list[list[float]]]:
-    """Squared MMD of all pairs of sites, unbiased: about 0, so at times below it, where two sites are alike."""
+    """Unbiased squared MMD of all pairs of sites; it can be slightly negative for similar sites."""
     if len(real) < 2 or min(map(len, real.values())) < 2:
         return {}
     sets = {"real": real} | ({"virtual": virtual} if real.keys() == virtual.keys() else {})
@@ -150,7 +150,7 @@ def _matrices(real: Mapping[str, Tensor], virtual: Mapping[str, Tensor]) -> dict
 
 
 def _map(sets: Mapping[str, Mapping[str, Tensor]], seed: int) -> list[dict[str, Any]]:
-    """t-SNE (van der Maaten and Hinton, JMLR 2008) of all sets together; too few points have no neighbours."""
+    """t-SNE (van der Maaten and Hinton, JMLR 2008) of all sets together; empty if there are too few points."""
     named = [(kind, site, features) for kind, own in sets.items() for site, features in own.items()]
     shown = [features[: max(1, POINTS // len(named))] for _, _, features in named]
     joint = torch.cat(shown).numpy()

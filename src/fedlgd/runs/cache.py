@@ -1,4 +1,4 @@
-"""The cache of distilled sets on this machine: a folder of files, named by what they were made from."""
+"""The cache of virtual sets on this machine: a folder of files, named by the hash of their inputs."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +14,7 @@ from fedlgd.engines.wire import read_message, write_message
 
 
 class FolderCache:
-    """A damaged item counts as absent: it is made again. One that cannot be written is not kept."""
+    """A damaged item is treated as missing. An item that cannot be written is not cached."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -34,7 +34,7 @@ class FolderCache:
 
 
 def shared_cache(place: Place = Place()) -> FolderCache | None:
-    """Distilled sets are shared by all runs of this machine that would make the same ones."""
+    """The cache that all runs on this machine share; None if it is not writable."""
     by = f"threads{torch.get_num_threads()}" if place.in_memory else torch.device(place.device).type
     made_by = f"fedlgd{__version__}-torch{torch.__version__}-{by}" + ("-bfloat16" if place.autocast else "")
     try:

@@ -1,6 +1,6 @@
-"""Configuration: one namespace for the run, the data, the net and the method's own settings.
+"""Configuration: one namespace for the settings of the run, the data, the network and the method.
 
-A path in a TOML file and in `--set` is the same: `rounds`, `data.limit`, `net.width`, `distil.per_class`.
+Paths are the same in a TOML file and in `--set`: `rounds`, `data.limit`, `net.width`, `distil.per_class`.
 """
 
 import difflib
@@ -23,12 +23,12 @@ from fedlgd.methods.parts import all_settings, name_of
 from fedlgd.methods.protocol import Method
 from fedlgd.nets.registry import settings_of
 
-NAMED = ("data", "net")  # sections that may be given as a name alone
+NAMED = ("data", "net")  # sections that can be given as only a name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Everything a run is made from."""
+    """The complete configuration of a run."""
 
     method: Method
     plan: Plan = Plan()
@@ -41,12 +41,12 @@ class Config:
 
     @property
     def digest(self) -> str:
-        """A short name for this configuration."""
+        """A short hash of this configuration."""
         return hashlib.blake2b(self.toml().encode(), digest_size=4).hexdigest()
 
     @property
     def variant(self) -> str:
-        """A short name that runs of the same configuration under other seeds share."""
+        """A short hash of this configuration without its seed."""
         return replace(self, plan=replace(self.plan, seed=0)).digest
 
     def plain(self) -> dict[str, Any]:
@@ -59,12 +59,12 @@ class Config:
         }
 
     def toml(self) -> str:
-        """The resolved configuration, every default spelled out."""
+        """The resolved configuration, including defaults."""
         return tomli_w.dumps(self.plain())
 
 
 def _data_plain(data: DataChoice) -> dict[str, Any]:
-    """The settings of the suite stand beside those that every federation has."""
+    """The settings of the suite together with those of every federation."""
     return {"name": data.name, "limit": data.limit, "test_limit": data.test_limit, **_spelled_out(data.suite)}
 
 
@@ -78,7 +78,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """`a.b=c` as ("a.b", value); the value is read as TOML where it is TOML, else as text."""
+    """`a.b=c` as ("a.b", value); a value that is not valid TOML is read as text."""
     path, equals, value = text.partition("=")
     if not equals or not path.strip():
         raise SettingError(f"--set {text!r} is not of the form key=value, e.g. --set distil.per_class=10")
@@ -120,7 +120,7 @@ def _data_choice(raw: Mapping[str, Any], suite: Any) -> DataChoice:
 
 
 def configure(method: str | type[Method], preset: str = "", **settings: Any) -> Method:
-    """A method by name or class, from a preset and settings; a dot in a path is written as two underscores."""
+    """A method by name or class with a preset and settings; write two underscores for a dot in a path."""
     recipe = registry.recipe(method) if isinstance(method, str) else registry.Recipe(method, method)
     cls = recipe.settings
     raw = _begin(cls, preset)
@@ -131,11 +131,11 @@ def configure(method: str | type[Method], preset: str = "", **settings: Any) -> 
 
 
 def _begin(cls: type[Method], preset: str) -> dict[str, Any]:
-    """The sections of a method as the method has them by default, and the preset on top."""
+    """The default sections of a method, updated by the preset."""
     presets = getattr(cls, "presets", {})
     if preset and preset not in presets:
         raise SettingError(
-            f"method {cls.name!r} has no preset {preset!r}; there are: {', '.join(presets) or 'none'}"
+            f"method {cls.name!r} has no preset {preset!r}; available: {', '.join(presets) or 'none'}"
         )
     raw = {f.name: _spelled_out(f.default) for f in fields(cls) if is_dataclass(f.default)}  # type: ignore[arg-type]
     for path, value in presets.get(preset, {}).items():
@@ -150,7 +150,7 @@ def _word(path: str, value: Any) -> str:
 
 
 def _named(section: str, value: Any) -> dict[str, Any]:
-    """A federation or a net may be given as its name alone."""
+    """A federation or a network can be given as only its name."""
     if isinstance(value, Mapping):
         return dict(value)
     return {"name": _word(section, value)}
@@ -187,7 +187,7 @@ def _split(cls: type, merged: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _known(cls: type, net: str, suite: type) -> list[str]:
-    """The paths of all settings there are for this method, net and federation."""
+    """The paths of all settings of this method, network and federation."""
     data = [*(f"data.{key}" for key in ("name", "limit", "test_limit")), *_field_paths(suite, "data.")]
     ours = [*_field_paths(Plan), *data, "method", "net.name"]
     return [*ours, *_field_paths(cls), *(f"net.{key}" for key in settings_of(net))]
@@ -201,14 +201,14 @@ def _refuse_unknown(raw: Mapping[str, Any], known: list[str]) -> None:
 
 
 def _hint(path: str, known: list[str]) -> str:
-    """The nearest path, before all one that ends in the same word."""
+    """The most similar path; paths that end in the same word are preferred."""
     same_word = [k for k in known if k.rpartition(".")[2] == path.rpartition(".")[2]]
     near = difflib.get_close_matches(path, same_word, 1, cutoff=0) or difflib.get_close_matches(path, known, 1)
-    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(sorted(known))}"
+    return f"did you mean {near[0]!r}?" if near else f"available: {', '.join(sorted(known))}"
 
 
 def _field_paths(cls: Any, prefix: str = "") -> Iterator[str]:
-    """Dotted paths of all settings in a dataclass and the dataclasses inside it."""
+    """Dotted paths of all settings of a dataclass, including nested dataclasses."""
     hints = get_type_hints(cls)
     for f in fields(cls):
         if is_dataclass(hints[f.name]):
@@ -218,7 +218,7 @@ def _field_paths(cls: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _leaves(raw: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Dotted paths of all values and of empty sections; a key that itself has a dot keeps its quotes."""
+    """Dotted paths of all values and of empty sections; a key that contains a dot is quoted."""
     for key, value in raw.items():
         path = prefix + (f'"{key}"' if "." in key else key)
         if isinstance(value, Mapping) and value:
@@ -228,7 +228,7 @@ def _leaves(raw: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _spelled_out(settings: Any) -> dict[str, Any]:
-    """A dataclass as plain values, defaults too; what is None is left out, as TOML has no word for it."""
+    """A dataclass as plain values, including defaults; None is omitted, because TOML cannot represent it."""
     return _written({f.name: getattr(settings, f.name) for f in fields(settings)})
 
 
@@ -251,15 +251,15 @@ def _convert(raw: Mapping[str, Any], cls: Any, prefix: str = "") -> Any:
 
 
 def _choices(cls: Any, path: str) -> str:
-    """The words that the setting at `path` may be, if it is a choice of words."""
+    """The allowed values of the setting at `path`, if it is a choice."""
     for name in path.split("."):
         cls = get_type_hints(cls).get(name) if is_dataclass(cls) else None
-    return f"; there are: {', '.join(map(repr, get_args(cls)))}" if get_origin(cls) is Literal else ""
+    return f"; available: {', '.join(map(repr, get_args(cls)))}" if get_origin(cls) is Literal else ""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingInfo:
-    """One setting: its path, default and help line; `bounds` as in `core.settings.setting`, `choices` of words."""
+    """One setting: path, default, help line, `bounds` as in `core.settings.setting`, and allowed `choices`."""
 
     path: str
     default: Any
@@ -269,14 +269,14 @@ class SettingInfo:
 
     @property
     def allowed(self) -> str:
-        """The values it may have: `"real" | "virtual"`, or `>= 0, < 1`; empty if nothing is said."""
+        """The allowed values: `"real" | "virtual"`, or `>= 0, < 1`; empty if there is no restriction."""
         signs = {"least": ">=", "above": ">", "most": "<=", "below": "<"}
         limits = ", ".join(f"{sign} {self.bounds[name]}" for name, sign in signs.items() if name in self.bounds)
         return " | ".join(msgspec.json.encode(choice).decode() for choice in self.choices) or limits
 
 
 def described(settings: Any, prefix: str = "") -> list[SettingInfo]:
-    """Every setting of a dataclass, or of its class with defaults, and of the dataclasses inside it."""
+    """All settings of a dataclass instance, or of a class with its defaults, including nested dataclasses."""
     settings = settings() if isinstance(settings, type) else settings
     hints, found = get_type_hints(type(settings)), []
     for f in fields(settings):

@@ -1,7 +1,7 @@
-"""How long a run will take, from a few steps of its own work at one of its sites.
+"""Estimate the time of a run from a few steps at one of its sites.
 
-The method itself does the steps, so whatever it adds to them is in the price. A phase's seconds and FLOPs are then
-multiplied by how often the method says that a round does such steps. A set that is in the cache is free.
+The steps are those of the method itself, so its additional terms are included. The seconds and FLOPs of each phase
+are multiplied by the number of such steps in a round, as given by `Method.cost`. Cached virtual sets cost nothing.
 """
 
 import math
@@ -26,19 +26,19 @@ from fedlgd.distill.distribution import is_cached
 from fedlgd.methods.protocol import Cost, Method
 from fedlgd.runs.config import Config
 
-IMAGES = 128  # that are scored
+IMAGES = 128  # test images to evaluate
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Seconds and FLOPs by phase, as the records of the run will have them; `enrolment`: seconds before round 1."""
+    """Seconds and FLOPs by phase, as in the records of a run; `enrolment`: seconds before the first round."""
 
     seconds: Mapping[str, float]
     flops: Mapping[str, float]
     enrolment: float = 0.0
 
     def total(self, workers: int = 1) -> float:
-        """Seconds until the end; `workers` share what sites do."""
+        """Seconds until the end; the work of the sites is divided among `workers`."""
         server = self.seconds.get("server", 0.0)
         return server + (sum(self.seconds.values()) - server) / workers
 
@@ -51,9 +51,9 @@ def estimate(
     cache: Cache | None = None,
     place: Place = Place(),
 ) -> Estimate | None:
-    """Of the rounds after the first `committed`; None: the sites have not enrolled either.
+    """Estimate the rounds after the first `committed`; None: the enrolment is included too.
 
-    None where the method does not say what it costs.
+    Returns None if the method does not define its cost.
     """
     site = sorted(federation.sites, key=lambda site: len(site.train))[len(federation.sites) // 2]
     cost = config.method.cost(-1, site, net.classes)
@@ -71,7 +71,7 @@ def estimate(
 
 
 class _Sum:
-    """Metered work, each part as often as it will be done."""
+    """The sum of measured costs, each multiplied by its number of repetitions."""
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
@@ -83,7 +83,7 @@ class _Sum:
 
 
 class _Trial:
-    """One of the sites, the middle one by size, does a few steps of everything."""
+    """Runs a few steps of each phase at the site of median size."""
 
     def __init__(
         self, config: Config, federation: Federation, net: Net, place: Place, site: Site, small: Method
@@ -99,19 +99,19 @@ class _Trial:
         self._server = small.start(self._params, [hello], net, self._rng.at("start"))
 
     def _warm(self, params: Params) -> None:
-        """The first pass is not like the others."""
+        """Warm up: the first pass is slower than the others."""
         net, data = self._net, self._site.train.take(slice(0, 32))
         weights = {name: value.clone().requires_grad_(name in net.trainable) for name, value in params.items()}
         torch.autograd.grad(net(weights, data.x).features.sum(), list(weights.values()), allow_unused=True)
 
     def kinds(self, rounds: range) -> Iterator[list[int]]:
-        """Rounds that ask for the same work."""
+        """Groups of rounds with the same work."""
         kind = {t: repr(_cost(self._method, t, self._site, self._net).kind) for t in rounds}
         for _, alike in groupby(sorted(rounds, key=kind.__getitem__), key=kind.__getitem__):
             yield list(alike)
 
     def add_rounds(self, total: _Sum, rounds: list[int]) -> None:
-        """One of them is tried."""
+        """Add the cost of these rounds, measured on the first of them."""
         t, sites = rounds[0], self._federation.sites
         chosen = len(rounds) * max(1, int(self._plan.ratio * len(sites) + 1e-9))
         at_site, at_server = self._try(replace(self._server, round=t), self._state)
@@ -125,7 +125,7 @@ class _Trial:
         message = self._small.broadcast(state, self._site.name)
         with metered() as at_site:
             update, after = self._place.do(self._at_site, (message, kept))
-        if after.trees.keys() != kept.trees.keys():  # the first round of a method that remembers is not typical
+        if after.trees.keys() != kept.trees.keys():  # the first round of a method with state is not typical
             return self._try(state, after)
         with metered() as at_server, phase("server"):
             self._place.do(self._at_server, (state, update))
@@ -152,7 +152,7 @@ def _cost(method: Method, t: int, site: Site, net: Net) -> Cost:
 
 
 def _work(cost: Cost) -> float:
-    """What a site's training in a round is worth: images, or steps where every step costs the same."""
+    """The training work of a site in a round: images, or steps if every step costs the same."""
     per_epoch = math.ceil(cost.images / cost.local.batch)
     steps = cost.local.steps or cost.local.epochs * per_epoch
     epochs, rest = divmod(steps, per_epoch)
@@ -160,7 +160,7 @@ def _work(cost: Cost) -> float:
 
 
 def _undistilled(config: Config, federation: Federation, net: Net, cache: Cache | None) -> int:
-    """Sites whose first virtual set is still to be made."""
+    """The number of sites whose first virtual set is not cached."""
     root, left = Stream(config.plan.seed), 0
     with caching(cache):
         for site in federation.sites:

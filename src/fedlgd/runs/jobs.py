@@ -1,4 +1,4 @@
-"""Several runs at once, each in a process of its own with one thread: the same bits as one after the other."""
+"""Run several jobs in parallel, each in a process with one thread. Results are bit-identical to sequential runs."""
 
 import json
 import signal
@@ -16,10 +16,10 @@ Do = Callable[[Job, Listener], Outcome]
 
 
 def run_jobs(jobs: Sequence[Job], count: int, do: Do) -> Generator[Outcome, None, None]:
-    """Outcomes as they come, of `count` jobs at a time. Close it to stop those that are running.
+    """Run `count` jobs at a time and yield their outcomes. Close the generator to stop the running jobs.
 
-    Jobs of one seed may want the same virtual sets. While one of them enrols its sites, which makes the sets, the
-    others wait; after that they find them in the cache.
+    Jobs with the same seed can need the same virtual sets. While one of them enrols its sites and distils the sets,
+    the others wait; then they read the sets from the cache.
     """
     check_fork()
     waiting, running = list(jobs), Running(do)
@@ -34,7 +34,7 @@ def run_jobs(jobs: Sequence[Job], count: int, do: Do) -> Generator[Outcome, None
 
 
 class Running:
-    """The jobs that are running, and those among them whose sites are still enrolling."""
+    """The running jobs, and those of them that are still in the enrolment."""
 
     def __init__(self, do: Do) -> None:
         self._do = do
@@ -42,7 +42,7 @@ class Running:
         self._enrolling: set[Child] = set()
 
     def next_of(self, waiting: Sequence[Job]) -> Job | None:
-        """The first job whose virtual sets nobody is making."""
+        """The first job whose virtual sets no running job is distilling."""
         seeds = {self.children[child].config.plan.seed for child in self._enrolling}
         return next((job for job in waiting if job.config.plan.seed not in seeds), None)
 
@@ -52,7 +52,7 @@ class Running:
         self._enrolling.add(child)
 
     def hear(self) -> Iterator[Outcome]:
-        """Wait for a word of any job; the outcomes of those that ended."""
+        """Wait for a message from any job; yield the outcomes of finished jobs."""
         by_connection = {child.connection: child for child in self.children}
         for connection in wait(list(by_connection)):
             child = by_connection[connection]  # type: ignore[index]
@@ -74,7 +74,7 @@ class Running:
 
 
 def _tell(do: Do, job: Job, connection: Connection) -> None:
-    """In the child: say when the sites have enrolled, and how it ended."""
+    """In the child process: report the end of the enrolment, and the outcome."""
 
     def enrolled(record: RoundRecord) -> None:
         if record.round < 0:
@@ -85,19 +85,19 @@ def _tell(do: Do, job: Job, connection: Connection) -> None:
 
 
 def _outcome(job: Job, said: bytes) -> Outcome | None:
-    """None: it only said that its sites have enrolled."""
+    """The outcome in a message; None for the end of the enrolment."""
     content = json.loads(said)
     return Outcome(job, **content) if content else None
 
 
 def _gone(job: Job, code: int) -> Outcome:
     how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return Outcome(job, f"its process {how}; if memory was short, use fewer --jobs")
+    return Outcome(job, f"its process {how}; if there was too little memory, use fewer --jobs")
 
 
 def check_jobs(count: int, threads: int, place: Place) -> None:
-    """Jobs that run at once have one thread each, and no GPU to share."""
+    """Parallel jobs have one thread each and cannot share a GPU."""
     if count > 1 and not place.in_memory:
-        raise SettingError(f"device is {place.device!r}, which cannot do {count} jobs at once; use --jobs 1")
+        raise SettingError(f"device is {place.device!r}, which cannot run {count} jobs in parallel; use --jobs 1")
     if count > 1 and threads != 1:
-        raise SettingError(f"threads is {threads}, but each of {count} jobs at once has one; use --jobs 1")
+        raise SettingError(f"threads is {threads}, but each of {count} parallel jobs has one; use --jobs 1")

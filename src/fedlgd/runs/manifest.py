@@ -1,4 +1,4 @@
-"""What a run was made from, written at its start and checked before it goes on."""
+"""The manifest of a run: written at the start, checked before the run is resumed."""
 
 import platform
 import warnings
@@ -30,7 +30,7 @@ def open_directory(
     title: str = "",
     engine: Engine = Loop(),
 ) -> RunDirectory:
-    """A run directory for exactly this configuration: new, or to go on in."""
+    """A run folder for this configuration: a new one, or an existing one to resume."""
     manifest, text = path / "manifest.json", config.toml()
     if (path / "state").exists():
         _check_same(path, files.read_json(manifest), text, federation)
@@ -45,51 +45,51 @@ def open_directory(
 
 
 def _check_free(path: Path, text: str) -> None:
-    """Refuse to write over anything but a run that did nothing yet."""
+    """Refuse to overwrite anything except a run that has not started."""
     ours = {".lock"}
     if (path / "manifest.json").exists() and files.read_json(path / "manifest.json"):
         ours |= {"manifest.json", "config.toml", "virtual", "real"}
     elif (path / "config.toml").exists() and (path / "config.toml").read_bytes() == text.encode():
         ours |= {"config.toml"}
     if any(p.name not in ours and p.suffix != ".part" for p in path.iterdir()):
-        raise RunError(f"{str(path)!r} holds other files and no run; choose an empty folder with --out")
+        raise RunError(f"{str(path)!r} contains other files and no run; choose an empty folder with --out")
 
 
 def _check_same(path: Path, manifest: dict[str, Any], text: str, federation: Federation) -> None:
-    """Refuse to go on in a directory that was made from something else."""
+    """Refuse to resume a run with another configuration, other data or another version."""
     check_format(path, manifest)
     file = path / "config.toml"
     with files.reading(file):
         stored = file.read_bytes()
         if files.digest(stored) != manifest["config"]:
-            raise ValueError("it is not what the run began with")
+            raise ValueError("it has changed since the start of the run")
     if stored != text.encode():
         raise RunError(
-            f"{str(path)!r} holds a run with another configuration ({_first_difference(stored.decode(), text)}); "
+            f"{str(path)!r} has a run with another configuration ({_first_difference(stored.decode(), text)}); "
             "use its configuration, or another folder with --out"
         )
     for name, version in _versions().items():
         if name != "python" and manifest["versions"][name] != version:
             raise RunError(
-                f"{str(path)!r} was made with {name} {manifest['versions'][name]}, this is {version}: the result "
-                "would be neither's; go on with that version, or start anew with --out"
+                f"{str(path)!r} was created with {name} {manifest['versions'][name]}, this is {version}; resume "
+                "with that version, or start a new run with --out"
             )
     if manifest["data"]["digest"] != federation.digest:
         raise RunError(
-            f"the images of {federation.name!r} are not those {str(path)!r} began with; restore them, "
-            "or start anew with --out"
+            f"the images of {federation.name!r} have changed since {str(path)!r} was started; restore them, "
+            "or start a new run with --out"
         )
     if manifest["threads"] != torch.get_num_threads():
         warnings.warn(
-            f"{path} began with {manifest['threads']} threads and goes on with {torch.get_num_threads()}: "
-            "sums may differ in the last bits",
+            f"{path} was started with {manifest['threads']} threads and is resumed with {torch.get_num_threads()}: "
+            "the last bits of results can differ",
             stacklevel=2,
         )
 
 
 def _first_difference(stored: str, wanted: str) -> str:
     pairs = zip_longest(stored.splitlines(), wanted.splitlines(), fillvalue="nothing")
-    return next(f"there: {old}, now: {new}" for old, new in pairs if old != new)
+    return next(f"stored: {old}, now: {new}" for old, new in pairs if old != new)
 
 
 def _versions() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Contact sheets of virtual and real images: a row per class, a column per image, bytes to look at."""
+"""Contact sheets of virtual and real images as PNG files: one row per class, one column per image."""
 
 import io
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from fedlgd.engines.memory import version_name
 
 
 def mean_scale(scales: Sequence[Scale]) -> Scale:
-    """The anchors belong to no site: they are shown under the mean of the sites' scales."""
+    """The mean normalisation of all sites, used to show the anchors, which belong to no site."""
 
     def mean(columns: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
         return tuple(sum(column) / len(column) for column in zip(*columns, strict=True))
@@ -23,13 +23,13 @@ def mean_scale(scales: Sequence[Scale]) -> Scale:
 
 
 def write_picture(root: Path, folder: str, virtual: VirtualSet, scale: Scale) -> None:
-    """`root/<version>/<folder>.png`; values outside the valid range are clipped, in the picture only."""
+    """`root/<version>/<folder>.png`; values outside the valid range are clipped in the image only."""
     rows = len(virtual.labels.unique())
     _write_sheet(root / version_name(virtual.round) / f"{folder}.png", scale.to_pixels(virtual.images), rows)
 
 
 def write_samples(root: Path, folder: str, data: LabelledSet, per_class: int) -> None:
-    """`root/<folder>.png`, once: the first real images of every class the site has, blank where it has fewer."""
+    """Write `root/<folder>.png` once: the first real images of each class of the site; missing ones are blank."""
     file = root / f"{folder}.png"
     if per_class and not file.exists():
         rows = [_first(data, k, per_class) for k in data.y.unique().tolist()]

@@ -1,4 +1,4 @@
-"""One run from configuration to result, in memory or in a directory that resumes."""
+"""One run from configuration to result, in memory or in a run folder that can be resumed."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Held(Mapping[str, T]):
-    """What sites hold, by name. It is read when it is asked for: there may be thousands of sites."""
+    """A mapping from site names to values that are read on access, because there can be thousands of sites."""
 
     def __init__(self, names: Sequence[str], read: Callable[[str], Any]) -> None:
         self._names, self._read = dict.fromkeys(names), read
@@ -61,9 +61,9 @@ class Held(Mapping[str, T]):
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What a run leaves: records of every round, the model, the anchors, and each site's virtual set.
+    """The result of a run: the records of all rounds, the model, the anchors, and the virtual set of each site.
 
-    `personal` holds each site's own weights where a method makes some (FedBN, FedProto, local training).
+    `personal` has the weights of each site for personalised methods (FedBN, FedProto, local training).
     """
 
     records: list[RoundRecord]
@@ -80,9 +80,9 @@ class Result:
 
     @cached_property
     def model(self) -> nn.Module:
-        """The trained network as an ordinary module in eval mode: images -> (features, logits)."""
+        """The trained network as a module in eval mode: images -> (features, logits)."""
         if self.personal:
-            raise FedlgdError("this method has no global model; result.personal has each site's own weights")
+            raise FedlgdError("this method has no global model; result.personal has the weights of each site")
         return self.net.module(self.params)
 
 
@@ -102,12 +102,12 @@ def run(
     device: str = "cpu",
     autocast: bool = False,
 ) -> Result:
-    """Run a method over a federation.
+    """Run a method on a federation.
 
-    `net` is a name, or {"name": "convnet", "width": 32}. With `out`, the run lives in that directory: called
-    again with the same arguments it goes on where it stopped. `on_round` hears every record. With the engine
-    "pool", sites work in `workers` processes of one thread (0: one for every core), to the same bits. `device`
-    "cuda" works on a GPU; `autocast` computes passes in bfloat16.
+    `net` is a name, or {"name": "convnet", "width": 32}. With `out`, the run is stored in that folder; call `run`
+    again with the same arguments to resume. `on_round` is called with each record. The engine "pool" uses
+    `workers` processes with one thread each (0: one per core) and gives bit-identical results. `device` "cuda" uses
+    a GPU; `autocast` uses bfloat16 autocast.
     """
     how = find_engine(engine, workers, Place(device=device, autocast=autocast))
     federation = load(data) if isinstance(data, str) else data
@@ -129,9 +129,9 @@ def execute(
     title: str = "",
     engine: Engine = Loop(),
 ) -> Result:
-    """Run `config` over `federation`; what is committed in `out` is not run again.
+    """Run `config` on `federation`; rounds that are committed in `out` are not run again.
 
-    `command` and `title` go into the manifest: how the run was asked for, and what a table calls it.
+    `command` and `title` are stored in the manifest: the command of the run, and its name in tables.
     """
     net = build_net(config.net["name"], federation.shape, len(federation.classes), config.net_settings)
     with ExitStack() as stack:
@@ -164,7 +164,7 @@ def execute(
 def _illustrated(
     config: Config, subject: Subject, rounds: Iterator[RoundRecord], committed: list[RoundRecord], out: Path
 ) -> Iterator[RoundRecord]:
-    """The same rounds; what only a report reads is left in `out` on the way."""
+    """The same rounds; also writes the files in `out` that only the report reads."""
     for site in subject.federation.tested[:SITES]:
         write_samples(out / "real", safe_name(site.name), site.train, config.plan.real_samples)
     if not config.plan.analysis or config.method.personal:
@@ -173,7 +173,7 @@ def _illustrated(
 
 
 def _pooled(config: Config, federation: Federation, net: Net, place: Place) -> Federation:
-    """All sites' images at one site; or all their virtual sets, the very ones that other methods train on."""
+    """All images at one site, or all virtual sets: the same sets that other methods train on."""
     method, root = config.method, Stream(config.plan.seed)
     assert isinstance(method, Training)
     if method.train_on == "virtual":

@@ -1,4 +1,4 @@
-"""How far apart sites are: RBF-MMD between their images, in pixels or in features, and what zero looks like."""
+"""Measure the domain shift: RBF-MMD between the images of sites, in pixels or features, with a zero reference."""
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from fedlgd.core.types import LabelledSet, Params
 
 MOST = 2000  # images per site and draw: distances of all pairs are held in memory
 CHUNK = 128  # images per forward pass
-LEAST = 4  # images: two draws of two, as a mean over pairs needs two
+LEAST = 4  # images per site: two draws of two images
 
 Matrix = tuple[tuple[float, ...], ...]
 Space = Callable[[Tensor, int], Tensor]
@@ -48,9 +48,9 @@ def between(sets: Mapping[str, Tensor], unbiased: bool = False) -> list[list[flo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draws:
-    """How a measurement samples: `size` images per site, anew in each of `draws`; which estimator.
+    """How to sample: `size` images per site in each of `draws` draws, and the estimator.
 
-    A site with fewer than twice `size` images lowers the size for all: sizes are equal, as MMD depends on them.
+    A site with fewer than twice `size` images reduces the size for all sites, because MMD depends on the size.
     """
 
     size: int = 100
@@ -59,14 +59,14 @@ class Draws:
 
     def __post_init__(self) -> None:
         check(2 <= self.size <= MOST, "size", self.size, f"use 2 to {MOST} images per site and draw")
-        check(self.draws >= 2, "draws", self.draws, "use 2 or more; their spread is part of the result")
+        check(self.draws >= 2, "draws", self.draws, "use 2 or more; the std over draws is part of the result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shift:
     """Mean and std over draws of the squared MMD between sites.
 
-    The diagonal is between two draws of one site that share no image: what zero looks like at this size.
+    The diagonal compares two disjoint draws of one site: the reference for zero shift at this size.
     """
 
     sites: tuple[str, ...]
@@ -94,14 +94,14 @@ class Shift:
 
 
 def measure(sites: Mapping[str, LabelledSet], space: Space, how: Draws, rng: Stream, label: str = "shift") -> Shift:
-    """The sites' shift over all their images; unequal shares of classes are part of it."""
+    """The shift between sites over all images; it includes different class proportions."""
     return _measure({name: (data, torch.arange(len(data))) for name, data in sites.items()}, space, how, rng, label)
 
 
 def measure_class(
     sites: Mapping[str, LabelledSet], k: int, space: Space, how: Draws, rng: Stream, label: str = "shift"
 ) -> Shift | None:
-    """The shift of class `k` between the sites that have enough of it; None where fewer than two have."""
+    """The shift of class `k` between sites with enough images of it; None for fewer than two such sites."""
     members = {name: (data, data.of_class(k)) for name, data in sites.items()}
     enough = {name: pool for name, pool in members.items() if len(pool[1]) >= LEAST}
     return _measure(enough, space, how, rng.at("class", k), label) if len(enough) > 1 else None
@@ -129,7 +129,7 @@ def _measure(pools: Mapping[str, Pool], space: Space, how: Draws, rng: Stream, l
 
 
 def _rows(pool: Pool, size: int, space: Space, draw: int, rng: Stream) -> tuple[Tensor, Tensor]:
-    """Two draws without a common image, in the space where they are compared."""
+    """Two disjoint draws, mapped to the space in which they are compared."""
     data, index = pool
     chosen = index[torch.randperm(len(index), generator=rng.generator())[: 2 * size]]
     first, second = space(data.take(chosen).x, draw).split(size)
@@ -137,14 +137,14 @@ def _rows(pool: Pool, size: int, space: Space, draw: int, rng: Stream) -> tuple[
 
 
 def over(matrices: Sequence[Sequence[Sequence[float]]]) -> tuple[Matrix, Matrix]:
-    """Mean and sample standard deviation, element by element."""
+    """Elementwise mean and sample standard deviation."""
     stack = torch.tensor(matrices, dtype=torch.float64)
     mean, std = stack.mean(0).tolist(), stack.std(0).tolist()
     return tuple(map(tuple, mean)), tuple(map(tuple, std))
 
 
 def pixels(x: Tensor, draw: int) -> Tensor:
-    """The images themselves, as a network is given them."""
+    """The network input itself."""
     return x.flatten(1)
 
 
@@ -154,7 +154,7 @@ def features(net: Net, params: Params) -> Space:
 
 
 def random_features(net: Net, rng: Stream) -> Space:
-    """psi(x) of an untrained network, another one in each draw: the spread over draws contains theirs."""
+    """psi(x) of an untrained network, a new one in each draw; the std over draws includes this variation."""
     return partial(_features, net, lambda draw: net.init(rng.at("net", draw)))
 
 

@@ -1,11 +1,11 @@
-"""A run directory: the memory of the server, and a private folder for the state of every simulated site.
+"""A run folder: the memory of the server, and a separate folder for the state of each simulated site.
 
     config.toml  manifest.json  records.jsonl  virtual/<version>/<site>.png  real/<site>.png  analysis.json
-    state/head.json             what is committed: the next round, the files, the length of the records
+    state/head.json             the committed state: next round, files, length of the records
     state/server-<t>.safetensors   state/enrolled/<site>.safetensors   state/sites/<site>/<version>.safetensors
 
-A commit appends the record and then replaces `head.json`: the one atomic step. A site keeps its last two states,
-so whatever a crash leaves is either committed or made again to the same bits.
+A commit appends the record and then replaces `head.json` in one atomic step. A site keeps its last two states, so
+after a crash every file is either committed or is computed again with the same bits.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ FORMAT = 2
 
 
 class DrawnStates(FolderStates):
-    """Sites' states; a virtual set that moved is also drawn, as a picture to look at."""
+    """States of the sites. A virtual set that changed is also written as an image."""
 
     def __init__(self, path: Path, pictures: Path, scales: Mapping[str, Scale]) -> None:
         super().__init__(path)
@@ -40,7 +40,7 @@ class DrawnStates(FolderStates):
 
 
 class RunDirectory:
-    """Implements `Memory` on disk. Opening it checks every file that a resume would read."""
+    """`Memory` on disk. The constructor checks every file that is needed to resume."""
 
     def __init__(self, path: Path, federation: Federation) -> None:
         self.path, self._state = path, path / "state"
@@ -101,7 +101,7 @@ class RunDirectory:
         return head
 
     def _check(self) -> None:
-        """Read what a resume would read: every enrolment there is, the server, and each site's last state."""
+        """Read all files that are needed to resume: enrolments, server state, and the last state of each site."""
         self.server()
         for name in self._names:
             if self._head or self._enrolled(name).exists():
@@ -120,15 +120,15 @@ class RunDirectory:
 def check_format(path: Path, written: dict[str, Any]) -> None:
     if written["format"] != FORMAT:
         raise RunError(
-            f"{str(path)!r} has format {written['format']}, this version reads {FORMAT}; "
+            f"{str(path)!r} has format {written['format']}, this version resumes format {FORMAT}; "
             "use the fedlgd version that wrote it, or start a new run with --out"
         )
 
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """One process at a time works in a run directory; the lock ends with the process."""
-    busy = f"another process is working in {str(path)!r}; wait for it, or choose another folder with --out"
+    """Lock a run folder for this process."""
+    busy = f"another process uses {str(path)!r}; wait until it has finished, or choose another folder with --out"
     with files.writing(path):
         path.mkdir(parents=True, exist_ok=True)
         (path / ".lock").open("ab").close()

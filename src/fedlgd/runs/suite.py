@@ -1,6 +1,6 @@
-"""Many methods on equal terms: one plan, shared virtual sets, failures that do not stop the rest.
+"""Comparisons of methods: equal conditions, shared virtual sets; a failed run does not stop the others.
 
-An entry of a plan is a method, what is stacked on it, and settings of its own:
+An entry of a comparison is a method, its parts, and its settings:
 `fedavg`, `scaffold+anchors`, `fedavg+noise`, `vhl:labels=patch`, `moon:mu=5:head=true`.
 """
 
@@ -50,7 +50,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A job that ended: why, if it failed; else its mean accuracy after the last round."""
+    """The outcome of a job: the error if it failed, otherwise the mean accuracy after the last round."""
 
     job: Job
     error: str = ""
@@ -58,7 +58,7 @@ class Outcome:
 
 
 def parse_entry(spec: str) -> Entry:
-    """`method+stack:setting=value:...`; a colon before a word without `=` belongs to a class of your own."""
+    """Parse `method+part:setting=value:...`; a colon before a word without `=` is part of `module:Class`."""
     words = spec.strip().split(":")
     assignments = [word for word in words if "=" in word]
     method = ":".join(word for word in words if "=" not in word)
@@ -74,7 +74,7 @@ def plan(
     preset: str = "",
     steps: int = 0,
 ) -> list[Job]:
-    """Every entry under every seed. `assignments` hold for all; `steps` above 0 is everybody's budget a round."""
+    """Each entry with each seed. `assignments` apply to all entries; `steps` above 0: SGD steps per round."""
     _refuse_unused(entries, assignments)
     jobs = []
     for entry in entries:
@@ -85,14 +85,14 @@ def plan(
             try:
                 config = resolve({}, {**settings, "seed": seed}, preset)
             except SettingError as error:
-                hint = "NAME.path=value sets it for the method NAME alone"
+                hint = "NAME.path=value sets it only for the method NAME"
                 raise SettingError(f"method {entry.method}: {error} ({hint})") from error
             jobs.append(Job(entry, config, out / entry.folder / f"seed{seed}"))
     return jobs
 
 
 def _for_method(method: str, assignments: Mapping[str, Any]) -> dict[str, Any]:
-    """`fedprox.mu` is for FedProx alone; `train_on` is for every method that has the choice."""
+    """`fedprox.mu` applies to FedProx only; `train_on` applies to every method that has this setting."""
     base, own = method.partition("+")[0], {}
     for path, value in assignments.items():
         first, _, rest = path.partition(".")
@@ -104,23 +104,23 @@ def _for_method(method: str, assignments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_unused(entries: Sequence[Entry], assignments: Mapping[str, Any]) -> None:
-    """A setting that reaches no method is an error, never dropped."""
+    """A setting that applies to no method is an error."""
     for path, value in assignments.items():
         if not any(_for_method(entry.method, {path: value}) for entry in entries):
             compared = ", ".join(entry.method for entry in entries)
-            raise SettingError(f"setting {path!r} reaches none of the methods compared ({compared})")
+            raise SettingError(f"setting {path!r} applies to none of the compared methods ({compared})")
 
 
 def matched_steps(per_class: int, anchors: int, classes: int, batch: int, epochs: int) -> int:
-    """The SGD steps FedLGD takes in an unselected round, E ceil((n_v + n_g) / b): a budget for every method."""
+    """The SGD steps of FedLGD in an unselected round, E ceil((n_v + n_g) / b): a budget for every method."""
     return epochs * math.ceil(classes * (per_class + anchors) / batch)
 
 
 def budget(steps: int) -> str:
-    """The rule under which methods were compared, in words."""
+    """The budget of a comparison as text."""
     if steps:
-        return f"budget: {steps} SGD steps a round at every site, for every method"
-    return "budget: the same epochs for every method; one with anchors takes more steps, having more images"
+        return f"budget: {steps} SGD steps per round at each site, for every method"
+    return "budget: equal epochs for every method; methods with anchors have more images and take more steps"
 
 
 def run_job(
@@ -130,7 +130,7 @@ def run_job(
     on_round: Callable[[RoundRecord], None] | None = None,
     engine: Engine = Loop(),
 ) -> Outcome:
-    """Run or resume one job; a failure is an outcome too, so that the others continue."""
+    """Run or resume one job; an error is returned as an outcome, so that the other jobs continue."""
     try:
         result = execute(job.config, federation, job.folder, on_round, command, job.label, engine)
     except Exception as error:

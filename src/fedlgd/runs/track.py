@@ -1,7 +1,7 @@
-"""Trackers: the records of a run, also in TensorBoard, Weights & Biases or MLflow.
+"""Trackers: log the records of a run to TensorBoard, Weights & Biases or MLflow.
 
-How far each tracker is stands in the run's `track.json`, so every round is logged once: a run that goes on, or is
-tracked only afterwards, logs what is missing. A tracker that fails says so and never stops a run.
+`track.json` in the run folder stores how many rounds each tracker has logged, so every round is logged once. A
+resumed run, or a run that is tracked later, logs the missing rounds. A failing tracker only causes a warning.
 """
 
 import importlib
@@ -41,7 +41,7 @@ class Tracked:
 
 
 class Tracker(Protocol):
-    """Where the numbers of one run go. `known` is the `id` of this run from the time before, or empty."""
+    """Logs the values of one run. `known` is the `id` of this run from an earlier session, or empty."""
 
     package: ClassVar[str]
     id: str
@@ -54,14 +54,14 @@ class Tracker(Protocol):
 
 
 class TensorBoard:
-    """Event files in the run's own folder: they stay on this machine, so the virtual images are among them."""
+    """Event files in the run folder. They stay on this machine, so they include the virtual images."""
 
     package: ClassVar[str] = "tensorboardX"
     id = "tensorboard"
 
     def __init__(self, run: Tracked, known: str) -> None:
         folder = run.folder / self.id
-        suffix = f".{len(list(folder.glob('events.*')))}"  # its own names differ only from second to second
+        suffix = f".{len(list(folder.glob('events.*')))}"  # default file names have a resolution of one second
         package = importlib.import_module(self.package)
         self._writer = package.SummaryWriter(logdir=str(folder), filename_suffix=suffix)
         if not known:
@@ -80,7 +80,7 @@ class TensorBoard:
 
 
 class Wandb:
-    """Numbers and settings only: a site's virtual images never leave it. `WANDB_MODE=offline` works."""
+    """Values and settings only: the virtual images of a site never leave it. `WANDB_MODE=offline` works."""
 
     package: ClassVar[str] = "wandb"
 
@@ -104,7 +104,7 @@ class Wandb:
 
 
 class Mlflow:
-    """Numbers and settings only, to wherever `MLFLOW_TRACKING_URI` points."""
+    """Values and settings only, logged to `MLFLOW_TRACKING_URI`."""
 
     package: ClassVar[str] = "mlflow"
 
@@ -128,10 +128,10 @@ TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": Wandb
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Refuse a tracker that is unknown or not installed, before anything runs."""
+    """Raise an error if a tracker is unknown or not installed, before the run starts."""
     for name in names:
         if name not in TRACKERS:
-            raise SettingError(f"no tracker is called {name!r}; there are: {', '.join(TRACKERS)}")
+            raise SettingError(f"no tracker is called {name!r}; available: {', '.join(TRACKERS)}")
         package = TRACKERS[name].package
         try:
             importlib.import_module(package)
@@ -140,7 +140,7 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 class Tracking:
-    """A listener that hands every committed record of a run, once, to each tracker."""
+    """A listener that logs every committed record of a run once to each tracker."""
 
     def __init__(self, names: Sequence[str], run: Tracked) -> None:
         check_trackers(names)
@@ -160,7 +160,7 @@ class Tracking:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """A run that was complete already is logged now; then every tracker is closed."""
+        """Log a run that was already complete, then close all trackers."""
         if kind is None and not self._records:
             self._feed()
         finished = len(self._records) == self._run.config.plan.rounds + 1
@@ -172,7 +172,7 @@ class Tracking:
             self._attempt(name, partial(self._catch_up, name))
 
     def _catch_up(self, name: str) -> None:
-        """Before the first time, what was committed is read back: it ends with the record just heard."""
+        """Log the missing records. The first call reads the committed records, which end with the newest one."""
         self._records = self._records or committed_records(self._run.folder)
         file = self._run.folder / MARKS
         marks = files.read_json(file) if file.exists() else {}
@@ -187,27 +187,27 @@ class Tracking:
             files.write_json(file, marks | {name: {"id": tracker.id, "logged": step + 1}})
 
     def _attempt(self, name: str, action: Callable[[], None]) -> None:
-        """Whatever a tracker raises ends its part only, and what it prints stays off stdout."""
+        """An exception disables only this tracker; its output is redirected to stderr."""
         try:
             with redirect_stdout(sys.stderr):
                 action()
         except Exception as error:
             self._names = [each for each in self._names if each != name]
             warnings.warn(
-                f"{name} stopped tracking ({type(error).__name__}: {error}); the run goes on. The same command "
-                "with --track once more logs what is missing",
+                f"{name} stopped tracking ({type(error).__name__}: {error}); the run continues. Re-run the same "
+                "command to log the missing rounds",
                 stacklevel=2,
             )
 
 
 def training_loss(record: RoundRecord) -> float:
-    """Mean over the sampled sites of the mean loss on the way; NaN where none was trained."""
+    """Mean over the sampled sites of the mean loss during training; NaN if no site was trained."""
     losses = [metrics["loss"] for metrics in record.metrics.values() if "loss" in metrics]
     return fmean(losses) if losses else math.nan
 
 
 def numbers(records: Sequence[RoundRecord]) -> dict[str, float]:
-    """What is logged of the last of these records, but for NaN; bytes are sums over all of them."""
+    """The values to log for the last record, without NaN; bytes are sums over all records."""
     last = records[-1]
     found = {
         "mean/accuracy": last.accuracy,
@@ -223,7 +223,7 @@ def numbers(records: Sequence[RoundRecord]) -> dict[str, float]:
 
 
 def _pictures(folder: Path, record: RoundRecord) -> Iterator[tuple[str, Path]]:
-    """The contact sheets that were drawn in this round."""
+    """The contact sheets of this round."""
     for file in sorted((folder / "virtual" / version_name(record.round)).glob("[!.]*.png")):
         yield f"virtual/{file.stem}", file
 

@@ -171,7 +171,7 @@ def test_a_disk_that_fills_leaves_nothing(small_c, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(
         DataError,
-        match=r"cannot write .*\.npy: No space left on device; nothing half-written was left behind. Free space",
+        match=r"cannot write .*\.npy: No space left on device; no incomplete file was left. Free space",
     ):
         unpack(tmp_path, small_c)
     assert list((tmp_path / "home").iterdir()) == []
