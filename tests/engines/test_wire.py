@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedlgd.core.errors import RunError
-from fedlgd.core.pack import pack
+from fedlgd.core.pack import holds, pack, unpack
 from fedlgd.core.types import Hello, ServerState, SiteState, VirtualSet
 from fedlgd.engines.memory import Enrolment
 from fedlgd.engines.wire import decode, encode, read_message, write_message
@@ -41,6 +41,7 @@ SITE = SiteState(virtual=virtual("ape", -1), trees={"previous": {"w": random_ten
 ENROLMENT = Enrolment(
     hello=Hello(site="ape", counts=torch.tensor([2, 0])),
     seconds={"distil": 0.1},
+    cpu={"distil": 0.05},
     flops={"distil": 12345678901234},
     flags=("virtual",),
 )
@@ -77,6 +78,16 @@ def test_bytes_that_are_no_message_are_refused():
     for content in (b"", b"not ours", encode(SITE)[:-1], encode(SITE)):
         with pytest.raises(ValueError, match=r".+"):
             decode(ServerState, content)
+
+
+def test_an_enrolment_from_before_cpu_time_was_measured_is_read():
+    tensors, plain = pack(ENROLMENT)
+    del plain["cpu"]
+    old = unpack(Enrolment, tensors, plain)
+    assert (old.cpu, old.seconds) == ({}, ENROLMENT.seconds)
+    assert holds(Enrolment, plain)
+    del plain["seconds"]
+    assert not holds(Enrolment, plain)
 
 
 @pytest.mark.parametrize(

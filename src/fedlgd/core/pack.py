@@ -14,6 +14,9 @@ from fedlgd.core.types import Params
 
 T = TypeVar("T")
 
+ADDED = {"added": True}
+"""Metadata of a field that files of an earlier version lack: they are read with its default."""
+
 
 def pack(message: Any) -> tuple[Params, dict[str, Any]]:
     """(tensors by path, the rest as plain values)."""
@@ -25,6 +28,12 @@ def unpack(kind: type[T], tensors: Mapping[str, Tensor], plain: Mapping[str, Any
     """The message that `pack` took apart."""
     value: T = _build(kind, "", tensors, plain)
     return value
+
+
+def holds(kind: type, plain: Mapping[str, Any]) -> bool:
+    """Are these the fields of this dataclass, but for some that were added later?"""
+    missing = get_type_hints(kind).keys() ^ plain.keys()
+    return missing <= {f.name for f in fields(kind) if "added" in f.metadata}
 
 
 def nbytes(message: Any) -> int:
@@ -62,7 +71,7 @@ def _build(kind: Any, path: str, tensors: Mapping[str, Tensor], plain: Any) -> A
         return tensors[path]
     if is_dataclass(kind):
         hints = get_type_hints(kind)
-        parts = {name: _build(hints[name], _join(path, name), tensors, plain.get(name)) for name in hints}
+        parts = {name: _build(hints[name], _join(path, name), tensors, plain[name]) for name in plain}
         return kind(**parts)  # type: ignore[operator]
     if isinstance(plain, Mapping):
         of = get_args(kind)[1]

@@ -4,13 +4,14 @@ import re
 import shutil
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Protocol
 
 from fedlgd.core.files import clear_parts, writing
+from fedlgd.core.pack import ADDED
 from fedlgd.core.records import RoundRecord
 from fedlgd.core.types import Hello, ServerState, SiteState
 from fedlgd.engines.wire import read_message, write_message
@@ -24,6 +25,7 @@ class Enrolment:
     seconds: Mapping[str, float]
     flops: Mapping[str, int]
     flags: tuple[str, ...] = ()
+    cpu: Mapping[str, float] = field(default_factory=dict, metadata=ADDED)
 
 
 class Memory(Protocol):

@@ -5,14 +5,14 @@ The format is safetensors; plain values and a digest of everything travel in its
 
 import json
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import contiguous_format, uint8
 
 from fedlgd.core.files import digest, reading, write_atomic, writing
-from fedlgd.core.pack import pack, unpack
+from fedlgd.core.pack import holds, pack, unpack
 from fedlgd.core.types import Params
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ def decode(kind: type[T], content: bytes) -> T:
     if header["digest"] != _digest(tensors, header["plain"]):
         raise ValueError("its digest does not match its content")
     plain = json.loads(header["plain"])
-    if plain.keys() != get_type_hints(kind).keys():
+    if not holds(kind, plain):
         raise ValueError(f"it holds no {kind.__name__}")
     return unpack(kind, tensors, plain)
 
