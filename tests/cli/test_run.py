@@ -7,13 +7,16 @@ import shlex
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedlgd.cli import run
 from fedlgd.core.errors import RunError
+from fedlgd.core.records import Score
 from fedlgd.data.registry import DataChoice, load
+from fedlgd.engines.site import Sites
 from fedlgd.runs.config import Config, read_toml, resolve
 from fedlgd.runs.runner import execute
 from tests.cli.conftest import TINY, tiny_run
@@ -282,6 +285,8 @@ def test_the_demo_ends_with_a_table_a_page_and_what_to_try_next(fedlgd, small_de
     page = (tmp_path / "runs" / "demo" / "report.html").read_text()
     assert "FedAvg" in page
     assert "FedLGD" in page
+    for said in (done.out, page):
+        assert re.search(r"do not cost the same: .*\(FedAvg on virtual data\) to .* \(FedLGD\)", said)
     following = re.search(r"Next: (fedlgd .*)$", done.out, re.M).group(1)
     assert fedlgd(*shlex.split(following)[1:], "--help").code == 0
     again = fedlgd("demo", "--rounds", "1")
@@ -305,6 +310,21 @@ def test_the_methods_of_the_demo_share_their_virtual_sets(fedlgd, small_demo, di
 
 
 # The table at the end
+
+
+def test_a_site_that_lacks_classes_in_its_test_set_is_named(fedlgd, monkeypatch):
+    whole = Score(0.5, 1.0, (1,) * 10, (2,) * 10)
+    scored = Sites._score
+
+    def lacking(sites, task):
+        total = (0, 0, *whole.total[2:])
+        return scored(sites, task) | {"score": replace(whole, total=total) if task.site == "fonts" else whole}
+
+    monkeypatch.setattr(Sites, "_score", lacking)
+    done = fedlgd(*tiny_run(Path("out"), "--engine", "loop", rounds=1))
+    assert done.code == 0, done.err
+    assert "fonts†" in done.out
+    assert "† No test images: fonts of classes '0', '1'." in done.out
 
 
 @pytest.mark.parametrize(("sites", "across"), [(3, True), (8, True), (9, False), (57, False)])
