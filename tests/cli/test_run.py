@@ -19,6 +19,7 @@ from fedlgd.data.registry import DataChoice, load
 from fedlgd.engines.site import Sites
 from fedlgd.runs.config import Config, read_toml, resolve
 from fedlgd.runs.runner import execute
+from tests import PATIENCE
 from tests.cli.conftest import TINY, tiny_run
 from tests.runs.folder import everything, head, leftovers, records, snapshot
 
@@ -30,7 +31,7 @@ def test_the_command_from_start_to_report(digits_home, tmp_path):
     """The real command, as a script would run it: plain lines, time left, a table, a page."""
     environment = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "TTY_COMPATIBLE")}
     command = [sys.executable, "-m", "fedlgd", *tiny_run(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment)
     assert done.returncode == 0, done.stderr
     assert ESCAPE not in done.stdout + done.stderr
     first, *lines = done.stderr.splitlines()
@@ -190,7 +191,7 @@ def test_a_folder_of_another_run_is_exit_code_2(fedlgd, tmp_path):
 
 def test_the_real_command_shows_no_traceback(tmp_path):
     command = [sys.executable, "-m", "fedlgd", "run", "--method", "fedlg", "-o", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2
     assert done.stdout == ""
     assert re.fullmatch(r"fedlgd: no method is called 'fedlg'; did you mean 'fedlgd'\?.*\n", done.stderr)
@@ -222,7 +223,7 @@ def test_ctrl_c_saves_says_how_to_resume_and_going_on_works(fedlgd, digits_home,
         with pytest.raises(RunError, match="another process is working in"):
             execute(config, data, tmp_path / "stopped")
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     assert process.returncode == 130
