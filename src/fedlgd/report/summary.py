@@ -123,7 +123,8 @@ def caveats(groups: Sequence[Group]) -> tuple[str, ...]:
 
 
 def unequal_cost(groups: Sequence[Group]) -> Iterator[str]:
-    """The cheapest and the dearest method, if they are not close in time or in bytes."""
+    """The cheapest and the dearest method that compete, if they are not close in time or in bytes."""
+    groups = [group for group in groups if group.competes] or groups
     if not all(group.finished for group in groups):
         return
     time = clock(groups)
