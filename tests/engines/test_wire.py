@@ -16,6 +16,7 @@ from torch import Tensor
 from fedlgd.core.errors import RunError
 from fedlgd.core.pack import holds, pack, unpack
 from fedlgd.core.types import Hello, ServerState, SiteState, VirtualSet
+from fedlgd.distill.cache import Cached
 from fedlgd.engines.memory import Enrolment
 from fedlgd.engines.wire import decode, encode, read_message, write_message
 from tests.core.damage import flips, noticed, positions
@@ -88,6 +89,13 @@ def test_an_enrolment_from_before_cpu_time_was_measured_is_read():
     assert holds(Enrolment, plain)
     del plain["seconds"]
     assert not holds(Enrolment, plain)
+
+
+def test_a_set_that_was_cached_without_its_cpu_time_is_not_taken():
+    _, plain = pack(Cached(tensor=torch.zeros(1), seconds={}, cpu={}, flops={}))
+    assert holds(Cached, plain)
+    del plain["cpu"]
+    assert not holds(Cached, plain)
 
 
 @pytest.mark.parametrize(
