@@ -26,7 +26,7 @@ from fedlgd.nets.registry import NETS, settings_of
 from fedlgd.report.formats import Cell, Table
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.read import read_runs
-from fedlgd.report.summary import caveats
+from fedlgd.report.summary import caveats, unequal_cost
 from fedlgd.report.tables import accuracy_table, cost_table, flops_table
 from fedlgd.runs.config import SettingInfo, described
 
@@ -183,7 +183,8 @@ def markdown(table: Table) -> str:
     heads = [column.name for column in table.columns]
     rule = ["--:" if column.number else ":--" for column in table.columns]
     rows = [[f"**{cell.text}**" if cell.best else cell.text for cell in row] for row in table.rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in (heads, rule, *rows))
+    lines = ["| " + " | ".join(line) + " |" for line in (heads, rule, *rows)]
+    return "\n".join((*lines, *(f"\n{note}" for note in table.notes)))
 
 
 def filled(text: str) -> str:
@@ -259,7 +260,7 @@ def _demo(name: str) -> str:
     groups = groups_of(RECORDS / name)
     seeds = ", ".join(str(run.seed) for run in groups[0].runs)
     rule = f"Accuracy (%) after the last round, seed {seeds}. The main result of a method is its mean over sites."
-    return f"{markdown(accuracy_table(groups))}\n\n{rule}"
+    return "\n".join((markdown(accuracy_table(groups)), "", rule, *unequal_cost(groups)))
 
 
 def unmarked(groups: list[Group]) -> Table:

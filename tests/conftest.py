@@ -8,12 +8,17 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
 from fedlgd.data.federation import Federation
 from fedlgd.data.suites import builtin, rendering
 
+hypothesis.settings.register_profile(
+    "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("patient")
 torch.set_num_threads(1)  # nets this small run several times slower on two, and bits depend on the number
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN

@@ -76,6 +76,24 @@ def test_every_method_has_a_page_with_the_same_headings(method):
     assert f"`{method}`" in text
 
 
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+UNPICKLES = r"import (c?pickle|joblib|shelve|dill)\b|\b(c?pickle|joblib|dill)\.\w|torch\.load\(|\.recv\(\)"
+
+
+@pytest.mark.parametrize("code", ["import pickle", "pickle.loads(x)", "torch.load(file)", "connection.recv()"])
+def test_what_reads_a_pickle_is_recognised(code):
+    assert re.search(UNPICKLES, code)
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(ROOT / "src")))
+def test_no_module_reads_a_pickle(file):
+    """As README and SECURITY.md say. Messages between processes are bytes of our own; arrays refuse objects."""
+    text = file.read_text()
+    assert not re.search(UNPICKLES, text)
+    for call in re.findall(r"np\.load\(.*|read_array\(.*", text):
+        assert "allow_pickle=False" in call
+
+
 def test_settings_named_in_the_paper_page_exist():
     settings = (ROOT / "docs/settings.md").read_text()
     named = re.findall(r"`((?:distil|anchors|refine|pull|net)\.[\w.]+)`", PAPER_TO_CODE)

@@ -213,4 +213,4 @@ def equal(a: Params, b: Params) -> bool:
 
 
 def without_seconds(records: Sequence[RoundRecord]) -> list[RoundRecord]:
-    return [replace(record, seconds={}) for record in records]
+    return [replace(record, seconds={}, cpu={}) for record in records]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fedlgd.report.page import write_report
+from tests import PATIENCE
 from tests.report.fake import write_analysis, write_run
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -49,7 +50,7 @@ def open_page(browser: Any, report: Path) -> Iterator[Open]:
         context = browser.new_context(**how)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(1000 * PATIENCE)
         page.requests, page.complaints = [], []
         page.on("request", lambda request: page.requests.append(request.url))
         page.on("console", lambda message: page.complaints.append(message.text))

@@ -8,6 +8,7 @@ import pytest
 
 from fedlgd.report import watch
 from fedlgd.report.watch import Server, Watcher
+from tests import PATIENCE
 from tests.report.fake import append_round, write_run
 
 pytestmark = pytest.mark.enable_socket
@@ -52,7 +53,7 @@ def test_a_new_round_appears_and_the_reader_keeps_the_place(run: Path, server: S
     page.evaluate("window.before = true")
 
     append_round(run, 6)
-    page.locator("#runs", has_text="7 of 12 rounds").wait_for(state="attached", timeout=30_000)
+    page.locator("#runs", has_text="7 of 12 rounds").wait_for(state="attached", timeout=1000 * PATIENCE)
     page.wait_for_load_state("load")
 
     assert page.evaluate("window.before") is None
@@ -69,7 +70,7 @@ def test_the_waiting_page_turns_into_the_report(tmp_path: Path, server: Server, 
     page.goto(server.url)
     assert page.locator("h1").text_content() == "Waiting for the first round"
     write_run(tmp_path / "runs" / "a", label="FedAvg")
-    page.locator("h1", has_text="FedAvg ends at").wait_for(timeout=30_000)
+    page.locator("h1", has_text="FedAvg ends at").wait_for(timeout=1000 * PATIENCE)
 
 
 def test_when_the_server_ends_the_page_stays_and_says_so(tmp_path: Path, browser) -> None:
@@ -81,5 +82,5 @@ def test_when_the_server_ends_the_page_stays_and_says_so(tmp_path: Path, browser
         assert page.get_by_text("live", exact=True).is_visible()
         server.shutdown()
         thread.join()
-    page.get_by_text("fedlgd watch has stopped").wait_for(timeout=15_000)
+    page.get_by_text("fedlgd watch has stopped").wait_for(timeout=1000 * PATIENCE)
     assert page.locator("h1").text_content() == "Waiting for the first round"

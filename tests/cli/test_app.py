@@ -16,19 +16,20 @@ import typer
 
 from fedlgd import __version__
 from fedlgd.cli.app import app
+from tests import PATIENCE
 
 
 def seconds_of(*command: str) -> float:
     """CPU time of a command."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_help_takes_less_than_half_a_second():
     command = (sys.executable, "-m", "fedlgd", "--help")
-    assert min(seconds_of(*command) for _ in range(2)) < 0.5
+    assert min(seconds_of(*command) for _ in range(5)) < 0.5
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["data", "show", "-h"], ["--version"]])
@@ -41,7 +42,7 @@ def test_nothing_heavy_is_loaded_for_help(arguments):
         "from fedlgd.cli import main\n"
         "main()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0
     assert json.loads(done.stderr) == []
     assert done.stdout
@@ -132,7 +133,7 @@ def python(code: str, **environment: str) -> str:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE,
         env={"PYTHONPATH": os.pathsep.join(sys.path), **environment},
     )
     return done.stdout

@@ -31,11 +31,12 @@ def test_only_long_work_is_worth_a_word(monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_the_answer_to_estimate(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    found = Estimate({"train": 120.0, "server": 30.0}, {})
+    found = Estimate({"train": 120.0, "server": 30.0}, {}, cpu={"train": 100.0})
     for answer, as_json in ((found, False), (found, True), (None, False)):
         monkeypatch.setattr(estimate, "estimate_run", lambda *_, answer=answer: answer)
         estimate.print_estimate(None, Path(), tiny.federation(), engine("pool", 2), as_json)  # type: ignore[arg-type]
     first, second, third = capsys.readouterr().out.splitlines()
     assert first == "about 2 min"
-    assert json.loads(second) == {"seconds": 90.0, "phases": {"train": 120.0, "server": 30.0}}
+    phases = {"train": 120.0, "server": 30.0}
+    assert json.loads(second) == {"seconds": 90.0, "phases": phases, "cpu": {"train": 100.0}}
     assert third.startswith("No estimate")

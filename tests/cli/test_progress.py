@@ -325,12 +325,12 @@ def test_a_download_is_a_line_when_it_begins_and_now_and_then(
 
 def test_lines_say_each_round_with_the_time_left(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
     lines = Lines(3)
-    lines.round(RoundRecord(round=-1, seconds={"distil": 6.0}))
+    lines.round(RoundRecord(round=-1, seconds={"distil": 99.0}, cpu={"distil": 6.0}))
     for number in range(3):
         clock[0] += 100.0
         lines.round(record(number, (0.5, 0.7), ("a", "b"), flags=("anchors",)))
     assert capsys.readouterr().err.splitlines() == [
-        "enrolled in 6 s",
+        "enrolled; CPU time, also of sets from the cache: 6 s",
         "round 1/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  updated: anchors",
         "round 2/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  updated: anchors  about 2 min left",
         "round 3/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  updated: anchors",

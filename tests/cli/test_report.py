@@ -13,6 +13,7 @@ import pytest
 
 from fedlgd.cli import report
 from fedlgd.report.watch import Server, Watcher
+from tests import PATIENCE
 from tests.cli.conftest import tiny_run
 
 CODE = """
@@ -33,10 +34,10 @@ def test_the_command_starts_at_once_says_where_and_ctrl_c_ends_it_with_exit_code
     try:
         said = process.stdout.readline()
         url = re.search(r"http://127\.0\.0\.1:\d+/", said).group()
-        with urllib.request.urlopen(url, timeout=60) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
             assert "Waiting for the first round" in answer.read().decode()
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     assert process.returncode == 0

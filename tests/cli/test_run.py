@@ -7,15 +7,19 @@ import shlex
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fedlgd.cli import run
 from fedlgd.core.errors import RunError
+from fedlgd.core.records import Score
 from fedlgd.data.registry import DataChoice, load
+from fedlgd.engines.site import Sites
 from fedlgd.runs.config import Config, read_toml, resolve
 from fedlgd.runs.runner import execute
+from tests import PATIENCE
 from tests.cli.conftest import TINY, tiny_run
 from tests.runs.folder import everything, head, leftovers, records, snapshot
 
@@ -27,7 +31,7 @@ def test_the_command_from_start_to_report(digits_home, tmp_path):
     """The real command, as a script would run it: plain lines, time left, a table, a page."""
     environment = {k: v for k, v in os.environ.items() if k not in ("FORCE_COLOR", "TTY_COMPATIBLE")}
     command = [sys.executable, "-m", "fedlgd", *tiny_run(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment)
     assert done.returncode == 0, done.stderr
     assert ESCAPE not in done.stdout + done.stderr
     first, *lines = done.stderr.splitlines()
@@ -187,7 +191,7 @@ def test_a_folder_of_another_run_is_exit_code_2(fedlgd, tmp_path):
 
 def test_the_real_command_shows_no_traceback(tmp_path):
     command = [sys.executable, "-m", "fedlgd", "run", "--method", "fedlg", "-o", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2
     assert done.stdout == ""
     assert re.fullmatch(r"fedlgd: no method is called 'fedlg'; did you mean 'fedlgd'\?.*\n", done.stderr)
@@ -219,7 +223,7 @@ def test_ctrl_c_saves_says_how_to_resume_and_going_on_works(fedlgd, digits_home,
         with pytest.raises(RunError, match="another process uses"):
             execute(config, data, tmp_path / "stopped")
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     assert process.returncode == 130
@@ -282,6 +286,8 @@ def test_the_demo_ends_with_a_table_a_page_and_what_to_try_next(fedlgd, small_de
     page = (tmp_path / "runs" / "demo" / "report.html").read_text()
     assert "FedAvg" in page
     assert "FedLGD" in page
+    for said in (done.out, page):
+        assert re.search(r"do not cost the same: .*\(FedAvg on virtual data\) to .* \(FedLGD\)", said)
     following = re.search(r"Next: (fedlgd .*)$", done.out, re.M).group(1)
     assert fedlgd(*shlex.split(following)[1:], "--help").code == 0
     again = fedlgd("demo", "--rounds", "1")
@@ -305,6 +311,21 @@ def test_the_methods_of_the_demo_share_their_virtual_sets(fedlgd, small_demo, di
 
 
 # The table at the end
+
+
+def test_a_site_that_lacks_classes_in_its_test_set_is_named(fedlgd, monkeypatch):
+    whole = Score(0.5, 1.0, (1,) * 10, (2,) * 10)
+    scored = Sites._score
+
+    def lacking(sites, task):
+        total = (0, 0, *whole.total[2:])
+        return scored(sites, task) | {"score": replace(whole, total=total) if task.site == "fonts" else whole}
+
+    monkeypatch.setattr(Sites, "_score", lacking)
+    done = fedlgd(*tiny_run(Path("out"), "--engine", "loop", rounds=1))
+    assert done.code == 0, done.err
+    assert "fonts†" in done.out
+    assert "† No test images: fonts of classes '0', '1'." in done.out
 
 
 @pytest.mark.parametrize(("sites", "across"), [(3, True), (8, True), (9, False), (57, False)])

@@ -1,4 +1,6 @@
-"""Seconds and FLOPs by phase, and ticks."""
+"""Wall time, CPU time and FLOPs by phase, and ticks."""
+
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,12 +10,14 @@ from fedlgd.core.meter import charge, listening, metered, phase, spend, track
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that moves only when told."""
-    now = [100.0]
+    """Two clocks that move only when told: the machine waits, or it computes on all its cores."""
+    now = [100.0, 7.0]
     monkeypatch.setattr(meter.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(meter.time, "process_time", lambda: now[1])
 
-    def wait(seconds: float) -> None:
+    def wait(seconds: float, cpu: float = 0.0) -> None:
         now[0] += seconds
+        now[1] += cpu
 
     return wait
 
@@ -33,6 +37,22 @@ def test_time_and_work_belong_to_the_innermost_phase(clock):
         spend(1000)
     assert dict(got.seconds) == {"outer": 10, "inner": 4}
     assert dict(got.flops) == {"outer": 11, "inner": 100}
+
+
+def test_waiting_for_other_processes_is_wall_time_and_no_cpu_time(clock):
+    with metered() as got, phase("outer"):
+        clock(60, cpu=2)
+        with phase("inner"):
+            clock(0.5, cpu=1)
+        clock(1000)
+    assert dict(got.seconds) == {"outer": 1060, "inner": 0.5}
+    assert dict(got.cpu) == {"outer": 2, "inner": 1}
+
+
+def test_the_cpu_clock_is_that_of_this_process():
+    with metered() as got, phase("train"):
+        sum(range(300_000))
+    assert 0 < got.cpu["train"] <= meter.time.process_time()
 
 
 def test_a_phase_entered_twice_adds_up(clock):
@@ -71,9 +91,10 @@ def test_work_inside_an_inner_meter_is_not_the_outer_ones(clock):
 
 def test_charging_work_done_elsewhere_keeps_its_phases():
     with metered() as got, phase("train"):
-        charge({"distil": 2.0}, {"distil": 30})
-        charge({"distil": 1.0}, {"distil": 3})
+        charge(SimpleNamespace(seconds={"distil": 2.0}, cpu={"distil": 1.0}, flops={"distil": 30}))
+        charge(SimpleNamespace(seconds={"distil": 1.0}, cpu={"distil": 0.5}, flops={"distil": 3}))
     assert got.seconds["distil"] == 3
+    assert got.cpu["distil"] == 1.5
     assert dict(got.flops) == {"distil": 33}
 
 

@@ -358,7 +358,7 @@ def test_a_cache_is_not_asked_to_compute_again():
     with caching(box):
         distil(site, net, PLAIN, Stream(0))
         (key,) = box
-        box[key] = Cached(tensor=torch.full((6, 3, 8, 8), 7.0), seconds={}, flops={})
+        box[key] = Cached(tensor=torch.full((6, 3, 8, 8), 7.0), seconds={}, cpu={}, flops={})
         assert torch.equal(distil(site, net, PLAIN, Stream(0)).images, torch.full((6, 3, 8, 8), 7.0))
 
 

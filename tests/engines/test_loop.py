@@ -430,6 +430,7 @@ def test_virtual_sets_from_a_cache_are_charged_as_if_made():
         assert len(box) == 3
     assert first.records[0].flops == second.records[0].flops == alone.records[0].flops
     assert second.records[0].seconds["distil"] == pytest.approx(first.records[0].seconds["distil"])
+    assert second.records[0].cpu["distil"] == pytest.approx(first.records[0].cpu["distil"])
     assert tiny.without_seconds(second.records) == tiny.without_seconds(alone.records)
     assert tiny.equal(second.states[-1].params, alone.states[-1].params)
 
@@ -440,3 +441,4 @@ def test_seconds_are_kept_for_the_phases_that_worked():
     assert set(run.records[1].seconds) == {"distil", "train", "server", "evaluate"}
     assert set(run.records[2].seconds) == {"train", "server", "evaluate"}
     assert all(s > 0 for r in run.records for s in r.seconds.values())
+    assert all(r.cpu.keys() == r.seconds.keys() for r in run.records)

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedlgd.core.errors import RunError
 from fedlgd.core.pack import pack
 from fedlgd.core.types import Hello, ServerState, SiteState, VirtualSet
+from fedlgd.engines import wire
 from fedlgd.engines.memory import Enrolment
 from fedlgd.engines.wire import decode, encode, read_message, write_message
 from tests.core.damage import flips, noticed, positions
@@ -41,6 +42,7 @@ SITE = SiteState(virtual=virtual("ape", -1), trees={"previous": {"w": random_ten
 ENROLMENT = Enrolment(
     hello=Hello(site="ape", counts=torch.tensor([2, 0])),
     seconds={"distil": 0.1},
+    cpu={"distil": 0.05},
     flops={"distil": 12345678901234},
     flags=("virtual",),
 )
@@ -77,6 +79,18 @@ def test_bytes_that_are_no_message_are_refused():
     for content in (b"", b"not ours", encode(SITE)[:-1], encode(SITE)):
         with pytest.raises(ValueError, match=r".+"):
             decode(ServerState, content)
+
+
+@pytest.mark.parametrize("field", ["cpu", "seconds", "hello"])
+def test_a_message_without_one_of_its_fields_is_refused(tmp_path, field, monkeypatch):
+    def partly(message, wrapped=wire.pack):
+        tensors, plain = wrapped(message)
+        return tensors, {name: value for name, value in plain.items() if name != field}
+
+    monkeypatch.setattr(wire, "pack", partly)
+    write_message(tmp_path / "m", ENROLMENT)
+    with pytest.raises(RunError, match="does not contain a message of type Enrolment"):
+        read_message(tmp_path / "m", Enrolment)
 
 
 @pytest.mark.parametrize(

@@ -35,18 +35,31 @@ def write_run(
     digest: str = "9f2c41d0a7",
     flags: Sequence[str] = ("virtual",),
     auc: float | None = None,
+    cpu: float | None = None,
+    device: str = "cpu",
+    totals: Mapping[str, Sequence[int]] | None = None,
 ) -> Path:
-    """A run of `rounds` rounds of which `done` are on record, ending at the accuracies in `final`."""
+    """A run of `rounds` rounds of which `done` are on record, ending at the accuracies in `final`.
+
+    `cpu` is the share of the wall time that is CPU time; `totals` are test images by class at some sites.
+    """
     done = rounds if done is None else done
     path.mkdir(parents=True)
     config = _config(method, seed, rounds, evaluate_every) | dict(settings or {})
     (path / "config.toml").write_text(tomli_w.dumps(config))
     manifest = _manifest(label, method, seed, rounds, tuple(final), classes, digest)
+    manifest["engine"] = {"name": "loop", "device": device}
     (path / "manifest.json").write_text(json.dumps(manifest, indent=1))
     records = [_enrolment(flags), *(_record(number, final, rounds, evaluate_every) for number in range(done))]
     if auc is not None:
         for score in (score for record in records for score in record["scores"].values()):
             score["auc"] = auc
+    for record in records:
+        if cpu is not None:
+            record["cpu"] = {phase: cpu * value for phase, value in record["seconds"].items()}
+        for site, total in (totals or {}).items():
+            if site in record["scores"]:
+                record["scores"][site] |= {"total": list(total), "correct": [each // 2 for each in total]}
     (path / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     if per_class:
         _write_sheets(path / "virtual", len(final), classes, per_class, done, anchors=method == "fedlgd")

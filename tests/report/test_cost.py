@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from fedlgd.report.cost import break_even_round, break_evens, cumulative_bytes, cumulative_seconds
+from fedlgd.report.cost import CPU, WALL, break_even_round, break_evens, clock, cumulative_bytes, cumulative_time
 from fedlgd.report.groups import curves, group_runs
 from fedlgd.report.read import read_run
 from fedlgd.report.run import Run
@@ -99,6 +99,29 @@ def test_curves_along_a_cost_are_at_the_mean_over_seeds(make_groups: MakeGroups)
 
 
 def test_evaluation_does_not_count_as_computing_time(make_groups: MakeGroups) -> None:
-    """By hand: 6 s at the enrolment, then 2 + 5 + 0.5 a round."""
-    ((run,),) = (group.runs for group in make_groups(run_of("A", x=0.8)))
-    assert list(cumulative_seconds(run).values()) == [6.0, 13.5, 21.0, 28.5, 36.0]
+    """By hand: 6 s at the enrolment, then 2 + 5 + 0.5 a round; half of it is CPU time."""
+    ((run,),) = (group.runs for group in make_groups(run_of("A", x=0.8) | {"cpu": 0.5}))
+    assert list(cumulative_time(run, WALL).values()) == [6.0, 13.5, 21.0, 28.5, 36.0]
+    assert list(cumulative_time(run, CPU).values()) == [3.0, 6.75, 10.5, 14.25, 18.0]
+
+
+@pytest.mark.parametrize(
+    ("runs", "wanted"),
+    [
+        ([{"cpu": 0.5}, {"cpu": 0.1}], CPU),
+        ([{"cpu": 0.5}, {}], WALL),
+        ([{"cpu": 0.5}, {"cpu": 0.5, "device": "cuda:1"}], WALL),
+    ],
+    ids=["all have it", "an older run", "a GPU"],
+)
+def test_cpu_time_is_compared_if_all_runs_have_it(
+    make_groups: MakeGroups, runs: list[dict[str, Any]], wanted: object
+) -> None:
+    assert clock(make_groups(*(run_of(f"A{i}", x=0.8) | run for i, run in enumerate(runs)))) is wanted
+
+
+def test_a_run_that_went_on_after_cpu_time_was_added_is_compared_by_wall_time(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", cpu=0.5)
+    records = (path / "records.jsonl").read_text()
+    (path / "records.jsonl").write_text(records.replace('"cpu": {"distil": 3.0}', '"cpu": {}', 1))
+    assert clock(group_runs([read_run(path)])) is WALL

@@ -108,6 +108,7 @@ def test_a_diverged_loss_is_not_finite(tmp_path: Path, loss: str) -> None:
         ("records.jsonl", '{"round": 0, "scores": {}, "seconds": {"train": "x"}}\n', "is damaged"),
         ("records.jsonl", SCORED % '[1], "total": [1, 2]', "scores or seconds of round 0"),
         ("records.jsonl", '{"round": 0, "scores": {}, "seconds": {"train": Infinity}}\n', "seconds of round 0"),
+        ("records.jsonl", '{"round": 0, "scores": {}, "cpu": {"train": Infinity}}\n', "seconds of round 0"),
         ("records.jsonl", NESTED + "\n", "is damaged"),
         ("state/head.json", "{}", "is damaged"),
         ("state/head.json", NESTED, "is damaged"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fedlgd.core.records import RoundRecord, Score
-from fedlgd.report.formats import Cell, Column, Table, as_text
+from fedlgd.report.formats import Cell, Column, Table, as_latex, as_markdown, as_text
 from fedlgd.report.groups import Group
 from fedlgd.report.tables import (
     accuracy_table,
@@ -63,6 +63,15 @@ def test_cost_with_and_without_the_enrolment(make_groups: MakeGroups) -> None:
     assert [cell.value for cell in with_enrolment[2:]] == pytest.approx([4.0012e6, 6e6, 14.0, 20.0, 2.0, 4.0, 40.0])
     assert [cell.text for cell in with_enrolment[1:5]] == ["with", "4.00 MB", "6.00 MB", "14.0 s"]
     assert [row[2].text for row in flops_table(groups).rows] == ["4.00 GFLOP", "8.00 GFLOP"]
+
+
+def test_time_is_cpu_time_where_it_is_known_and_the_heading_says_so(make_groups: MakeGroups) -> None:
+    """A machine so busy that an hour of wall time was a minute of work."""
+    wall, cpu = (cost_table(make_groups(run_of("A", x=0.9) | more)) for more in ({}, {"cpu": 1 / 60}))
+    assert [table.columns[-1].name for table in (wall, cpu)] == ["wall time, all phases", "CPU time, all phases"]
+    assert cpu.rows[0][-1].value == pytest.approx(34 / 60)
+    assert "older records" in as_text(wall)
+    assert "waiting for other programs is not part of it" in as_text(cpu)
 
 
 def test_stand_ins_are_said_to_be_stand_ins(make_groups: MakeGroups) -> None:
@@ -126,6 +135,37 @@ def test_old_records_have_no_auc(make_groups: MakeGroups) -> None:
     table = binary_table(make_groups(run_of("A", x=0.8) | {"classes": ("no", "yes")}))
     assert table is not None
     assert [cell.text for cell in table.rows[0]][-2:] == ["80.0", "–"]
+
+
+LACKS = {"classes": ("no", "yes"), "totals": {"x": (0, 40)}}
+
+
+def test_a_site_that_lacks_a_class_is_marked_and_explained(make_groups: MakeGroups) -> None:
+    groups = make_groups(run_of("A", x=0.5, y=0.6) | LACKS)
+    table, accuracy = binary_table(groups), accuracy_table(groups)
+    assert table is not None
+    assert [cell.text for cell in table.rows[0]][-2:] == ["50.0†", "–†"]
+    assert [row[1].text for row in table.rows] == ["x†", "y"]
+    assert [column.name for column in accuracy.columns][3:5] == ["x†", "y"]
+    assert table.notes == accuracy.notes == without_sites(accuracy, 1).notes
+    (note,) = accuracy.notes
+    assert note.startswith("† No test images: x of class 'no'.")
+    for said in ("accuracy on the other class alone", "no AUC", "mean over sites"):
+        assert said in note
+    assert note in as_text(accuracy)
+    assert note in as_markdown(accuracy)
+    assert r"$\dagger$ No test images" in as_latex(accuracy)
+
+
+def test_of_many_sites_that_lack_classes_some_are_listed(make_groups: MakeGroups) -> None:
+    sites = {f"s{i}": 0.5 for i in range(8)}
+    lacks = {"classes": ("a", "b", "c"), "totals": dict.fromkeys(sites, (0, 0, 9))}
+    (note,) = accuracy_table(make_groups(run_of("A", **sites) | lacks)).notes
+    assert "s4 of classes 'a', 'b'; and 3 more sites. The accuracy there says nothing" in note
+
+
+def test_no_note_where_every_class_is_tested(make_groups: MakeGroups) -> None:
+    assert accuracy_table(make_groups(run_of("A", x=0.5) | {"classes": ("no", "yes")})).notes == ()
 
 
 def test_more_classes_have_no_such_table(make_groups: MakeGroups) -> None:

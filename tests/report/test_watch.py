@@ -19,6 +19,7 @@ from fedlgd.report.read import run_folders
 from fedlgd.report.run import Run
 from fedlgd.report.summary import headline, progress
 from fedlgd.report.watch import Server, Watcher, fingerprint, policy
+from tests import PATIENCE
 from tests.report.fake import SITES, append_round, commit, write_run
 
 HOSTILE = "<script>alert(1)</script>"
@@ -253,7 +254,7 @@ def server(tmp_path: Path, made: list[str]) -> Iterator[Server]:
 
 
 def ask(server: Server, path: str, host: str | None = None, verb: str = "GET") -> tuple[int, dict[str, str], str]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=PATIENCE)
     try:
         connection.putrequest(verb, path, skip_host=True)
         connection.putheader("Host", f"127.0.0.1:{server.server_port}" if host is None else host)

@@ -119,5 +119,5 @@ def test_a_run_of_some_seconds_takes_what_was_said(digits: Federation):
     network = build_net("convnet", digits.shape, 10, {"width": 16})
     found = estimate(how, digits, network)
     assert found is not None
-    seconds = sum(sum(record.seconds.values()) for record in execute(how, digits).records)
-    assert seconds / 1.5 < found.total() < seconds * 1.5
+    cpu = sum(sum(record.cpu.values()) for record in execute(how, digits).records)
+    assert cpu / 1.5 < sum(found.cpu.values()) < cpu * 1.5

@@ -15,6 +15,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.records import RoundRecord
 from fedlgd.runs.jobs import check_jobs, run_jobs
 from fedlgd.runs.suite import Job, Outcome, parse_entry, plan
+from tests import PATIENCE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked")
 
@@ -75,7 +76,7 @@ def test_jobs_of_one_seed_run_beside_each_other_once_the_sets_are_made(tmp_path)
     def do(job, listener):
         listener(RoundRecord(round=-1))
         (tmp_path / job.entry.spec).touch()
-        until = time.monotonic() + 20
+        until = time.monotonic() + PATIENCE
         while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < until:
             time.sleep(0.01)
         return Outcome(job, accuracy=len(list(tmp_path.iterdir())))
@@ -98,7 +99,7 @@ def test_a_job_that_is_killed_is_an_outcome_and_the_others_go_on(tmp_path):
 
 def test_left_early_no_job_goes_on(tmp_path):
     def do(job, listener):
-        time.sleep(0 if job.entry.spec == "fedavg" else 60)
+        time.sleep(0 if job.entry.spec == "fedavg" else 2 * PATIENCE)
         return Outcome(job, accuracy=0.5)
 
     outcomes = run_jobs(planned("fedavg,fedprox", 1, tmp_path), 2, do)
@@ -109,7 +110,7 @@ def test_left_early_no_job_goes_on(tmp_path):
     began = time.monotonic()
     outcomes.close()
     assert children() == []
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < PATIENCE
 
 
 def test_jobs_at_once_have_one_thread_each():

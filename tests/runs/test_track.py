@@ -129,6 +129,7 @@ def test_the_numbers_of_a_round_by_hand() -> None:
         bytes_up=10,
         bytes_down=7,
         seconds={"train": 1.5},
+        cpu={"train": 0.5},
         flops={"train": 9},
     )
     assert numbers([record(round=-1, bytes_up=3), last]) == {
@@ -140,6 +141,7 @@ def test_the_numbers_of_a_round_by_hand() -> None:
         "accuracy/ape": 0.5,
         "accuracy/bee": 0.7,
         "seconds/train": 1.5,
+        "cpu/train": 0.5,
         "flops/train": 9.0,
     }
 
@@ -181,7 +183,9 @@ def test_a_run_that_goes_on_is_the_same_run_there(wandb: FakeWandb, mlflow: Fake
     assert len(mlflow.params) == 1
     straight = tmp_path / "straight"
     run(straight, "wandb")
-    timeless = [{k: v for k, v in values.items() if "seconds" not in k} for _, values in wandb.logged]
+    timeless = [
+        {k: v for k, v in values.items() if not k.startswith(("seconds", "cpu"))} for _, values in wandb.logged
+    ]
     assert timeless[:4] == timeless[4:]
 
 

@@ -72,7 +72,8 @@ def print_estimate(config: Config, folder: Path, federation: Federation, engine:
     found = estimate_run(config, folder, federation, engine.place)
     seconds = found.total(engine.processes(federation)) if found else None
     if json:
-        typer.echo(jsonlib.dumps({"seconds": seconds, "phases": found.seconds if found else {}}))
+        phases, cpu = (found.seconds, found.cpu) if found else ({}, {})
+        typer.echo(jsonlib.dumps({"seconds": seconds, "phases": phases, "cpu": cpu}))
     elif seconds is None:
         typer.echo("No estimate: the run is complete, or its method cannot be estimated.")
     else:

@@ -102,7 +102,8 @@ class Lines:
 
     def _describe(self, record: RoundRecord) -> str:
         if record.round < 0:
-            return f"enrolled in {sum(record.seconds.values()):.0f} s"
+            spent = sum((record.cpu or record.seconds).values())
+            return f"enrolled; CPU time, also of sets from the cache: {spent:.0f} s"
         parts = [f"round {record.round + 1}/{self._rounds}"]
         if record.scores:
             parts.append(f"mean {100 * record.accuracy:.1f} %")

@@ -5,7 +5,7 @@ import shlex
 import statistics
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,11 @@ from fedlgd.core.files import writing
 from fedlgd.core.records import RoundRecord
 from fedlgd.data.federation import Federation
 from fedlgd.engines.registry import Engine, choose
+from fedlgd.report.groups import group_runs
+from fedlgd.report.missing import Missing, marked, missing_classes, missing_notes
 from fedlgd.report.page import write_report
+from fedlgd.report.read import read_runs
+from fedlgd.report.summary import unequal_cost
 from fedlgd.runs.config import Config, parse_assignment, read_toml, resolve
 from fedlgd.runs.runner import Result, default_folder, execute
 from fedlgd.runs.track import Tracked, Tracking, check_trackers
@@ -61,7 +65,7 @@ def run(given: RunOptions) -> None:
     if given.json:
         typer.echo(jsonlib.dumps(_summary(config, folder, page, result)))
         return
-    print_accuracy({config.method.label: result.accuracy})
+    _print_result({config.method.label: result.accuracy}, [folder])
     typer.echo(f"Report: {page}")
 
 
@@ -76,11 +80,12 @@ def demo(given: DemoOptions) -> None:
         result = _execute(config, folder, same)
         accuracies[config.method.label] = result.accuracy
         summaries.append(_summary(config, folder, page, result))
-    _report([given.out / name for name in DEMO_METHODS], page)
+    folders = [given.out / name for name in DEMO_METHODS]
+    _report(folders, page)
     if given.json:
         typer.echo(jsonlib.dumps({"runs": summaries, "report": str(page)}))
         return
-    print_accuracy(accuracies)
+    _print_result(accuracies, folders)
     typer.echo(f"{DEMO_NOTE}\nReport: {page}" + ("" if given.quiet else f"\n{DEMO_NEXT}"))
 
 
@@ -178,10 +183,18 @@ def _summary(config: Config, folder: Path, page: Path, result: Result) -> dict[s
     }
 
 
-def print_accuracy(accuracies: Mapping[str, Mapping[str, float]]) -> None:
+def _print_result(accuracies: Mapping[str, Mapping[str, float]], folders: Sequence[Path]) -> None:
+    """The table, which classes a site lacks, and whether the methods cost the same."""
+    groups = group_runs(read_runs(folders)[0])
+    print_accuracy(accuracies, missing_classes(groups))
+    for note in (*missing_notes(groups), *unequal_cost(groups)):
+        typer.echo(note)
+
+
+def print_accuracy(accuracies: Mapping[str, Mapping[str, float]], missing: Missing | None = None) -> None:
     """Final accuracy by method and site, with the unweighted mean; many sites are rows instead of columns."""
     sites = list(next(iter(accuracies.values())))
-    rows = [["method", *sites, "mean"]]
+    rows = [["method", *(marked(site, missing or {}) for site in sites), "mean"]]
     for name, accuracy in accuracies.items():
         values = [accuracy[site] for site in sites]
         rows.append([name, *(f"{100 * v:.1f}" for v in (*values, statistics.fmean(values)))])

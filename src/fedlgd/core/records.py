@@ -40,7 +40,9 @@ class Score:
 class RoundRecord:
     """The record of one round; `round` -1 is the enrolment before the first round.
 
-    Seconds and FLOPs are by phase: distil, train, server, evaluate. Flags name what changed: "virtual", "anchors".
+    Costs are by phase (distil, train, server, evaluate): `seconds` is wall time, which on a busy machine includes
+    waiting; `cpu` is the CPU time of the processes that did the work, empty in older records. It does not measure
+    the work of a GPU. Flags say what moved: "virtual", "anchors".
     """
 
     round: int
@@ -50,6 +52,7 @@ class RoundRecord:
     bytes_up: int = 0
     bytes_down: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
+    cpu: Mapping[str, float] = field(default_factory=dict)
     flops: Mapping[str, int] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
 

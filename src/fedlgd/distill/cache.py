@@ -22,6 +22,7 @@ class Cached:
 
     tensor: Tensor
     seconds: dict[str, float]
+    cpu: dict[str, float]
     flops: dict[str, int]
 
 
@@ -55,9 +56,9 @@ def recall(made_from: Mapping[str, Any], compute: Callable[[], Tensor]) -> Tenso
     if item is None:
         with metered() as meter:
             tensor = compute()
-        item = Cached(tensor=tensor, seconds=dict(meter.seconds), flops=dict(meter.flops))
+        item = Cached(tensor=tensor, **meter.spent())
         cache.put(_key(made_from), item)
-    charge(item.seconds, item.flops)
+    charge(item)
     return item.tensor
 
 

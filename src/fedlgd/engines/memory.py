@@ -22,6 +22,7 @@ class Enrolment:
 
     hello: Hello
     seconds: Mapping[str, float]
+    cpu: Mapping[str, float]
     flops: Mapping[str, int]
     flags: tuple[str, ...] = ()
 

@@ -72,16 +72,15 @@ class Server:
             for enrolment in self._enrolments():
                 hellos.append(enrolment.hello)
                 flags.update(enrolment.flags)
-                charge(enrolment.seconds, enrolment.flops)
+                charge(enrolment)
             with phase("server"):
                 first = self.net.init(self._root.at("init"))
                 state = self.method.start(first, hellos, self.net, self._root.at("start"))
         return state, RoundRecord(
             round=-1,
             bytes_up=sum(nbytes(hello) for hello in hellos),
-            seconds=dict(meter.seconds),
-            flops=dict(meter.flops),
             flags=tuple(flags),
+            **meter.spent(),
         )
 
     def _enrolments(self) -> list[Enrolment]:
@@ -90,7 +89,13 @@ class Server:
         answers = self.work(Task(what="enrol", site=name) for name in new)
         for done, answer in enumerate(answers, len(self.names) - len(new) + 1):
             assert answer.hello is not None
-            joined = Enrolment(hello=answer.hello, seconds=answer.seconds, flops=answer.flops, flags=answer.flags)
+            joined = Enrolment(
+                hello=answer.hello,
+                seconds=answer.seconds,
+                cpu=answer.cpu,
+                flops=answer.flops,
+                flags=answer.flags,
+            )
             self.memory.enrol(answer.site, joined)
             tick("enrol", done, len(self.names))
         found = map(self.memory.enrolment, self.names)
@@ -101,7 +106,7 @@ class Server:
         chosen = sample(list(self.names), self.plan.ratio, self._root.at("sample", t))
         with metered() as meter, Inbox(chosen) as updates:
             for answer in self.work(self._trainings(state, chosen, ledger)):
-                charge(answer.seconds, answer.flops)
+                charge(answer)
                 updates.add(ledger.received(answer))
             with phase("server"):
                 new = self.place.do(partial(self._serve, updates), state)
@@ -115,9 +120,8 @@ class Server:
             metrics={name: ledger.metrics[name] for name in chosen},
             bytes_up=ledger.up,
             bytes_down=ledger.down,
-            seconds=dict(meter.seconds),
-            flops=dict(meter.flops),
             flags=tuple(sorted(ledger.flags)),
+            **meter.spent(),
         )
         return new, record, ledger.versions
 
@@ -140,7 +144,7 @@ class Server:
         )
         scores: dict[str, Score] = {}
         for answer in self.work(tasks):
-            charge(answer.seconds, answer.flops)
+            charge(answer)
             if answer.score:
                 scores[answer.site] = answer.score
         return {name: scores[name] for name in self.tested}

@@ -44,6 +44,7 @@ class Answer:
     version: int = -1
     flags: tuple[str, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
+    cpu: Mapping[str, float] = field(default_factory=dict)
     flops: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -63,7 +64,7 @@ class Sites:
         do = {"enrol": self._enrol, "train": self._train, "score": self._score}[task.what]
         with metered() as meter:
             parts = do(task)
-        return Answer(site=task.site, seconds=dict(meter.seconds), flops=dict(meter.flops), **parts)
+        return Answer(site=task.site, **meter.spent(), **parts)
 
     def _enrol(self, task: Task) -> dict[str, Any]:
         enrol = partial(self._method.enrol, self._sites[task.site], self._net)

@@ -1,4 +1,4 @@
-"""The cost of a run: bytes, seconds and FLOPs by phase, and the break-even with training on the real images.
+"""The cost of a run: bytes, time and FLOPs by phase, and the break-even with training on the real images.
 
 Break-even compares the FLOPs at the sites:
 
@@ -27,7 +27,27 @@ SITE_PHASES = ("distil", "train")
 LAST_ROUND = 100_000  # selected rounds after this one are ignored
 
 Cost = Mapping[tuple[str, str], float]
-"""Amounts by item: ("bytes", "up"), ("bytes", "down"), ("seconds", phase), ("flops", phase)."""
+"""Amounts by item: ("bytes", "up"), ("bytes", "down"), ("seconds", phase), ("cpu", phase), ("flops", phase)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The time that is compared: the field of a record that has it, its name, and what it means."""
+
+    kind: str
+    name: str
+    note: str
+
+
+CPU = Clock(
+    "cpu", "CPU time", "CPU time of all processes and threads; waiting for other programs is not part of it."
+)
+WALL = Clock(
+    "seconds",
+    "wall time",
+    "Wall time, summed over the sites: CPU time is unknown (older records) or does not measure the work (GPU). "
+    "On a busy machine, wall time includes waiting for other programs.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +97,11 @@ class _Selected:
         return range(self.first, min(self.first + self.every * self.count, LAST_ROUND), self.every)
 
 
+def clock(groups: Iterable[Group]) -> Clock:
+    """CPU time if all runs have it, else wall time for all of them: the two cannot be compared."""
+    return CPU if all(run.has_cpu_time for group in groups for run in group.counted) else WALL
+
+
 def group_cost(group: Group, *, enrolment: bool) -> Cost:
     """Mean over the counted runs of a group, with or without the enrolment."""
     totals: dict[tuple[str, str], float] = defaultdict(float)
@@ -92,6 +117,7 @@ def _items(record: RoundRecord) -> Iterator[tuple[tuple[str, str], float]]:
     yield ("bytes", "up"), record.bytes_up
     yield ("bytes", "down"), record.bytes_down
     yield from ((("seconds", phase), amount) for phase, amount in record.seconds.items())
+    yield from ((("cpu", phase), amount) for phase, amount in record.cpu.items())
     yield from ((("flops", phase), amount) for phase, amount in record.flops.items())
 
 
@@ -100,9 +126,24 @@ def cumulative_bytes(run: Run) -> dict[int, float]:
     return _cumulative(run, lambda record: record.bytes_up + record.bytes_down)
 
 
-def cumulative_seconds(run: Run) -> dict[int, float]:
+def cumulative_time(run: Run, by: Clock) -> dict[int, float]:
     """Seconds up to the end of each round, including the enrolment but not the evaluation."""
-    return _cumulative(run, lambda record: sum(s for phase, s in record.seconds.items() if phase != "evaluate"))
+
+    def spent(record: RoundRecord) -> float:
+        seconds = record.cpu if by is CPU else record.seconds
+        return sum(s for phase, s in seconds.items() if phase != "evaluate")
+
+    return _cumulative(run, spent)
+
+
+def total_time(group: Group, by: Clock) -> float:
+    """Seconds of a mean run, including the enrolment and the evaluation."""
+    return sum(amount for (kind, _), amount in group_cost(group, enrolment=True).items() if kind == by.kind)
+
+
+def total_bytes(group: Group) -> float:
+    """Bytes of a mean run in both directions, including the enrolment."""
+    return sum(amount for (kind, _), amount in group_cost(group, enrolment=True).items() if kind == "bytes")
 
 
 def _cumulative(run: Run, cost: Callable[[RoundRecord], float]) -> dict[int, float]:

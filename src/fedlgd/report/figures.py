@@ -4,12 +4,13 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from fedlgd.core.records import RoundRecord, Score
-from fedlgd.report.cost import cumulative_bytes, cumulative_seconds, phase_bars
+from fedlgd.report.cost import clock, cumulative_bytes, cumulative_time, phase_bars
 from fedlgd.report.formats import duration, number_of_bytes, operations
 from fedlgd.report.groups import Curve, Group, Stat, curves, site_names
 from fedlgd.report.plots import bar_plot, line_plot, matrix_plot, scatter_plot
@@ -75,9 +76,11 @@ class Figures:
 
 
 def draw(groups: Sequence[Group]) -> Figures:
-    by_bytes, by_time = (curves(groups, _accuracy, cost) for cost in (cumulative_bytes, cumulative_seconds))
+    time = clock(groups)
+    axes = (cumulative_bytes, partial(cumulative_time, by=time))
+    by_bytes, by_time = (curves(groups, _accuracy, cost) for cost in axes)
     bytes_plot = line_plot(by_bytes, ACCURACY, "bytes up and down", number_of_bytes)
-    time_plot = line_plot(by_time, ACCURACY, "computing time", duration)
+    time_plot = line_plot(by_time, ACCURACY, time.name, duration)
     sites = site_names(groups)
     return Figures(
         rounds=_drawings(
@@ -90,7 +93,7 @@ def draw(groups: Sequence[Group]) -> Figures:
             ("accuracy-by-time", "Accuracy against time", time_plot),
         ),
         phases=_drawings(
-            ("time", "Time by phase", bar_plot(phase_bars(groups, "seconds"), "time", duration)),
+            ("time", "Time by phase", bar_plot(phase_bars(groups, time.kind), time.name, duration)),
             ("operations", "FLOPs by phase", bar_plot(phase_bars(groups, "flops"), "operations", operations)),
         ),
         similarity=_similarities(groups),

@@ -22,6 +22,7 @@ _LATEX = {
     "±": r"$\pm$",
     "−": "$-$",
     "–": "--",
+    "†": r"$\dagger$",
 } | {letter: f"\\{letter}" for letter in "&%$#_{}"}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -50,10 +51,11 @@ Row = tuple[Cell, ...]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells under columns; every row has one cell for each column."""
+    """Rows of cells under columns; every row has one cell for each column. Notes stand below the rows."""
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
 
 
 def percent(share: float) -> str:
@@ -115,7 +117,7 @@ def as_text(table: Table) -> str:
     widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
     sides = [">" if column.number else "<" for column in table.columns]
     cells = ([f"{t:{s}{w}}" for t, s, w in zip(line, sides, widths, strict=True)] for line in lines)
-    return "\n".join("  ".join(line).rstrip() for line in cells)
+    return "\n".join((*("  ".join(line).rstrip() for line in cells), *table.notes))
 
 
 def as_csv(table: Table) -> str:
@@ -148,13 +150,14 @@ def _no_formula(text: str) -> str:
 
 
 def as_latex(table: Table) -> str:
-    """A `tabular` for the package booktabs; the best of a column is bold."""
+    """A `tabular` for the package booktabs; the best of a column is bold. Notes are a paragraph below it."""
     sides = "".join("r" if column.number else "l" for column in table.columns)
     heading = [_latex(column.name) for column in table.columns]
     rows = ([f"\\textbf{{{_latex(c.text)}}}" if c.best else _latex(c.text) for c in row] for row in table.rows)
     top, *lines = (f"{' & '.join(cells)} \\\\" for cells in (heading, *rows))
-    begin, end = (f"\\begin{{tabular}}{{{sides}}}", r"\toprule"), (r"\bottomrule", r"\end{tabular}", "")
-    return "\n".join((*begin, top, r"\midrule", *lines, *end))
+    begin, end = (f"\\begin{{tabular}}{{{sides}}}", r"\toprule"), (r"\bottomrule", r"\end{tabular}")
+    notes = (f"\n{_latex(note)}" for note in table.notes)
+    return "\n".join((*begin, top, r"\midrule", *lines, *end, *notes, ""))
 
 
 def _latex(text: str) -> str:
@@ -165,7 +168,8 @@ def as_markdown(table: Table) -> str:
     heading = [_markdown(column.name) for column in table.columns]
     sides = ["---:" if column.number else "---" for column in table.columns]
     rows = ([f"**{_markdown(c.text)}**" if c.best else _markdown(c.text) for c in row] for row in table.rows)
-    return "".join(f"| {' | '.join(line)} |\n" for line in (heading, sides, *rows))
+    lines = (f"| {' | '.join(line)} |\n" for line in (heading, sides, *rows))
+    return "".join((*lines, *(f"\n{_markdown(note)}\n" for note in table.notes)))
 
 
 def _markdown(text: str) -> str:

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedlgd.core.files import write_atomic
 from fedlgd.report import tables
-from fedlgd.report.cost import break_evens
+from fedlgd.report.cost import break_evens, clock
 from fedlgd.report.figures import draw, save_all
 from fedlgd.report.formats import copies, plural
 from fedlgd.report.grids import pictures
@@ -60,6 +60,7 @@ def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
         binary_copies=copies(binary) if binary else {},
         figures=draw(groups),
         pictures=pictures(groups),
+        time=clock(groups),
         cost=tables.cost_table(groups),
         flops=tables.flops_table(groups),
         break_even=tables.break_even_table(even) if even else None,

@@ -46,6 +46,13 @@ class NetInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """Where the work was done."""
+
+    device: str = "cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The content of `manifest.json` that the report uses.
 
@@ -60,6 +67,7 @@ class Manifest:
     data: DataInfo
     net: NetInfo
     competes: bool = True
+    engine: EngineInfo = EngineInfo()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +142,12 @@ class Run:
     @property
     def finished(self) -> bool:
         return self.done >= self.planned
+
+    @property
+    def has_cpu_time(self) -> bool:
+        """Is CPU time known for all the work, and was it done by processors?"""
+        known = all(record.seconds.keys() <= record.cpu.keys() for record in self.records)
+        return known and self.manifest.engine.device == "cpu"
 
     @property
     def evaluated(self) -> tuple[RoundRecord, ...]:

@@ -2,16 +2,22 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeGuard
 
-from fedlgd.report.formats import percent, percent_stat, plural, points
+from fedlgd.report.cost import clock, total_bytes, total_time
+from fedlgd.report.formats import duration, number_of_bytes, percent, percent_stat, plural, points
 from fedlgd.report.groups import Group, Stat, site_names
+from fedlgd.report.noise import Difference, difference
 from fedlgd.report.run import Run
 
 RULE = (
     "Accuracy on the real test images of every site after the last round, as the unweighted mean over sites. "
     "With several seeds: the mean over seeds ± the sample standard deviation. "
+    "A winner is named only if the 95 % t interval of the differences between runs with the same seed excludes 0. "
     "Differences are computed before rounding."
 )
+MOST_NAMED = 3  # methods in a headline without a winner
+COSTS_MORE = 1.2  # a ratio of costs that is worth a sentence; time varies a little from run to run
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,33 +54,56 @@ def headline(groups: Sequence[Group]) -> Headline:
 
 def _title(first: _Result, second: _Result, verb: str) -> str:
     """The second method is the subject, whether it is higher or lower."""
+    gap = difference(second.group, first.group)
+    if not _clear(gap):
+        return _no_winner((second, first), gap, verb)
     numbers = f"{percent_stat(second.accuracy)} % against {percent_stat(first.accuracy)} %"
-    return f"{second.label} {verb} {_gap(second, first)}: {numbers}."
+    return f"{second.label} {verb} {_gap(gap)} {first.label}: {numbers}."
 
 
 def _title_of_many(results: Sequence[_Result], verb: str) -> str:
-    best, runner_up, *_ = sorted(results, key=lambda each: -each.accuracy.mean)
+    """The highest is named if it is clearly above every other method; else those it is not clearly above."""
+    best, *others = sorted(results, key=lambda each: -each.accuracy.mean)
+    rivals = [other for other in others if not _clear(difference(best.group, other.group), above=True)]
+    gap = difference(best.group, (rivals or others)[0].group)
+    if rivals or gap is None:
+        return _no_winner((best, *rivals), gap, verb)
     place = f"{verb} highest of {len(results)} methods at {percent_stat(best.accuracy)} %"
-    return f"{best.label} {place}, {_gap(best, runner_up)}."
+    return f"{best.label} {place}, {_gap(gap)} {others[0].label}."
 
 
-def _gap(subject: _Result, other: _Result) -> str:
-    difference = subject.accuracy.mean - other.accuracy.mean
-    size = percent(abs(difference))
-    if size == percent(0.0):
-        return f"level with {other.label}"
-    noun = "point" if size == "1.0" else "points"
-    return f"{size} {noun} {'above' if difference > 0 else 'below'} {other.label}"
+def _no_winner(level: Sequence[_Result], gap: Difference | None, verb: str) -> str:
+    """The methods that no interval separates, with their numbers."""
+    numbers = [f"{each.label} {percent_stat(each.accuracy)} %" for each in level[:MOST_NAMED]]
+    if len(level) > MOST_NAMED:
+        numbers.append(f"and {len(level) - MOST_NAMED} more")
+    seeds = f"over {plural(gap.seeds, 'seed')}" if gap else "without a common seed"
+    return f"No clear winner {'' if verb == 'ends' else 'yet '}{seeds}: {', '.join(numbers)}."
+
+
+def _clear(gap: Difference | None, above: bool = False) -> TypeGuard[Difference]:
+    """Outside the noise, and not 0.0 as shown; `above`: and positive."""
+    return gap is not None and gap.clear and points(gap.mean) != "0.0" and (gap.mean > 0 or not above)
+
+
+def _gap(gap: Difference) -> str:
+    size = percent(abs(gap.mean))
+    return f"{size} {'point' if size == '1.0' else 'points'} {'above' if gap.mean > 0 else 'below'}"
 
 
 def _comparison(first: _Result, other: _Result) -> str:
-    difference = other.accuracy.mean - first.accuracy.mean
-    parts = [f"{other.label} against {first.label}: {points(difference)} points on the mean"]
+    gap = points(other.accuracy.mean - first.accuracy.mean)
+    parts = [f"{other.label} against {first.label}: {gap} points on the mean"]
     parts += _by_site(first.group, other.group)
-    stds = [stat.std for stat in (first.accuracy, other.accuracy) if stat.std is not None]
-    if stds and abs(difference) <= max(stds):
-        parts.append(f"no more than the standard deviation over seeds ({percent(max(stds))})")
-    return "; ".join(parts) + "."
+    return "; ".join((*parts, _noise(difference(other.group, first.group)))) + "."
+
+
+def _noise(gap: Difference | None) -> str:
+    if gap is None or gap.interval is None:
+        return "no common seed" if gap is None else "one seed, so the noise is unknown"
+    low, high = map(points, gap.interval)
+    verdict = "outside the noise" if gap.clear else "within the noise"
+    return f"95 % interval over {gap.seeds} seeds from {low} to {high}, {verdict}"
 
 
 def _by_site(first: Group, other: Group) -> Iterator[str]:
@@ -90,7 +119,26 @@ def _by_site(first: Group, other: Group) -> Iterator[str]:
 
 def caveats(groups: Sequence[Group]) -> tuple[str, ...]:
     """One sentence for each reason why the numbers may not be comparable, the most serious first."""
-    return (*_unequal(groups), *_incomplete(groups), *_mixed(groups), *_seeds(groups))
+    return (*_unequal(groups), *_incomplete(groups), *_mixed(groups), *_seeds(groups), *unequal_cost(groups))
+
+
+def unequal_cost(groups: Sequence[Group]) -> Iterator[str]:
+    """The cheapest and the dearest method that compete, if they are not close in time or in bytes."""
+    groups = [group for group in groups if group.competes] or groups
+    if not all(group.finished for group in groups):
+        return
+    time = clock(groups)
+    measures = (
+        (time.name, duration, lambda group: total_time(group, time)),
+        ("bytes", number_of_bytes, total_bytes),
+    )
+    parts = []
+    for name, show, cost in measures:
+        low, high = min(groups, key=cost), max(groups, key=cost)
+        if cost(high) > COSTS_MORE * cost(low):
+            parts.append(f"{name} from {show(cost(low))} ({low.label}) to {show(cost(high))} ({high.label})")
+    if parts:
+        yield f"The methods do not cost the same: {', '.join(parts)}, with the enrolment."
 
 
 def _unequal(groups: Sequence[Group]) -> Iterator[str]:

@@ -5,10 +5,12 @@ from dataclasses import replace
 from math import sqrt
 from typing import Any
 
+from fedlgd.core.records import Score
 from fedlgd.report import formats
-from fedlgd.report.cost import BreakEven, Cost, group_cost, phases
+from fedlgd.report.cost import BreakEven, Cost, clock, group_cost, phases
 from fedlgd.report.formats import NONE, Cell, Column, Row, Table
 from fedlgd.report.groups import Group, Stat, site_names, summarise
+from fedlgd.report.missing import MARK, Missing, marked, missing_classes, missing_notes
 from fedlgd.report.run import DataInfo
 
 Z = 1.959964  # 95 % of a normal distribution lie within this many standard deviations
@@ -21,9 +23,11 @@ def accuracy_table(groups: Sequence[Group]) -> Table:
     lead = (METHOD, Column("seeds"), Column("rounds"))
     scores = range(len(lead), len(lead) + len(sites) + 1)
     rows = [_accuracy_row(group, sites) for group in groups]
-    marked = iter(mark_best([row for row, group in zip(rows, groups, strict=True) if group.competes], scores))
-    shown = tuple(next(marked) if group.competes else row for row, group in zip(rows, groups, strict=True))
-    return Table((*lead, *(Column(name, percent=True) for name in (*sites, "mean", "spread"))), shown)
+    best = iter(mark_best([row for row, group in zip(rows, groups, strict=True) if group.competes], scores))
+    shown = tuple(next(best) if group.competes else row for row, group in zip(rows, groups, strict=True))
+    missing = missing_classes(groups)
+    names = (*(marked(site, missing) for site in sites), "mean", "spread")
+    return Table((*lead, *(Column(name, percent=True) for name in names)), shown, missing_notes(groups))
 
 
 def _accuracy_row(group: Group, sites: Sequence[str]) -> Row:
@@ -61,34 +65,44 @@ def without_sites(table: Table, most: int) -> Table:
     if len(table.columns) - len(kept) <= most:
         return table
     rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
-    return Table(tuple(table.columns[i] for i in kept), rows)
+    return Table(tuple(table.columns[i] for i in kept), rows, table.notes)
 
 
 def binary_table(groups: Sequence[Group]) -> Table | None:
     """A row for each method at each site if all data has two classes: few test images need more than accuracy."""
     if any(len(run.manifest.data.classes) != 2 for group in groups for run in group.runs):
         return None
-    pairs = ((group, site) for group in groups for site in site_names(groups))
-    rows = tuple(_binary_row(group, site) for group, site in pairs if group.scores_at(site))
+    pairs, missing = ((group, site) for group in groups for site in site_names(groups)), missing_classes(groups)
+    rows = tuple(_binary_row(group, site, missing) for group, site in pairs if group.scores_at(site))
     names = ("accuracy", "95 % interval", "balanced accuracy", "AUC")
     lead = (METHOD, Column("site", number=False), Column("test images"))
-    return Table((*lead, *(Column(name, percent=True) for name in names)), rows) if rows else None
+    columns = (*lead, *(Column(name, percent=True) for name in names))
+    return Table(columns, rows, missing_notes(groups)) if rows else None
 
 
-def _binary_row(group: Group, site: str) -> Row:
+def _binary_row(group: Group, site: str, missing: Missing) -> Row:
     """The interval is at the mean over seeds: they share their test images, so more seeds do not narrow it."""
     scores, accuracy = group.scores_at(site), group.accuracy_at(site)
     size = min(sum(score.total) for score in scores)
     interval = wilson(accuracy.mean, size) if accuracy and size else None
     return (
         Cell(group.label),
-        Cell(site),
+        Cell(marked(site, missing)),
         _count(size) if size else Cell(NONE),
         _share(accuracy),
         Cell(" to ".join(map(formats.percent, interval)), interval[0]) if interval else Cell(NONE),
-        _share(_stat_if_complete(score.balanced if any(score.total) else None for score in scores)),
-        _share(_stat_if_complete(score.auc for score in scores)),
+        *(_noted(cell, site in missing) for cell in _balanced(scores)),
     )
+
+
+def _balanced(scores: Sequence[Score]) -> tuple[Cell, Cell]:
+    """Balanced accuracy and AUC."""
+    balanced = _stat_if_complete(score.balanced if any(score.total) else None for score in scores)
+    return _share(balanced), _share(_stat_if_complete(score.auc for score in scores))
+
+
+def _noted(cell: Cell, noted: bool) -> Cell:
+    return replace(cell, text=cell.text + MARK) if noted else cell
 
 
 def wilson(share: float, size: int) -> tuple[float, float]:
@@ -105,17 +119,18 @@ def _stat_if_complete(values: Iterable[float | None]) -> Stat | None:
 
 
 def cost_table(groups: Sequence[Group]) -> Table:
-    """Bytes between the server and all sites, and seconds by phase."""
-    names = phases(groups)
+    """Bytes between the server and all sites, and CPU time by phase (wall time where CPU time is unknown)."""
+    names, time = phases(groups), clock(groups)
 
     def cells(cost: Cost) -> Row:
         moved = [cost.get(("bytes", way), 0.0) for way in ("up", "down")]
         return (
             *(Cell(formats.number_of_bytes(amount), amount) for amount in moved),
-            *_by_phase(cost, "seconds", names),
+            *_by_phase(cost, time.kind, names),
         )
 
-    return _cost_table(groups, ("bytes up", "bytes down", *names, "all phases"), cells)
+    heads = ("bytes up", "bytes down", *names, f"{time.name}, all phases")
+    return replace(_cost_table(groups, heads, cells), notes=(time.note,))
 
 
 def flops_table(groups: Sequence[Group]) -> Table:
@@ -136,7 +151,7 @@ def _cost_table(groups: Sequence[Group], names: Sequence[str], cells: Callable[[
 
 
 def _by_phase(cost: Cost, kind: str, names: Sequence[str]) -> Row:
-    show = formats.duration if kind == "seconds" else formats.operations
+    show = formats.operations if kind == "flops" else formats.duration
     values = [cost.get((kind, name), 0.0) for name in names]
     return tuple(Cell(show(value) if value else NONE, value) for value in (*values, sum(values)))
 

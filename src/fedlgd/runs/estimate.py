@@ -8,7 +8,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 
@@ -31,11 +31,15 @@ IMAGES = 128  # test images to evaluate
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Seconds and FLOPs by phase, as in the records of a run; `enrolment`: seconds before the first round."""
+    """Wall seconds, FLOPs and CPU seconds by phase, as the records of the run will have them.
+
+    `enrolment`: seconds before round 1.
+    """
 
     seconds: Mapping[str, float]
     flops: Mapping[str, float]
     enrolment: float = 0.0
+    cpu: Mapping[str, float] = field(default_factory=dict)
 
     def total(self, workers: int = 1) -> float:
         """Seconds until the end; the work of the sites is divided among `workers`."""
@@ -67,7 +71,7 @@ def estimate(
     for rounds in trial.kinds(left):
         trial.add_rounds(total, rounds)
     trial.add_scores(total, sum(map(config.plan.scores, left)))
-    return Estimate(dict(total.seconds), dict(total.flops), enrolment)
+    return Estimate(dict(total.seconds), dict(total.flops), enrolment, dict(total.cpu))
 
 
 class _Sum:
@@ -75,10 +79,12 @@ class _Sum:
 
     def __init__(self) -> None:
         self.seconds: Counter[str] = Counter()
+        self.cpu: Counter[str] = Counter()
         self.flops: Counter[str] = Counter()
 
     def add(self, meter: Meter, name: str, times: float) -> None:
         self.seconds[name] += meter.seconds[name] * times  # type: ignore[assignment]
+        self.cpu[name] += meter.cpu[name] * times  # type: ignore[assignment]
         self.flops[name] += meter.flops[name] * times  # type: ignore[assignment]
 
 

@@ -217,6 +217,7 @@ def numbers(records: Sequence[RoundRecord]) -> dict[str, float]:
         "bytes/down": sum(record.bytes_down for record in records),
         **{f"accuracy/{safe_name(site)}": score.accuracy for site, score in last.scores.items()},
         **{f"seconds/{phase}": value for phase, value in last.seconds.items()},
+        **{f"cpu/{phase}": value for phase, value in last.cpu.items()},
         **{f"flops/{phase}": value for phase, value in last.flops.items()},
     }
     return {name: float(value) for name, value in found.items() if not math.isnan(value)}
