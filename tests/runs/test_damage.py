@@ -211,7 +211,7 @@ def test_another_version_is_refused(package, half, data):
     manifest["versions"][package] = "0.0.1"
     files.write_json(folder / "manifest.json", manifest)
     message = refused(folder, SITES, data)
-    assert f"made with {package} 0.0.1" in message
+    assert f"created with {package} 0.0.1" in message
     assert str(folder) in message
 
 
