@@ -53,8 +53,8 @@ def build_net(
     if kind in NETS.values():
         _check_size(build, classes, label)
     net = _checked(build, shape, classes, label)
-    if "width" in accepted:
-        net.narrow = partial(_narrow, net, {**accepted, **settings}["width"], name, settings)
+    if isinstance(own := (accepted | settings).get("width"), int):
+        net.narrow = partial(_narrow, net, own, name, settings)
     return net
 
 
