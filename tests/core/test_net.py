@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedlgd.core.errors import NetError
 from fedlgd.core.meter import metered, phase
 from fedlgd.core.net import ACTIVATION, Net
 from fedlgd.core.rng import Stream
@@ -111,6 +112,75 @@ def test_train_mode_lasts_as_long_as_its_context():
         assert tracked() == 2
     net(params, x)
     assert tracked() == 2
+
+
+class Mixed(nn.Module):
+    """One layer of each kind that a mode changes."""
+
+    def __init__(self, shape: tuple[int, int, int], classes: int) -> None:
+        super().__init__()
+        self.norm, self.alone = nn.BatchNorm2d(3), nn.InstanceNorm2d(3, track_running_stats=True)
+        self.drop, self.head = nn.Dropout(0.5), nn.Linear(48, classes)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.drop(self.alone(self.norm(x))).flatten(1)
+        return features, self.head(features)
+
+
+def test_a_pass_by_batch_statistics_changes_no_buffer_and_drops_nothing():
+    net = build_net("tests.core.test_net:Mixed", (3, 4, 4), 3)
+    params, x = net.init(Stream(0)), 5 + 3 * torch.randn(4, 3, 4, 4)
+    before = {k: v.clone() for k, v in params.items()}
+    out = net.by_batch(params, x).features.view_as(x)
+    torch.testing.assert_close(out.mean((2, 3)), torch.zeros(4, 3), rtol=0, atol=1e-5)
+    torch.testing.assert_close(out.var((2, 3), correction=0), torch.ones(4, 3), rtol=0, atol=1e-2)
+    assert tiny.equal(params, before)
+    with net.training():
+        assert torch.equal(net.by_batch(params, x).features.view_as(x), out)
+        net(params, x)
+    assert params["norm.num_batches_tracked"] == 1
+    assert not torch.equal(params["alone.running_mean"], before["alone.running_mean"])
+
+
+def test_a_pass_by_batch_statistics_is_an_ordinary_one_without_norms_of_batches():
+    net = tiny.net()
+    params, x = tiny.params(net), torch.randn(5, *net.shape)
+    assert torch.equal(net.by_batch(params, x).features, net(params, x).features)
+
+
+def test_norms_that_a_module_keeps_in_eval_mode_stay_there():
+    class Kept(Mixed):
+        def train(self, mode: bool = True) -> "Kept":
+            super().train(mode)
+            self.norm.eval()
+            self.alone.eval()
+            return self
+
+    net = Net(lambda outputs: Kept((3, 4, 4), outputs), (3, 4, 4), 3, "kept")
+    params, x = net.init(Stream(0)), 5 + 3 * torch.randn(4, 3, 4, 4)
+    assert torch.equal(net.by_batch(params, x).features, net.frozen(params, x).features)
+
+
+def test_a_net_says_whether_an_image_depends_on_the_others_of_its_batch():
+    nets = {norm: tiny.net(norm=norm).per_image for norm in ("instance", "group", "batch", "none")}
+    assert nets == {"instance": True, "group": True, "batch": False, "none": True}
+    assert build_net("tests.nets.own:Linear", (3, 4, 4), 3).per_image
+    assert not build_net("tests.nets.own:Normed", (3, 4, 4), 3).per_image
+
+
+def test_a_batch_of_one_value_per_channel_is_an_error_with_a_way_out():
+    flat = build_net("tests.nets.own:Normed", (3, 1, 1), 3)
+    for run in (flat.by_batch, _in_training(flat)):
+        with pytest.raises(NetError, match=r"'tests.nets.own:Normed.*batch of 1.*net\.norm=instance"):
+            run(flat.init(Stream(0)), torch.randn(1, 3, 1, 1))
+
+
+def _in_training(net: Net):
+    def run(params: Params, x: Tensor):
+        with net.training():
+            return net(params, x)
+
+    return run
 
 
 def test_mode_comes_back_when_training_fails():

@@ -96,6 +96,38 @@ def test_no_gradient_goes_through_the_real_branch_and_it_is_in_eval_mode():
     assert torch.equal(got, real_means(net, leaves, real, batches, [identity] * 3))
 
 
+@pytest.mark.parametrize(
+    ("name", "settings"), [("convnet", {"norm": "batch"}), ("resnet18", {"version": "printed"})]
+)
+def test_images_move_under_random_networks_with_batch_norm(name, settings):
+    """Under running statistics, 0 and 1, they moved by less than a hundredth of this."""
+    site, net = tiny.federation(side=16).by_name["ape"], build_net(name, (3, 16, 16), 3, settings)
+    how = replace(PLAIN, steps=4, lr=1.0, width=16)
+    start, moved = (distil(site, net, replace(how, steps=steps), Stream(0)).images for steps in (0, 4))
+    assert (moved - start).norm() > 0.3 * start.norm()
+
+
+def test_batch_norm_sees_all_real_classes_in_one_batch():
+    net = tiny.net(norm="batch")
+    params, real = tiny.params(net), tiny.labelled(net, 4)
+    real = LabelledSet(real.x + real.y.view(-1, 1, 1, 1), real.y)
+    got = real_means(net, params, real, [real.of_class(k) for k in range(3)], [identity] * 3)
+    whole = net.by_batch(params, real.x).features
+    torch.testing.assert_close(got, class_means(whole, real.y, torch.arange(3)))
+
+
+@pytest.mark.parametrize("augment", [(), ("color",)])
+def test_refinement_under_batch_norm_moves_images_and_learns_no_statistics(augment):
+    net, site = tiny.net(norm="batch"), _site()
+    params = tiny.params(net)
+    before = {k: v.clone() for k, v in params.items()}
+    virtual = distil(site, net, replace(PLAIN, steps=0), Stream(0))
+    how = Distil(per_class=2, steps=20, lr=1.0, smooth=0, augment=augment)
+    refined = refine(virtual, site.train, net, params, how, 0, Stream(1))
+    assert (refined.images - virtual.images).norm() > 0.3 * virtual.images.norm()
+    assert tiny.equal(params, before)
+
+
 def test_real_means_see_the_transform_of_their_class():
     net, params = _linear()
     real = _pixels("real")

@@ -12,8 +12,10 @@ from torch.nn import functional as F
 from fedlgd.core.meter import metered, phase
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
+from fedlgd.core.train import Local, sgd
 from fedlgd.core.types import Params, VirtualSet
 from fedlgd.distill.gradient import (
+    EPSILON,
     _curvature,
     _inverse_curvature,
     distance,
@@ -71,12 +73,23 @@ def _random_tree(seed: int) -> list[Tensor]:
     return [torch.randn(*s, generator=g, dtype=torch.float64) for s in ((4, 3, 3, 3), (5, 7), (1, 2))]
 
 
+def _dist_to_itself(g: list[Tensor]) -> float:
+    """Dist(g, g) = sum_i 1 - |g_i|^2 / (|g_i|^2 + eps) = sum_i eps / (|g_i|^2 + eps): up to 1 for a short row."""
+    return sum(float((EPSILON / (t.flatten(1).square().sum(1) + EPSILON)).sum()) for t in g)
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 10**6), exponent=st.integers(-6, 3))
+def test_dist_of_a_gradient_with_itself_is_what_epsilon_leaves(seed, exponent):
+    g = [10.0**exponent * x for x in _random_tree(seed)]
+    assert distance(g, g).item() == pytest.approx(_dist_to_itself(g), rel=1e-6, abs=1e-12)
+
+
 def test_dist_of_a_gradient_with_itself_its_multiple_and_its_opposite():
     g, t = _random_tree(0), _random_tree(1)
     rows = 4 + 5 + 1
-    assert distance(g, g).abs() < 1e-5
     torch.testing.assert_close(distance([7 * x for x in g], t), distance(g, t), rtol=0, atol=1e-5)
-    torch.testing.assert_close(distance([-x for x in g], g), floats(2.0 * rows), rtol=0, atol=1e-5)
+    torch.testing.assert_close(distance([-x for x in g], g), floats(2 * rows - _dist_to_itself(g)))
 
 
 @settings(deadline=None, max_examples=50)
@@ -135,8 +148,9 @@ def test_gradient_of_dist_on_softmax_regression():
 
 def test_own_gradient_is_matched_from_the_start():
     net, params, anchors = _softmax_regression()
-    _, value = image_gradient(net, params, anchors.images, anchors.labels, [floats(GM["gW"])], ["head.weight"])
-    assert abs(value) < 2e-5
+    gradient = floats(GM["gW"])
+    _, value = image_gradient(net, params, anchors.images, anchors.labels, [gradient], ["head.weight"])
+    assert value == pytest.approx(_dist_to_itself([gradient]), abs=1e-9)
 
 
 def test_one_step_of_matching_on_softmax_regression():
@@ -213,7 +227,7 @@ def test_a_step_costs_eight_forward_passes_per_anchor():
     assert meter.flops["server"] == 5 * len(anchors) * 8 * tiny.forward_flops()
 
 
-def test_norm_statistics_are_used_and_not_learned():
+def test_anchors_are_matched_under_their_own_statistics_which_are_not_learned():
     net = build_net("tests.nets.own:Normed", (3, 4, 4), 3)
     params = tiny.params(net)
     before = {k: v.clone() for k, v in params.items()}
@@ -223,6 +237,19 @@ def test_norm_statistics_are_used_and_not_learned():
     assert tiny.equal(params, before)
     assert torch.isfinite(moved.images).all()
     assert distances[0] != distances[1]
+    other = {k: v + 3 if "running" in k else v for k, v in params.items()}
+    assert torch.equal(match_gradient(anchors, net, other, params, exact(2, 0.3, 0.5), 0)[0].images, moved.images)
+
+
+def test_a_sites_gradient_in_training_can_be_matched_under_batch_norm():
+    """G of one step of a site on the anchors themselves: Dist is 0 but for its epsilon."""
+    net = tiny.net(norm="batch")
+    params, data = tiny.params(net), tiny.labelled(net)
+    trained = sgd(net, params, len(data), lambda w, i: tiny.cross_entropy(net, w, data.take(i)), Local(), Stream(0))
+    anchors = VirtualSet(images=data.x, labels=data.y, origin="server", round=-1)
+    target = pseudo_gradient(params, trained.params, Local().lr)
+    _, distances = match_gradient(anchors, net, params, target, exact(1, 0.3, 0.5), 0)
+    assert distances[0] < 0.01
 
 
 def test_a_matrix_no_score_depends_on_does_not_stop_matching():

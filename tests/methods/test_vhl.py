@@ -10,7 +10,7 @@ from fedlgd.core.evaluate import score
 from fedlgd.core.losses import supervised_contrastive
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import batches
-from fedlgd.core.types import Broadcast, LabelledSet, ServerState, SiteState, Update, VirtualSet
+from fedlgd.core.types import Broadcast, LabelledSet, Scale, ServerState, SiteState, Update, VirtualSet
 from fedlgd.engines.plan import Plan
 from fedlgd.methods.objective import Batch
 from fedlgd.methods.vhl import VHL
@@ -136,7 +136,36 @@ def test_patch_is_fedlgds_pull_but_for_the_detached_anchors():
 # Batches of the virtual set
 
 
-def _drawn(monkeypatch, method: VHL, rng: Stream = Stream(3)) -> list[LabelledSet]:
+NONE = Scale((0.0,) * 3, (1.0,) * 3)
+OWN = Scale((0.1, 0.2, 0.3), (0.4, 0.3, 0.2))
+
+
+@pytest.mark.parametrize("source", ["style", "noise"])
+@pytest.mark.parametrize("scale", [NONE, OWN, Scale()], ids=["none", "own", "half"])
+def test_a_site_normalises_the_set_as_its_own_images(monkeypatch, scale, source):
+    """Its range is that of black and white under the scale, and shown again it is the same picture."""
+    method = _vhl(source=source)
+    net = method.adapt(tiny.net())
+    state = method.start(tiny.params(net), [], net, Stream(0))
+    drawn = torch.cat([part.x for part in _drawn(monkeypatch, method, scale=scale)])
+    black, white = scale.to_input(torch.tensor([0, 255]).view(2, 1, 1, 1).expand(2, 3, 1, 1))
+    assert ((drawn >= black - 1e-6) & (drawn <= white + 1e-6)).all()
+    pixels = {x.numpy().tobytes() for x in Scale().to_pixels(state.anchors.images)}
+    assert {x.numpy().tobytes() for x in scale.to_pixels(drawn)} == pixels
+    if scale == Scale():
+        assert {x.numpy().tobytes() for x in drawn} == {x.numpy().tobytes() for x in state.anchors.images}
+
+
+def test_sites_with_different_scales_are_sent_the_same_set():
+    data = tiny.federation()
+    scaled = [
+        replace(s, train=replace(s.train, scale=o)) for s, o in zip(data.sites, (NONE, OWN, Scale()), strict=True)
+    ]
+    run = tiny.Run(_vhl(), replace(data, sites=tuple(scaled)), Plan(rounds=1))
+    assert all(run.memory.site(name).anchors is run.states[0].anchors for name in tiny.NAMES)
+
+
+def _drawn(monkeypatch, method: VHL, rng: Stream = Stream(3), scale: Scale = Scale()) -> list[LabelledSet]:
     drawn = []
 
     def noted(self, net, w, batch, virtual, wrapped=VHL._homogeneity):
@@ -147,7 +176,7 @@ def _drawn(monkeypatch, method: VHL, rng: Stream = Stream(3)) -> list[LabelledSe
         patch.setattr(VHL, "_homogeneity", noted)
         net = method.adapt(tiny.net())
         state = method.start(tiny.params(net), [], net, Stream(0))
-        site = tiny.site_of(tiny.labelled(net, 4))
+        site = tiny.site_of(replace(tiny.labelled(net, 4), scale=scale))
         method.site(method.broadcast(state, "ape"), SiteState(), site, net, rng)
     return drawn
 

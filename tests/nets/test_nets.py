@@ -149,9 +149,48 @@ def test_unknown_values_of_settings_are_refused(name, settings):
         build_net(name, (3, 32, 32), 3, settings)
 
 
-def test_images_too_small_for_the_depth_are_refused():
-    with pytest.raises(NetError, match=r"\(3, 8, 8\)"):
-        build_net("convnet", (3, 8, 8), 3, {"depth": 5})
+@pytest.mark.parametrize(
+    ("side", "depth", "way_out"), [(8, 5, "depth=3"), (15, 4, "depth=3"), (1, 1, "pooling=none")]
+)
+def test_images_too_small_for_the_depth_are_refused(side, depth, way_out):
+    with pytest.raises(NetError, match=rf"\(3, {side}, 20\).*net.depth is {depth}.*net.{way_out}"):
+        build_net("convnet", (3, side, 20), 3, {"depth": depth})
+
+
+def test_images_too_small_for_resnet18_are_refused():
+    with pytest.raises(NetError, match=r"\(3, 24, 32\).*25 pixels.*net\.version=printed"):
+        build_net("resnet18", (3, 24, 32), 3)
+    for shape, settings in (((3, 25, 25), {}), ((3, 8, 8), {"version": "printed"})):
+        assert _feature_size(build_net("resnet18", shape, 3, settings), "meta") == 512
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"depth": 100_000_000}, "net.depth is 100000000; use a whole number from 1 to 64"),
+        ({"width": 10**9}, "net.width is 1000000000; use a whole number from 1 to 4096"),
+        ({"width": 0}, "net.width is 0;"),
+        ({"depth": -1}, "net.depth is -1;"),
+        ({"depth": 2.5}, "net.depth is 2.5;"),
+        ({"width": "8"}, "net.width is '8';"),
+        ({"width": True}, "net.width is True;"),
+    ],
+)
+def test_sizes_have_bounds(settings, message):
+    with pytest.raises(NetError, match=re.escape(message)):
+        build_net("convnet", (3, 8, 8), 3, {"pooling": "none"} | settings)
+
+
+@pytest.mark.parametrize("settings", [{"depth": 64, "width": 4096}, {"depth": 1, "width": 4096}])
+def test_a_net_that_would_fill_the_memory_is_refused_before_it_is_built(settings):
+    with pytest.raises(NetError, match=r"has [\d,]+ parameters.*500,000,000; lower net\.width"):
+        build_net("convnet", (3, 256, 256), 3, {"pooling": "none"} | settings)
+
+
+def test_a_net_is_never_made_wider_to_narrow_it():
+    net = build_net("convnet", (3, 8, 8), 3, {"depth": 2, "width": 8})
+    assert net.narrow(8) is net.narrow(100_000) is net
+    assert net.narrow(4).features == net.features / 2
 
 
 def test_an_unknown_net_is_answered_with_the_nearest_and_with_the_way_to_ones_own():

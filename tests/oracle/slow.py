@@ -143,6 +143,62 @@ def dm_steps(
     return leaf.detach()
 
 
+def batch_norm_features(params: Params, x: Tensor, depth: int = 2) -> Tensor:
+    """psi(x) of a ConvNet with batch norm: each channel by its mean and variance over all images and places."""
+    for i in range(depth):
+        name = f"blocks.{4 * i}", f"blocks.{4 * i + 1}"
+        x = F.conv2d(x, params[f"{name[0]}.weight"], params[f"{name[0]}.bias"], padding=1)
+        channels = []
+        for c in range(x.shape[1]):
+            h = x[:, c]
+            mean = h.sum() / h.numel()
+            variance = ((h - mean) ** 2).sum() / h.numel()
+            channels.append(
+                (h - mean) / (variance + 1e-5).sqrt() * params[f"{name[1]}.weight"][c]
+                + params[f"{name[1]}.bias"][c]
+            )
+        x = torch.stack(channels, 1).clamp(min=0)
+        x = (x[..., ::2, ::2] + x[..., 1::2, ::2] + x[..., ::2, 1::2] + x[..., 1::2, 1::2]) / 4
+    return x.flatten(1)
+
+
+def dm_gradient_batch_norm(
+    params: Params,
+    real: LabelledSet,
+    images: Tensor,
+    labels: Tensor,
+    transforms: dict[int, Callable[[Tensor], Tensor]],
+) -> Tensor:
+    """dL/d images of Eq. 1: all real images in one batch, all virtual ones in another."""
+    leaf = images.clone().requires_grad_()
+    classes = sorted(set(labels.tolist()))
+
+    def means(x: Tensor, y: Tensor) -> list[Tensor]:
+        chosen = [i for k in classes for i in range(len(y)) if y[i] == k]
+        features = batch_norm_features(params, torch.cat([transforms[int(y[i])](x[i][None]) for i in chosen]))
+        return [
+            torch.stack([f for f, i in zip(features, chosen, strict=True) if y[i] == k]).mean(0) for k in classes
+        ]
+
+    gaps = zip(means(real.x, real.y), means(leaf, labels), strict=True)
+    (gradient,) = torch.autograd.grad(sum(((a.detach() - b) ** 2).sum() for a, b in gaps), leaf)
+    return gradient
+
+
+def gm_gradient_batch_norm(params: Params, images: Tensor, labels: Tensor, target: Params) -> tuple[Tensor, float]:
+    """d Dist(grad_theta CE, target) / d images under the statistics of the images."""
+    leaf = images.clone().requires_grad_()
+    weights = {
+        n: v.clone().requires_grad_() for n, v in params.items() if v.is_floating_point() and "running" not in n
+    }
+    logits = batch_norm_features(weights, leaf) @ weights["head.weight"].T + weights["head.bias"]
+    loss = -sum(row.log_softmax(0)[y] for row, y in zip(logits, labels, strict=True)) / len(labels)
+    grads = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+    value = dist_tensor(grads, [target[name] for name in weights])
+    (gradient,) = torch.autograd.grad(value, leaf)
+    return gradient, value.item()
+
+
 def gm_gradient(net: Net, params: Params, images: Tensor, labels: Tensor, target: Params) -> tuple[Tensor, float]:
     """d Dist(grad_theta CE, target) / d images, the cross-entropy as the mean over single images."""
     leaf = images.clone().requires_grad_()

@@ -93,6 +93,38 @@ def test_gm_steps():
     _near(got.images, wanted)
 
 
+def _batch_normed(per_class: int) -> tuple[Net, Params, LabelledSet]:
+    """Norms away from scale 1 and shift 0, and running statistics that would show if they were used."""
+    net = tiny.net(norm="batch")
+    g = Stream(5).generator("norms")
+    params = {
+        k: v + torch.rand(v.shape, generator=g, dtype=torch.float64) if v.is_floating_point() else v
+        for k, v in tiny.double(tiny.params(net)).items()
+    }
+    return net, params, tiny.labelled(net, per_class, 1, torch.float64)
+
+
+@pytest.mark.parametrize("per_class", [3, 70])
+def test_dm_gradient_under_batch_norm(per_class):
+    net, params, real = _batch_normed(per_class)
+    made = tiny.labelled(net, 2, 9, torch.float64)
+    keep = torch.arange(len(real)) > 0  # classes of different sizes
+    real = LabelledSet(3 * real.x[keep] + 1, real.y[keep])
+    transforms = [TRANSFORMS[k] for k in range(3)]
+    target = real_means(net, params, real, [real.of_class(k) for k in range(3)], transforms)
+    got = image_gradient(net, params, made.x, made.y, target, transforms)
+    _near(got, slow.dm_gradient_batch_norm(params, real, made.x, made.y, TRANSFORMS))
+
+
+def test_gm_gradient_under_batch_norm():
+    net, params, made = _batch_normed(2)
+    names, target = matched_names(params, net), _target(params)
+    got, value = gm_gradient(net, params, made.x, made.y, [target[n] for n in names], names)
+    wanted, wanted_value = slow.gm_gradient_batch_norm(params, made.x, made.y, target)
+    assert value == pytest.approx(wanted_value, rel=1e-10)
+    torch.testing.assert_close(got, wanted, rtol=1e-7, atol=1e-9)
+
+
 INDEXES = {
     "mixed": [0, 7, 3, 9, 5],
     "local only": [0, 3, 5, 1],

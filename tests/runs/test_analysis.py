@@ -49,6 +49,21 @@ def test_the_distance_to_the_anchors_is_taken_when_something_moved(data, how, tm
         assert value == pytest.approx(distance_by_hand(last, name), abs=2e-6)
 
 
+def test_pictures_shared_by_the_server_are_shown_and_compared_under_the_sites_scale(data, tmp_path):
+    """The set of VHL where inputs range from 0 to 1: drawn as made, and embedded as the sites embed it."""
+    none = Scale((0.0,) * 3, (1.0,) * 3)
+    sites = tuple(replace(site, train=replace(site.train, scale=none)) for site in data.sites)
+    unscaled = replace(data, sites=sites)
+    how = config(tiny.settings(method("vhl"), {"per_class": 2}), rounds=1, analysis=True)
+    result = execute(how, unscaled, tmp_path / "run")
+    assert result.anchors.scale == Scale()
+    seen = analysis._as_input(result.anchors, unscaled).images
+    torch.testing.assert_close(seen, 0.5 + 0.5 * result.anchors.images)
+    (drawn,) = (tmp_path / "run").rglob("anchors.png")
+    first = np.asarray(Image.open(drawn))[: tiny.SIDE, : tiny.SIDE]
+    assert np.array_equal(first, Scale().to_pixels(result.anchors.images)[0].permute(1, 2, 0).numpy())
+
+
 def distance_by_hand(result, name):
     def means(own):
         features = result.net.frozen(result.params, own.images).features.double()

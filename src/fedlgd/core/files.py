@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -76,10 +77,11 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def clear_parts(folder: Path) -> None:
-    """Remove temporary files of killed processes from this folder."""
+def clear_parts(folder: Path, older_than: float = 0.0) -> None:
+    """Remove what a killed process was writing in this folder, if it is older than so many seconds."""
     for part in folder.glob(".*.part"):
-        part.unlink(missing_ok=True)
+        if not older_than or time.time() - part.stat().st_mtime > older_than:
+            part.unlink(missing_ok=True)
 
 
 def digest(*parts: bytes | memoryview) -> str:

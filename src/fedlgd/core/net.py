@@ -9,10 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedlgd.core import meter
 from fedlgd.core.device import precision, to_device
+from fedlgd.core.errors import NetError
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Params
 
@@ -49,6 +51,7 @@ class Net:
         self._module = self._fresh().eval()
         stored = self._module.state_dict()
         self._constants = {n: b for n, b in self._module.named_buffers() if n not in stored}
+        self._buffers = frozenset(n for n, _ in self._module.named_buffers())
         self.trainable = frozenset(n for n, p in self._module.named_parameters() if p.requires_grad)
 
     def widened(self, outputs: int) -> "Net":
@@ -77,7 +80,7 @@ class Net:
     def __call__(self, params: Params, x: Tensor) -> Output:
         meter.spend(self._passes(params, x) * len(x) * self.flops)
         weights = {**to_device(self._constants), **params}
-        with precision():
+        with precision(), self._enough(len(x)):
             parts = [functional_call(self._module, weights, (part,)) for part in self._chunks(x)]
         both = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
         return Output(*(part.to(x.dtype) for part in both))
@@ -96,6 +99,25 @@ class Net:
         with torch.no_grad(), self._mode(training=False):
             return self(params, x)
 
+    def by_batch(self, params: Params, x: Tensor) -> Output:
+        """A pass whose norm layers use the statistics of `x`:  (h - mean_x h) / sqrt(var_x h + eps).
+
+        Running statistics are neither used nor changed. All other layers are in eval mode.
+        """
+        scratch = {name: value.clone() if name in self._buffers else value for name, value in params.items()}
+        with self._mode(training=True):
+            for layer in self._module.modules():
+                layer.training = layer.training and isinstance(layer, _NormBase)
+            return self(scratch, x)
+
+    @cached_property
+    def per_image(self) -> bool:
+        """Is an image's output independent of its batch? As the module says; else: has it no batch norm?"""
+        said = getattr(self._module, "per_image", None)
+        if said is None:
+            return not any(isinstance(layer, _BatchNorm) for layer in self._module.modules())
+        return bool(said)
+
     def module(self, params: Params) -> nn.Module:
         """A new module with these weights, in eval mode."""
         module = self._fresh()
@@ -110,12 +132,26 @@ class Net:
 
     @contextmanager
     def _mode(self, *, training: bool) -> Iterator[None]:
-        before = self._module.training
+        before = [(layer, layer.training) for layer in self._module.modules()]
         self._module.train(training)
         try:
             yield
         finally:
-            self._module.train(before)
+            for layer, mode in before:
+                layer.training = mode
+
+    @contextmanager
+    def _enough(self, images: int) -> Iterator[None]:
+        """A batch too small for its own statistics is an error that says so."""
+        try:
+            yield
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise NetError(
+                f"net {self.label!r} has batch norm and was given a batch of {images}, which has no variance; "
+                "use a batch size that leaves no single image over, larger images, or net.norm=instance"
+            ) from error
 
     def _passes(self, params: Params, x: Tensor) -> int:
         if not torch.is_grad_enabled():
@@ -156,8 +192,8 @@ class Net:
 
     @cached_property
     def own(self) -> frozenset[str]:
-        """Parameters of normalisation layers, and all buffers: local in FedBN."""
-        norms = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
+        """What FedBN leaves at a site: parameters of norm layers, and all buffers."""
+        norms = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, _NormBase)
         modules = [(n, m) for n, m in self._module.named_modules() if isinstance(m, norms)]
         inside = {f"{name}.{leaf}" for name, m in modules for leaf, _ in m.named_parameters()}
         return frozenset(inside | {name for name, _ in self._module.named_buffers()})

@@ -5,7 +5,7 @@ For the records of a run a site also reports scores, seconds and FLOPs: see `Ans
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -26,6 +26,13 @@ class Scale:
     def to_input(self, pixels: Tensor) -> Tensor:
         x = pixels.float() / 255
         return (x - self._column(self.mean).to(x)) / self._column(self.std).to(x)
+
+    def from_scale(self, x: Tensor, other: "Scale") -> Tensor:
+        """Network input under `other` as input under this one:  (mean_other + std_other x - mean) / std."""
+        if self == other:
+            return x
+        grey = x * self._column(other.std).to(x) + self._column(other.mean).to(x)
+        return (grey - self._column(self.mean).to(x)) / self._column(self.std).to(x)
 
     def to_pixels(self, x: Tensor) -> Tensor:
         """Pixels 0..255 for display; values outside the valid range are clipped."""
@@ -74,16 +81,26 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class VirtualSet:
-    """Distilled images in network-input space, sorted by class. `round` is the round of the last change."""
+    """Virtual images in network-input space, sorted by class. `round` is the version: when they last changed.
+
+    scale: of images that were made as pictures; a site maps them to its own. None: the same input at every site.
+    """
 
     images: Tensor
     labels: Tensor
     origin: str
     round: int
+    scale: Scale | None = None
 
     @property
     def data(self) -> LabelledSet:
         return LabelledSet(self.images, self.labels)
+
+    def under(self, scale: Scale) -> "VirtualSet":
+        """The set as input at a site with this scale."""
+        if self.scale is None:
+            return self
+        return replace(self, images=scale.from_scale(self.images, self.scale), scale=None)
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -2,7 +2,10 @@
 
 Eq. 1:  L = sum_k || mean_{x in D_k} psi(A x) - mean_{v in V_k} psi(A v) ||^2
 
-`distil` creates the first virtual set of a site with random networks; `refine` updates it with the global features.
+Batch norm normalises the real batch (all classes together) by its own statistics and the virtual batch by its own.
+Running statistics are not used: a random network has none, and those of a global model follow its training slowly.
+
+`distil` makes a site's first virtual set under random networks; `refine` moves it under the global features.
 """
 
 import math
@@ -128,9 +131,14 @@ def refine(
 ) -> VirtualSet:
     """Iterative DM: `how.steps` further steps with the received features, which are fixed.
 
-    A bank without augmentation needs only one pair with the exact class means, which random draws would estimate.
+    A bank without augmentation needs one pair: the means of whole classes, which are what the draws estimate.
+    A net with batch norm keeps its draws: it would need all real images in one batch.
+
+    Batch norm uses batch statistics here too, not the model's running ones. In the first rounds these are still
+    near their start (mean 0, variance 1), and images would hardly move. Later they are a mean over sites, which
+    need not fit any of them. Sites train under batch statistics as well.
     """
-    if how.plan == "bank" and not how.augment:
+    if how.plan == "bank" and not how.augment and net.per_image:
         how = replace(how, pairs=1, reuse=max(1, how.steps), real_per_class=len(real))
     images = match(virtual.images, virtual.labels, real, net, lambda _: params, how, rng)
     return replace(virtual, images=images, round=round)
@@ -190,11 +198,17 @@ def pairs(
 def real_means(
     net: Net, params: Params, real: LabelledSet, batches: list[Tensor], transforms: list[Transform]
 ) -> Tensor:
-    """mean of psi(A_k x) over the chosen real images of each class, without gradient."""
-    rows = []
-    for index, transform in zip(batches, transforms, strict=True):
-        rows.append(net.frozen(params, transform(real.take(index).x)).features.mean(0))
-    return torch.stack(rows)
+    """mean of psi(A_k x) over the chosen real images of each class; no gradient goes through it.
+
+    A net with batch norm sees all classes in one batch, as it sees the virtual images.
+    """
+    parts = (transform(real.take(index).x) for index, transform in zip(batches, transforms, strict=True))
+    with torch.no_grad():
+        if net.per_image:
+            features = [net.by_batch(params, part).features for part in parts]
+        else:
+            features = list(net.by_batch(params, torch.cat(list(parts))).features.split([len(b) for b in batches]))
+    return torch.stack([part.mean(0) for part in features])
 
 
 def image_gradient(
@@ -205,7 +219,7 @@ def image_gradient(
     classes = labels.unique()
     members = [(labels == k).nonzero().flatten() for k in classes]
     x = torch.cat([transform(leaf[index]) for index, transform in zip(members, transforms, strict=True)])
-    loss = mean_gap(target, class_means(net(params, x).features, labels[torch.cat(members)], classes))
+    loss = mean_gap(target, class_means(net.by_batch(params, x).features, labels[torch.cat(members)], classes))
     (gradient,) = torch.autograd.grad(loss, leaf)
     return gradient
 

@@ -10,7 +10,9 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from fedlgd.core.rng import Stream
+from fedlgd.core.types import Scale
 
+SCALE = Scale()  # of the images made here: from -1 to 1
 LATENT, CHANNELS = 64, 64
 CENTRE, WITHIN = 0.5, 0.3  # std of the class centres, and of a class around its centre
 
@@ -70,7 +72,7 @@ def _double(x: Tensor) -> Tensor:
 
 
 def _as_input(images: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """Resize, standardise to mean 0.5 and std 0.25, clip to valid pixels, and convert to network input."""
+    """Resized, standardised to mean 0.5 and std 0.25, clipped to valid pixels, as input under `SCALE`."""
     resized = F.interpolate(images, size=shape[1:], mode="bilinear", align_corners=False, antialias=True)
     standard = (resized - resized.mean()) / resized.std()
     return ((0.5 + 0.25 * standard).clamp(0, 1) - 0.5) / 0.5

@@ -1,7 +1,8 @@
 """Federated gradient matching (GM): anchors whose gradient matches the update of the federation.
 
-The server uses only the model before and after a round:  G = (theta_t - theta_{t+1}) / eta.
-It updates the anchors so that  g = grad_theta CE(anchors; theta_t)  matches G in every row of every weight.
+The server knows the model before and after a round, nothing else:  G = (theta_t - theta_{t+1}) / eta.
+It moves the anchors so that  g = grad_theta CE(anchors; theta_t)  matches G in every row of every weight.
+Batch norm uses the statistics of the anchors, as the sites' gradients used those of their batches.
 """
 
 import math
@@ -56,7 +57,7 @@ def image_gradient(
     """dDist(grad_theta CE_mean(images), target)/d images, and Dist itself."""
     leaf = images.detach().requires_grad_()
     weights = {n: p.detach().requires_grad_(n in names) for n, p in params.items()}
-    loss = cross_entropy(net(weights, leaf).logits, labels)
+    loss = cross_entropy(net.by_batch(weights, leaf).logits, labels)
     gradients = torch.autograd.grad(loss, [weights[n] for n in names], create_graph=True, materialize_grads=True)
     dist = distance(list(gradients), target)
     (gradient,) = torch.autograd.grad(dist, leaf)

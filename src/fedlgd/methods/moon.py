@@ -33,7 +33,7 @@ class Projected(nn.Module):
         super().__init__()
         with torch.no_grad():
             d = body.eval()(torch.zeros(1, *shape))[0].shape[1]
-        self.body, self.per_image = body.train(), getattr(body, "per_image", False)
+        self.body, self.per_image = body.train(), getattr(body, "per_image", None)
         if hasattr(body, "head"):
             body.head = nn.Identity()
         self.projection = nn.Sequential(nn.Linear(d, d), nn.ReLU(), nn.Linear(d, width))

@@ -19,7 +19,7 @@ from fedlgd.core.types import (
     Update,
     VirtualSet,
 )
-from fedlgd.distill.generate import from_class_noise, from_style
+from fedlgd.distill.generate import SCALE, from_class_noise, from_style
 from fedlgd.distill.start import labels_for
 from fedlgd.methods import common
 from fedlgd.methods.anchors import noted, stale_anchors
@@ -34,7 +34,8 @@ from fedlgd.methods.registry import register
 class VHL(common.Training):
     r"""CE(batch) + alpha CE(V, y + K) + a SupCon(batch + V, V detached) + b SupCon(V), V the shared virtual images.
 
-    V is generated once for all sites, from the seed of the run. Labels "patch" with all weights 0 is FedAvg.
+    V is made once, from the run's seed, for all sites: pictures, which each site normalises as it does its images,
+    v -> (0.5 + 0.5 v - mean_c) / std_c. All weights 0 with labels "patch" is FedAvg.
     """
 
     name: ClassVar[str] = "vhl"
@@ -63,7 +64,7 @@ class VHL(common.Training):
         make = from_style if self.source == "style" else from_class_noise
         images = make(net.classes, self.per_class, net.shape, rng.at("virtual"))
         labels = labels_for(range(net.classes), self.per_class)
-        virtual = VirtualSet(images=images, labels=labels, origin="server", round=-1)
+        virtual = VirtualSet(images=images, labels=labels, origin="server", round=-1, scale=SCALE)
         return ServerState(params=params, anchors=virtual)
 
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
@@ -74,7 +75,7 @@ class VHL(common.Training):
         if msg.anchors:
             state = replace(state, anchors=msg.anchors)
         assert state.anchors is not None
-        terms = self._terms(state.anchors.data, net, rng)
+        terms = self._terms(state.anchors.under(site.train.scale).data, net, rng)
         trained = fit(self, msg.params, state, site, net, rng, terms=terms)
         return common.update(site, state, trained), state
 

@@ -44,6 +44,12 @@ class ConvNet(nn.Module):
             if pooling != "none":
                 blocks += [AvgPool2x2() if pooling == "avg" else nn.MaxPool2d(2)]
                 height, side = height // 2, side // 2
+        if not height or not side:
+            allowed = min(shape[1:]).bit_length() - 1
+            raise ValueError(
+                f"images of shape {shape} allow {allowed} poolings by 2, but net.depth is {depth}; "
+                f"use net.depth={max(1, allowed)} or net.pooling=none"
+            )
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(width * height * side, classes)
         self.per_image = norm != "batch"

@@ -5,6 +5,7 @@ import hashlib
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
@@ -17,6 +18,8 @@ from fedlgd.nets.convnet import ConvNet
 from fedlgd.nets.resnet import ResNet18
 
 NETS: dict[str, type[nn.Module]] = {"convnet": ConvNet, "resnet18": ResNet18}
+MOST = {"depth": 64, "width": 4096}
+LARGEST = 500_000_000  # parameters: 2 GB of float32, several times in memory during training
 
 CONTRACT = (
     "a network is an nn.Module class called as Class(shape=(channels, height, width), classes=K, **settings) "
@@ -41,15 +44,23 @@ def build_net(
         if key not in accepted:
             raise NetError(f"net {name!r} has no setting {key!r}{_suggest(key, accepted)}")
         _check_choice(kind, key, value)
+        _check_number(kind, key, value)
     label = name + _edition(kind) + "".join(f",{k}={v}" for k, v in sorted(settings.items()))
 
     def build(outputs: int) -> nn.Module:
         return kind(shape=shape, classes=outputs, **settings)
 
+    if kind in NETS.values():
+        _check_size(build, classes, label)
     net = _checked(build, shape, classes, label)
-    if "width" in accepted:
-        net.narrow = lambda width: build_net(name, shape, classes, {**settings, "width": width})
+    if isinstance(own := (accepted | settings).get("width"), int):
+        net.narrow = partial(_narrow, net, own, name, settings)
     return net
+
+
+def _narrow(net: Net, own: int, name: str, settings: Mapping[str, Any], width: int) -> Net:
+    """The same family so wide; `net` itself if it is no wider."""
+    return net if width >= own else build_net(name, net.shape, net.classes, {**settings, "width": width})
 
 
 def _edition(kind: type[nn.Module]) -> str:
@@ -66,6 +77,25 @@ def _check_choice(kind: type[nn.Module], key: str, value: Any) -> None:
     hint = get_type_hints(kind.__init__).get(key)
     if get_origin(hint) is Literal and value not in get_args(hint):
         raise NetError(f"net.{key} is {value!r}; choose one of {', '.join(map(repr, get_args(hint)))}")
+
+
+def _check_number(kind: type[nn.Module], key: str, value: Any) -> None:
+    if kind in NETS.values() and key in MOST and not (type(value) is int and 1 <= value <= MOST[key]):
+        raise NetError(f"net.{key} is {value!r}; use a whole number from 1 to {MOST[key]}")
+
+
+def _check_size(build: Callable[[int], nn.Module], classes: int, label: str) -> None:
+    """Count parameters without memory for them. An image too small for the net is an error here, too."""
+    try:
+        with torch.device("meta"):
+            size = sum(p.numel() for p in build(classes).parameters())
+    except ValueError as error:
+        raise NetError(f"net {label!r}: {error}") from error
+    if size > LARGEST:
+        raise NetError(
+            f"net {label!r} has {size:,} parameters for these images, more than {LARGEST:,}; "
+            "lower net.width or net.depth, or use net.pooling=avg"
+        )
 
 
 def _find(name: str) -> type[nn.Module]:

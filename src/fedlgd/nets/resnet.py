@@ -52,6 +52,11 @@ class ResNet18(nn.Module):
         for out, stride in STAGES:
             stages += [Block(channels, out, stride, norm), Block(out, out, 1, norm)]
             channels, sides = out, [(side + stride - 1) // stride for side in sides]
+        if not printed and min(sides) < 4:
+            raise ValueError(
+                f"images of shape {shape} are too small for ResNet18, which needs 25 pixels a side; "
+                "use net.version=printed, net=convnet, or larger images"
+            )
         self.per_image = norm != "batch"
         self.stem = nn.Sequential(stem, norm_layer(norm, 64), nn.ReLU(inplace=True))
         self.stages = nn.Sequential(*stages)

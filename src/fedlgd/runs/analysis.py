@@ -23,6 +23,7 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params, VirtualSet
 from fedlgd.data.federation import Federation
 from fedlgd.engines.memory import Memory, States
+from fedlgd.runs.pictures import mean_scale
 from fedlgd.runs.shift import between
 
 SITES = 24  # the first by name; more would take too much time and memory
@@ -79,7 +80,7 @@ def distances(subject: Subject) -> dict[str, float]:
     state = subject.memory.server()
     if state is None or state.anchors is None:
         return {}
-    anchors = _class_means(subject.net, state.params, state.anchors)
+    anchors = _class_means(subject.net, state.params, _as_input(state.anchors, subject.federation))
     sets = _virtual(subject)
     found = {name: _gap(_class_means(subject.net, state.params, own), anchors) for name, own in sets.items()}
     return {name: gap for name, gap in found.items() if np.isfinite(gap)}
@@ -99,14 +100,15 @@ def at_the_end(subject: Subject) -> dict[str, Any]:
 
     real = {site.name: look(site.train, "real", site.name) for site in sites}
     learned = {name: look(own.data, "virtual", name) for name, own in virtual.items()}
-    anchors = {"": look(state.anchors.data, "anchors")} if state.anchors else {}
-    if not all(bool(f.isfinite().all()) for f in (*real.values(), *learned.values(), *anchors.values())):
+    anchors = state.anchors and _as_input(state.anchors, subject.federation)
+    shared = {"": look(anchors.data, "anchors")} if anchors else {}
+    if not all(bool(f.isfinite().all()) for f in (*real.values(), *learned.values(), *shared.values())):
         return {}
     return {
         "sites": [site.name for site in sites],
         "images": size,
         "mmd": _matrices(real, learned),
-        "map": _map({"real": real, "virtual": learned, "anchors": anchors}, subject.rng.number()),
+        "map": _map({"real": real, "virtual": learned, "anchors": shared}, subject.rng.number()),
     }
 
 
@@ -122,6 +124,11 @@ def _virtual(subject: Subject) -> dict[str, VirtualSet]:
     memory, names = subject.memory, list(subject.federation.by_name)[:SITES]
     sets = {name: subject.states.load(name, memory.version(name)).virtual for name in names}
     return {name: own for name, own in sets.items() if own}
+
+
+def _as_input(anchors: VirtualSet, federation: Federation) -> VirtualSet:
+    """Anchors belong to no site: pictures are normalised by the mean of the sites' scales."""
+    return anchors.under(mean_scale([site.train.scale for site in federation.sites]))
 
 
 def _class_means(net: Net, params: Params, own: VirtualSet) -> dict[int, Tensor]:

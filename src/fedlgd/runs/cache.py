@@ -1,6 +1,8 @@
 """The cache of virtual sets on this machine: a folder of files, named by the hash of their inputs."""
 
 from contextlib import suppress
+from functools import cache
+from importlib import resources
 from pathlib import Path
 
 import torch
@@ -8,9 +10,13 @@ import torch
 from fedlgd import __version__
 from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError
+from fedlgd.core.files import clear_parts, digest
 from fedlgd.data.store import data_home
 from fedlgd.distill.cache import Cached
 from fedlgd.engines.wire import read_message, write_message
+
+CORE = ("device", "losses", "net", "rng", "types")  # modules of core that the pixels depend on
+DAY = 86_400  # seconds
 
 
 class FolderCache:
@@ -34,12 +40,33 @@ class FolderCache:
 
 
 def shared_cache(place: Place = Place()) -> FolderCache | None:
-    """The cache that all runs on this machine share; None if it is not writable."""
+    """Distilled sets are shared by all runs of this machine that would make the same ones.
+
+    A folder belongs to one state of the source code, version of torch, and number of threads or kind of device.
+    """
     by = f"threads{torch.get_num_threads()}" if place.in_memory else torch.device(place.device).type
-    made_by = f"fedlgd{__version__}-torch{torch.__version__}-{by}" + ("-bfloat16" if place.autocast else "")
+    made_by = f"fedlgd{source_digest()}-torch{torch.__version__}-{by}" + ("-bfloat16" if place.autocast else "")
     try:
         folder = data_home() / "distilled" / made_by
         folder.mkdir(parents=True, exist_ok=True)
+        folders = list(folder.parent.iterdir())
     except OSError:
         return None
+    for each in folders:
+        with suppress(OSError):  # gone meanwhile, or another user's
+            clear_parts(each, older_than=DAY)
     return FolderCache(folder)
+
+
+@cache
+def source_digest() -> str:
+    """A hash of the source files that compute virtual sets; the version where there are none to read."""
+    root = resources.files("fedlgd")
+    sources: list[bytes] = []
+    with suppress(OSError):
+        for folder in ("core", "distill", "nets"):
+            for file in sorted((root / folder).iterdir(), key=lambda f: f.name):
+                if file.name.endswith(".py") and (folder != "core" or file.name[:-3] in CORE):
+                    sources += [f"{folder}/{file.name}".encode(), file.read_bytes()]
+        return digest(*sources)[:12] if sources else __version__
+    return __version__

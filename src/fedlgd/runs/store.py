@@ -70,7 +70,7 @@ class RunDirectory:
         server = f"server-{state.round}.safetensors"
         write_message(self._state / server, state)
         if state.anchors and state.anchors.round == record.round:
-            scale = mean_scale(list(self._scales.values()))
+            scale = state.anchors.scale or mean_scale(list(self._scales.values()))
             write_picture(self.path / "virtual", "anchors", state.anchors, scale)
         line = encode_record(record)
         length = self._head["records"]["bytes"] if self._head else 0
