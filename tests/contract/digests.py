@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedlgd.core.pack import pack
+from fedlgd.core.records import RoundRecord
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.pool import Pool
 from tests import tiny
@@ -38,11 +39,19 @@ def of_run(case: str, engine: str) -> dict[str, Any]:
     server = pack(memory.server())[0]
     sites = {f"{name}/{leaf}": t for name in data.by_name for leaf, t in pack(memory.site(name))[0].items()}
     return {
-        "records": _digest(msgspec.json.encode(records, order="sorted")),
+        "records": _digest(msgspec.json.encode([_told(record) for record in records], order="sorted")),
         "server": of_tensors(server),
         "sites": of_tensors(sites),
         "size": [_size(server), _size(sites), records[-1].accuracy],
     }
+
+
+def _told(record: RoundRecord) -> dict[str, Any]:
+    """The record; that nobody was refused goes without saying."""
+    told: dict[str, Any] = msgspec.to_builtins(record)
+    if not told["refused"]:
+        del told["refused"]
+    return told
 
 
 def of_tensors(tensors: Mapping[str, Tensor]) -> str:

@@ -23,6 +23,7 @@ from fedlgd.data.federation import Federation
 from fedlgd.engines.plan import Plan
 from fedlgd.methods import common, registry
 from fedlgd.methods.fedavg import FedAvg
+from fedlgd.methods.protocol import Expected
 from fedlgd.runs.config import Config, resolve
 from tests import tiny
 from tests.contract.battery import (
@@ -708,6 +709,14 @@ class Sinner(FedAvg):
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
         message = super().broadcast(state, site)
         return replace(message, trees={"x": {"noise": torch.randn(2)}}) if self.sin == "random" else message
+
+    def expects(self, msg, net):
+        """Whatever it sends: the battery, not the server, is to see the sin."""
+        sent = {
+            "images": {"images": torch.empty(3, *net.shape, dtype=torch.float64)},
+            "bytes": {"images": torch.empty(1, *net.shape, dtype=torch.uint8)},
+        }
+        return Expected(msg.params, {"x": sent[self.sin]} if self.sin in sent else {})
 
     def site(self, msg, state, site, net, rng):
         update, state = super().site(msg, state, site, net, rng)

@@ -19,9 +19,13 @@ def check(ok: bool, setting: str, value: object, way_out: str) -> None:
         raise SettingError(f"{setting} is {value}; {way_out}")
 
 
+class DivergedError(SettingError):
+    """Local training came to values that are not finite; the site has no update to send."""
+
+
 class NetError(FedlgdError):
     """A network is unknown or does not offer what a network must offer."""
 
 
 class RunError(FedlgdError):
-    """A run directory cannot be used: another configuration, damage, or a place that cannot be written."""
+    """A run cannot go on: its directory is damaged or another run's, sites were refused, or training diverged."""

@@ -41,6 +41,7 @@ class RoundRecord:
     """All that is reported of one round; `round` -1 is the enrolment before the first.
 
     Seconds and FLOPs are by phase: distil, train, server, evaluate. Flags say what moved: "virtual", "anchors".
+    `sampled` are the sites that were asked, `refused` those among them without a valid update, and why.
     """
 
     round: int
@@ -52,6 +53,7 @@ class RoundRecord:
     seconds: Mapping[str, float] = field(default_factory=dict)
     flops: Mapping[str, int] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float:
@@ -62,15 +64,17 @@ class RoundRecord:
 
 
 def encode_record(record: RoundRecord) -> bytes:
-    """One line; JSON has no NaN and no infinity, so such a loss is written as null."""
+    """One line; JSON has no NaN and no infinity, so such a loss or metric is written as null."""
     return msgspec.json.encode(record) + b"\n"
 
 
 def decode_record(line: bytes) -> RoundRecord:
-    """A loss that is null is read as NaN."""
+    """A loss or a metric that is null is read as NaN."""
     raw = json.loads(line)
     for score in raw["scores"].values():
         score["loss"] = math.nan if score["loss"] is None else score["loss"]
+    for metrics in raw["metrics"].values():
+        metrics.update({name: math.nan for name, value in metrics.items() if value is None})
     return msgspec.convert(raw, RoundRecord)
 
 

@@ -14,6 +14,12 @@ class Plan(Settings):
 
     rounds: int = setting(100, "Number of rounds.", least=1, most=1_000_000)
     ratio: float = setting(1.0, "Share of the sites that take part in each round.", above=0, most=1)
+    quorum: float = setting(
+        1.0, "Share of the sites asked in a round that must send a valid update, or the run stops.", above=0, most=1
+    )
+    clip_update: float = setting(
+        0.0, "Largest L2 norm of a site's change of the model; a larger one is scaled down; 0: off.", least=0
+    )
     seed: int = setting(0, "Seed of everything random.")
     evaluate_every: int = setting(
         0, "Score the model after every so many rounds; 0: about ten times in a run.", least=0, most=1_000_000

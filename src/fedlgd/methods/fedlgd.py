@@ -6,7 +6,15 @@ from typing import Any, ClassVar, Literal
 
 from fedlgd.distill.distribution import distil, refine
 from fedlgd.distill.gradient import match_gradient, pseudo_gradient
-from fedlgd.methods.anchors import Anchors, beside, noted, stale_anchors, start_anchors, uploaded_statistics
+from fedlgd.methods.anchors import (
+    Anchors,
+    Noted,
+    beside,
+    greeting,
+    stale_anchors,
+    start_anchors,
+    uploaded_statistics,
+)
 from fedlgd.methods.common import PAPER, QUICK, Training, fit, update, weighted_mean
 from fedlgd.methods.protocol import (
     Broadcast,
@@ -72,6 +80,9 @@ class FedLGD(Training):
         hello = Hello(site=site.name, counts=virtual.data.counts(net.classes), statistics=statistics)
         return SiteState(virtual=virtual), hello
 
+    def expects_hello(self, net: Net) -> Hello:
+        return greeting(self.anchors, net)
+
     def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
         return ServerState(params=params, anchors=start_anchors(self.anchors, hellos, net, rng))
 
@@ -95,7 +106,7 @@ class FedLGD(Training):
         """Algorithm 1, the server's half."""
         t, anchors, held = state.round, state.anchors, dict(state.held)
         sent = anchors if self.anchors.needed_in(t, self.pull) else None
-        params = weighted_mean(noted(updates, held, sent))
+        params = weighted_mean(Noted(updates, held, sent))
         if anchors and self.anchors.move_in(t):  # V^g moves under theta_t to match G
             target = pseudo_gradient(state.params, params, self.local.lr)
             anchors, _ = match_gradient(anchors, net, state.params, target, self.anchors, t)

@@ -1,18 +1,21 @@
 """What a method is: hyper-parameters in a frozen dataclass, and five functions. And the words to write one."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
+
+import torch
 
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.settings import Settings, setting
 from fedlgd.core.train import Local, Trained
-from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, ServerState, Site, SiteState, Update
+from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, ServerState, Site, SiteState, Trees, Update
 from fedlgd.distill.distribution import Distil
 
 # fmt: off
-__all__ = ["Broadcast", "Cost", "Fit", "Hello", "LabelledSet", "Method", "Net", "Params", "ServerState", "Settings",
-           "Site", "SiteState", "Stream", "Trained", "Update", "Visit", "setting"]
+__all__ = ["Broadcast", "Cost", "Expected", "Fit", "Hello", "LabelledSet", "Method", "Net", "Params", "ServerState",
+           "Settings", "Site", "SiteState", "Stream", "Trained", "Update", "Visit", "setting"]
 # fmt: on
 
 Fit = Callable[..., Trained]
@@ -39,6 +42,18 @@ class Cost(NamedTuple):
     distil: float = 0.0
     server: float = 1.0
     by_step: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expected:
+    """What a valid update looks like: the names, shapes and dtypes of its tensors, not their values.
+
+    `least` is the smallest value allowed in a tensor, by its path: {"trees/prototypes/counts": 0}.
+    """
+
+    params: Params
+    trees: Trees = field(default_factory=dict)
+    least: Mapping[str, float] = field(default_factory=dict)
 
 
 class Method(Protocol):
@@ -69,8 +84,16 @@ class Method(Protocol):
         ...
 
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
-        """Server: the next state. `updates` may be larger than memory: read one after the other."""
+        """Server: the next state. `updates` may be larger than memory: read one after the other, or again."""
         ...
+
+    def expects(self, msg: Broadcast, net: Net) -> Expected:
+        """Server: what a site sends back for `msg`; by default the params it was sent, trained, and no trees."""
+        return Expected(msg.params)
+
+    def expects_hello(self, net: Net) -> Hello:
+        """Server: what a site sends at enrolment, with values that do not matter; by default class counts alone."""
+        return Hello(site="", counts=torch.empty(net.classes, dtype=torch.int64))
 
     def adapt(self, net: Net) -> Net:
         """The network that is trained: the given one, unless a method needs more outputs or another head."""

@@ -16,7 +16,7 @@ from fedlgd.core.suggest import did_you_mean, own_class
 from fedlgd.methods.protocol import Method
 
 FIVE = ("enrol", "start", "broadcast", "site", "server")
-DEFAULTS = ("presets", "personal", "pooled", "adapt", "model_at", "cost", "label")
+DEFAULTS = ("presets", "personal", "pooled", "expects", "expects_hello", "adapt", "model_at", "cost", "label")
 _methods: dict[str, type[Method]] = {}
 
 

@@ -12,7 +12,7 @@ from fedlgd.core.types import VirtualSet
 from fedlgd.distill.generate import from_class_noise, from_style
 from fedlgd.distill.start import labels_for
 from fedlgd.methods import common
-from fedlgd.methods.anchors import noted, stale_anchors
+from fedlgd.methods.anchors import Noted, stale_anchors
 from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Batch, Term
 from fedlgd.methods.protocol import (
@@ -84,7 +84,7 @@ class VHL(common.Training):
 
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
         held = dict(state.held)
-        params = common.weighted_mean(noted(updates, held, state.anchors))
+        params = common.weighted_mean(Noted(updates, held, state.anchors))
         return replace(state, params=params, held=held, round=state.round + 1)
 
     def _terms(self, virtual: LabelledSet, net: Net, rng: Stream) -> list[Term]:
