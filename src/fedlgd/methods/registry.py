@@ -116,12 +116,15 @@ def stacks() -> dict[str, Stack]:
     from fedlgd.methods.parts import Anchored, Refined
     from fedlgd.methods.refine import Refine
     from fedlgd.methods.regularisers import REGULARISERS, Pull
+    from fedlgd.methods.robust import Median, Trim, Trimmed
 
     still = {"anchors": Anchors(steps=0, in_loss="always"), "pull": Pull(weight=0.0)}
     return {
         "anchors": Stack({"anchors": Anchors(), "pull": Pull()}, Anchored, Anchored.presets),
         "noise": Stack(still, Anchored),
         "refine": Stack({"refine": Refine()}, Refined, Refined.presets),
+        "median": Stack({}, Median),
+        "trimmed": Stack({"trimmed": Trim()}, Trimmed),
         **{name: _regulariser(cls) for name, cls in REGULARISERS.items()},
     }
 

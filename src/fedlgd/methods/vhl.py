@@ -43,7 +43,7 @@ class VHL(common.Training):
 
     name: ClassVar[str] = "vhl"
 
-    stackable: ClassVar[tuple[str, ...]] = ("refine", "regulariser")
+    stackable: ClassVar[tuple[str, ...]] = ("refine", "regulariser", "robust")
 
     per_class: int = setting(10, "Virtual images per class.", least=1, most=100_000)
     source: Literal["style", "noise"] = setting(
