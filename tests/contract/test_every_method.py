@@ -715,6 +715,7 @@ class Sinner(FedAvg):
         sent = {
             "images": {"images": torch.empty(3, *net.shape, dtype=torch.float64)},
             "bytes": {"images": torch.empty(1, *net.shape, dtype=torch.uint8)},
+            "labels": {"labels": torch.empty(max(SIZES.values()), dtype=torch.int64)},
         }
         return Expected(msg.params, {"x": sent[self.sin]} if self.sin in sent else {})
 
@@ -727,7 +728,8 @@ class Sinner(FedAvg):
         if self.sin == "bytes":
             update = replace(update, trees={"x": {"images": site.train.x[2:3].clone()}})
         if self.sin == "labels":
-            update = replace(update, trees={"x": {"labels": site.train.y.clone()}})
+            labels = F.pad(site.train.y, (0, max(SIZES.values()) - len(site.train)), value=-1)
+            update = replace(update, trees={"x": {"labels": labels}})
         return update, state
 
     def server(self, state, updates, net, rng):

@@ -155,23 +155,28 @@ class Server:
 
     def _validated(self, answer: Answer, ledger: Ledger) -> Update | None:
         """The update as it is averaged: valid, and clipped if the plan says so. None: it is refused."""
-        task, update, site = ledger.asked.pop(answer.site, None), answer.update, answer.site
-        if task is None or task.message is None:
-            ledger.refused[site] = "it answered twice or was not asked"
+        task, update, bound = ledger.asked.pop(answer.site, None), answer.update, self.plan.clip_update
+        reason = self._refusal(answer, task)
+        ledger.up += nbytes(update) if task else 0
+        if reason or task is None or task.message is None or update is None:
+            ledger.refused[answer.site] = reason
             return None
-        ledger.up += nbytes(update)
-        reason = answer.fault or refusal(update, site, self.method.expects(task.message, self.net))
-        if not reason and answer.version not in (task.round, task.after):
-            reason = f"it names state {answer.version}; possible are {task.after} and {task.round}"
-        if reason or update is None:
-            ledger.refused[site] = reason
-            return None
-        metrics, bound = finite_metrics(update.metrics), self.plan.clip_update
+        metrics = finite_metrics(update.metrics)
         if bound:
             update, norm = clipped(update, task.message.params, bound, self.net.trainable)
             metrics |= {"clipped": norm} if norm > bound else {}
         ledger.accept(answer, metrics)
         return update
+
+    def _refusal(self, answer: Answer, task: Task | None) -> str:
+        """Why an answer is not used; empty if it is."""
+        if task is None or task.message is None:
+            return "it answered twice or was not asked"
+        if answer.fault:
+            return answer.fault
+        if answer.version not in (task.round, task.after):
+            return f"it names state {answer.version}; possible are {task.after} and {task.round}"
+        return refusal(answer.update, answer.site, self.method.expects(task.message, self.net))
 
     def _serve(self, updates: Inbox, state: ServerState) -> ServerState:
         return self.method.server(state, updates, self.net, self._root.at("server", state.round))

@@ -94,6 +94,8 @@ def run(
     ratio: float = 1.0,
     seed: int = 0,
     evaluate_every: int = 0,
+    quorum: float = 1.0,
+    clip_update: float = 0.0,
     net: str | Mapping[str, Any] = "convnet",
     out: str | Path | None = None,
     on_round: Listener | None = None,
@@ -105,15 +107,23 @@ def run(
     """Run a method over a federation.
 
     `net` is a name, or {"name": "convnet", "width": 32}. With `out`, the run lives in that directory: called
-    again with the same arguments it goes on where it stopped. `on_round` hears every record. With the engine
-    "pool", sites work in `workers` processes of one thread (0: one for every core), to the same bits. `device`
-    "cuda" works on a GPU; `autocast` computes passes in bfloat16.
+    again with the same arguments it goes on where it stopped. `quorum` is the share of the sites asked in a round
+    that must send a valid update; `clip_update` bounds the norm of an update (0: off). `on_round` hears every
+    record. With the engine "pool", sites work in `workers` processes of one thread (0: one for every core), to the
+    same bits. `device` "cuda" works on a GPU; `autocast` computes passes in bfloat16.
     """
     how = find_engine(engine, workers, Place(device=device, autocast=autocast))
     federation = load(data) if isinstance(data, str) else data
     config = Config(
         method=configure(method) if isinstance(method, str) else method,
-        plan=Plan(rounds=rounds, ratio=ratio, seed=seed, evaluate_every=evaluate_every),
+        plan=Plan(
+            rounds=rounds,
+            ratio=ratio,
+            quorum=quorum,
+            clip_update=clip_update,
+            seed=seed,
+            evaluate_every=evaluate_every,
+        ),
         data=DataChoice(name=federation.name),
         net={"name": net} if isinstance(net, str) else {"name": "convnet", **net},
     )
