@@ -73,7 +73,7 @@ def decode_record(line: bytes) -> RoundRecord:
     raw = json.loads(line)
     for score in raw["scores"].values():
         score["loss"] = math.nan if score["loss"] is None else score["loss"]
-    for metrics in raw["metrics"].values():
+    for metrics in raw.get("metrics", {}).values():
         metrics.update({name: math.nan for name, value in metrics.items() if value is None})
     return msgspec.convert(raw, RoundRecord)
 
