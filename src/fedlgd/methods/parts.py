@@ -56,7 +56,8 @@ class Part:
     def __post_init__(self) -> None:
         if self.kind not in self.stackable(self.method):
             possible = ", ".join(self.stackable(self.method)) or "nothing"
-            raise SettingError(f"{self.stack} cannot be stacked on {self.method.name}; it takes: {possible}")
+            what = self.stack if self.stack == self.kind else f"{self.stack} ({self.kind})"
+            raise SettingError(f"{what} cannot be stacked on {self.method.name}; it takes: {possible}")
         twice = self.sections.keys() & settings_of(self.method).keys()
         if twice:
             raise SettingError(f"{self.method.name} has a section {twice.pop()!r} already; stack each part once")
