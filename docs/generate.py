@@ -125,7 +125,7 @@ def group_lines(
     sections = [section for section in groups if any(path.startswith(f"{section}.") for path in given)]
     defaults = {i.path: i.default for section in sections for i in described(groups[section], f"{section}.")}
     changed = {path: value for path, value in given.items() if path in defaults and value != defaults[path]}
-    yield f"Groups: {', '.join(f'`{section}`' for section in sections)}."
+    yield f"Groups: {', '.join(f'`{section}`' for section in sections)}." if sections else "No settings."
     if changed:
         yield from ("", f"Other defaults: {assigned(changed)}.")
     for preset, settings in presets.items():

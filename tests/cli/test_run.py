@@ -179,6 +179,15 @@ def test_bad_input_is_one_line_and_exit_code_2(words, said, fedlgd, tmp_path):
     assert said in done.err
 
 
+@pytest.mark.parametrize("engine", ["loop", "pool"])
+def test_a_run_that_diverges_names_a_site_and_the_setting_and_is_no_success(engine, fedlgd, tmp_path):
+    done = fedlgd(*tiny_run(tmp_path / "out", "--set=local.lr=1e38", f"--engine={engine}", "--quiet", rounds=1))
+    assert done.code == 2
+    assert done.out == ""
+    assert re.match(r"fedlgd: round 1: .*'\w+'.*training diverged.*lower local\.lr", done.err)
+    assert done.err.count("\n") == 1
+
+
 def test_a_folder_of_another_run_is_exit_code_2(fedlgd, tmp_path):
     assert fedlgd(*tiny_run(tmp_path / "out", "--quiet", rounds=1)).code == 0
     before = snapshot(tmp_path / "out")

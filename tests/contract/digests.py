@@ -45,9 +45,10 @@ def of_run(case: str, engine: str) -> dict[str, Any]:
 
 
 def _timeless(record: RoundRecord) -> dict[str, Any]:
-    """`cpu` was added after the digests were stored."""
+    """`cpu` and `refused` were added after the digests were stored."""
     values = msgspec.to_builtins(record)
-    return {name: value for name, value in values.items() if name != "cpu"} | {"seconds": {}}
+    assert not values["refused"]
+    return {name: value for name, value in values.items() if name not in ("cpu", "refused")} | {"seconds": {}}
 
 
 def of_tensors(tensors: Mapping[str, Tensor]) -> str:

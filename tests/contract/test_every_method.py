@@ -23,6 +23,7 @@ from fedlgd.data.federation import Federation
 from fedlgd.engines.plan import Plan
 from fedlgd.methods import common, registry
 from fedlgd.methods.fedavg import FedAvg
+from fedlgd.methods.protocol import Expected
 from fedlgd.runs.config import Config, resolve
 from tests import tiny
 from tests.contract.battery import (
@@ -709,6 +710,15 @@ class Sinner(FedAvg):
         message = super().broadcast(state, site)
         return replace(message, trees={"x": {"noise": torch.randn(2)}}) if self.sin == "random" else message
 
+    def expects(self, msg, net):
+        """Whatever it sends: the battery, not the server, is to see the sin."""
+        sent = {
+            "images": {"images": torch.empty(3, *net.shape, dtype=torch.float64)},
+            "bytes": {"images": torch.empty(1, *net.shape, dtype=torch.uint8)},
+            "labels": {"labels": torch.empty(max(SIZES.values()), dtype=torch.int64)},
+        }
+        return Expected(msg.params, {"x": sent[self.sin]} if self.sin in sent else {})
+
     def site(self, msg, state, site, net, rng):
         update, state = super().site(msg, state, site, net, rng)
         if self.sin == "in place":
@@ -718,7 +728,8 @@ class Sinner(FedAvg):
         if self.sin == "bytes":
             update = replace(update, trees={"x": {"images": site.train.x[2:3].clone()}})
         if self.sin == "labels":
-            update = replace(update, trees={"x": {"labels": site.train.y.clone()}})
+            labels = F.pad(site.train.y, (0, max(SIZES.values()) - len(site.train)), value=-1)
+            update = replace(update, trees={"x": {"labels": labels}})
         return update, state
 
     def server(self, state, updates, net, rng):

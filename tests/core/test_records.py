@@ -25,6 +25,7 @@ FULL = RoundRecord(
     seconds={"train": 1e-9},
     flops={"train": 12345678901234},
     flags=("anchors", "virtual"),
+    refused={"Ünï/../x": "weight is nan"},
 )
 
 
@@ -61,6 +62,19 @@ def test_a_loss_that_is_not_a_number_is_read_back_as_nan(loss):
     again = decode_record(line).scores["ape"]
     assert math.isnan(again.loss)
     assert again.accuracy == 0.1
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_metric_that_is_not_a_number_is_read_back_as_nan(value):
+    record = decode_record(encode_record(RoundRecord(round=0, metrics={"ape": {"loss": 0.5, "gap": value}})))
+    assert record.metrics["ape"]["loss"] == 0.5
+    assert math.isnan(record.metrics["ape"]["gap"])
+
+
+def test_a_record_from_before_sites_could_be_refused_is_read():
+    old = json.loads(encode_record(RoundRecord(round=0)))
+    del old["refused"]
+    assert decode_record(json.dumps(old).encode()).refused == {}
 
 
 def test_accuracy_is_the_unweighted_mean_over_sites():

@@ -56,6 +56,11 @@ def duration(seconds: float) -> str:
     return f"about {hours} h {minutes} min" if hours else f"about {minutes} min"
 
 
+def refusals(record: RoundRecord) -> str:
+    """bee (weight is nan), cat (it did not answer)"""
+    return ", ".join(f"{site} ({reason})" for site, reason in record.refused.items())
+
+
 def clock_time(seconds: float) -> str:
     """65 -> "1:05"; 3665 -> "1:01:05"."""
     minutes, rest = divmod(int(seconds), 60)
@@ -111,6 +116,8 @@ class Lines:
         parts.append(f"{(record.bytes_up + record.bytes_down) / 1e6:.1f} MB")
         if record.flags:
             parts.append(f"updated: {', '.join(record.flags)}")
+        if record.refused:
+            parts.append(f"refused: {refusals(record)}")
         return "  ".join(parts)
 
     def _print(self, text: str) -> None:
@@ -142,6 +149,7 @@ class LiveView:
         self._steps: dict[str, tuple[Pace, int]] = {}
         self._done = self._sent = 0
         self._ended = False
+        self._refused = ""
         for record in earlier:
             self._add(record, "before")
         self._live = Live(get_renderable=self.draw, console=self._console, transient=not lasting)
@@ -168,7 +176,8 @@ class LiveView:
     def draw(self) -> RenderableType:
         title = [_line(self._title, "bold")] if self._title else []
         below = self._summary() if self._ended and self._rounds else self._bars()
-        return Group(*title, *self._evaluations.render(), below)
+        refused = [_line(self._refused, "yellow")] if self._refused else []
+        return Group(*title, *self._evaluations.render(), *refused, below)
 
     @property
     def _elapsed(self) -> str:
@@ -178,6 +187,8 @@ class LiveView:
         self._done = record.round + 1
         self._sent += record.bytes_up + record.bytes_down
         self._evaluations.add(record, self._sent, at)
+        if record.refused:
+            self._refused = f"round {self._done} refused: {refusals(record)}"
 
     def _bars(self) -> Table:
         """A bar for the rounds and one for each long step inside a round, with the time left."""

@@ -19,9 +19,13 @@ def check(ok: bool, setting: str, value: object, way_out: str) -> None:
         raise SettingError(f"{setting} is {value}; {way_out}")
 
 
+class DivergedError(SettingError):
+    """Local training came to values that are not finite; the site has no update to send."""
+
+
 class NetError(FedlgdError):
     """A network is unknown or does not have the required interface."""
 
 
 class RunError(FedlgdError):
-    """A run folder cannot be used: another configuration, damaged files, or no write access."""
+    """A run cannot continue: its folder is damaged or of another run, sites were refused, or it diverged."""

@@ -43,6 +43,7 @@ class RoundRecord:
     Costs are by phase (distil, train, server, evaluate): `seconds` is wall time, which on a busy machine includes
     waiting; `cpu` is the CPU time of the processes that did the work, empty in older records. It does not measure
     the work of a GPU. Flags say what moved: "virtual", "anchors".
+    `sampled` are the sites that were asked, `refused` those among them without a valid update, with the reason.
     """
 
     round: int
@@ -55,6 +56,7 @@ class RoundRecord:
     cpu: Mapping[str, float] = field(default_factory=dict)
     flops: Mapping[str, int] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float:
@@ -65,15 +67,17 @@ class RoundRecord:
 
 
 def encode_record(record: RoundRecord) -> bytes:
-    """One line. JSON has no NaN and no infinity: such a loss is written as null."""
+    """One line. JSON has no NaN and no infinity: such a loss or metric is written as null."""
     return msgspec.json.encode(record) + b"\n"
 
 
 def decode_record(line: bytes) -> RoundRecord:
-    """Parse one line; a loss that is null becomes NaN."""
+    """Parse one line; a loss or a metric that is null becomes NaN."""
     raw = json.loads(line)
     for score in raw["scores"].values():
         score["loss"] = math.nan if score["loss"] is None else score["loss"]
+    for metrics in raw.get("metrics", {}).values():
+        metrics.update({name: math.nan for name, value in metrics.items() if value is None})
     return msgspec.convert(raw, RoundRecord)
 
 

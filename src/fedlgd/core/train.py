@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from fedlgd.core.device import noise
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import DivergedError
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.settings import Settings, setting
@@ -55,8 +55,8 @@ def sgd(net: Net, start: Params, n: int, objective: Objective, how: Local, rng: 
             velocity = _descend(leaves, list(grads), velocity, how)
             losses.append(loss.detach())
     mean = torch.stack(losses).double().mean().item()
-    if not math.isfinite(mean):
-        raise SettingError(f"training diverged (loss {mean}); lower local.lr, which is {how.lr}")
+    if not (math.isfinite(mean) and all(bool(value.isfinite().all()) for value in w.values())):
+        raise DivergedError(f"training diverged (mean loss {mean:g}); lower local.lr, which is {how.lr:g}")
     return Trained({name: value.detach() for name, value in w.items()}, len(losses), mean)
 
 

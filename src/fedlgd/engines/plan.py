@@ -14,6 +14,10 @@ class Plan(Settings):
 
     rounds: int = setting(100, "Number of rounds.", least=1, most=1_000_000)
     ratio: float = setting(1.0, "Fraction of sites sampled in each round.", above=0, most=1)
+    quorum: float = setting(
+        1.0, "Fraction of the sampled sites that must send a valid update, or the run stops.", above=0, most=1
+    )
+    clip_update: float = setting(0.0, "Largest L2 norm of a site's change of the model; 0: no limit.", least=0)
     seed: int = setting(0, "Random seed.")
     evaluate_every: int = setting(
         0, "Evaluate every this many rounds; 0: about ten times per run.", least=0, most=1_000_000

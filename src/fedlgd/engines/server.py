@@ -5,16 +5,27 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from fedlgd.core.device import Place
+from fedlgd.core.errors import RunError
 from fedlgd.core.meter import charge, metered, phase, tick
 from fedlgd.core.net import Net
 from fedlgd.core.pack import nbytes
 from fedlgd.core.records import RoundRecord, Score
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Broadcast, Hello, ServerState, Update
+from fedlgd.engines.clip import clipped
 from fedlgd.engines.inbox import Inbox
 from fedlgd.engines.memory import Enrolment, Memory
 from fedlgd.engines.plan import Plan, sample
 from fedlgd.engines.site import Answer, Task
+from fedlgd.engines.validate import (
+    check_quorum,
+    check_scores,
+    check_state,
+    finite_metrics,
+    hello_refusal,
+    listed,
+    refusal,
+)
 from fedlgd.methods.protocol import Method
 
 Work = Callable[[Iterator[Task]], Iterator[Answer]]
@@ -30,14 +41,13 @@ class Ledger:
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
     flags: set[str] = field(default_factory=set)
+    asked: dict[str, Task] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
 
-    def received(self, answer: Answer) -> Update:
-        assert answer.update is not None
-        self.up += nbytes(answer.update)
-        self.metrics[answer.site] = dict(answer.update.metrics)
+    def accept(self, answer: Answer, metrics: dict[str, float]) -> None:
+        self.metrics[answer.site] = metrics
         self.versions[answer.site] = answer.version
         self.flags.update(answer.flags)
-        return answer.update
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -84,20 +94,25 @@ class Server:
         )
 
     def _enrolments(self) -> list[Enrolment]:
-        """Enrolments in the order of `names`. A site that enrolled before a crash does not enrol again."""
+        """All enrolments in the order of `names`. A site that enrolled before a crash does not enrol again."""
         new = [name for name in self.names if self.memory.enrolment(name) is None]
+        expected, refused = self.method.expects_hello(self.net), dict.fromkeys(new, "it did not answer")
         answers = self.work(Task(what="enrol", site=name) for name in new)
         for done, answer in enumerate(answers, len(self.names) - len(new) + 1):
-            assert answer.hello is not None
-            joined = Enrolment(
-                hello=answer.hello,
-                seconds=answer.seconds,
-                cpu=answer.cpu,
-                flops=answer.flops,
-                flags=answer.flags,
-            )
-            self.memory.enrol(answer.site, joined)
+            refused[answer.site] = hello_refusal(answer.hello, answer.site, expected)
+            if answer.hello and not refused[answer.site]:
+                del refused[answer.site]
+                joined = Enrolment(
+                    hello=answer.hello,
+                    seconds=answer.seconds,
+                    cpu=answer.cpu,
+                    flops=answer.flops,
+                    flags=answer.flags,
+                )
+                self.memory.enrol(answer.site, joined)
             tick("enrol", done, len(self.names))
+        if refused:
+            raise RunError(f"enrolment: refused {listed(refused)}; correct these sites or leave them out")
         found = map(self.memory.enrolment, self.names)
         return [enrolment for enrolment in found if enrolment]
 
@@ -107,21 +122,27 @@ class Server:
         with metered() as meter, Inbox(chosen) as updates:
             for answer in self.work(self._trainings(state, chosen, ledger)):
                 charge(answer)
-                updates.add(ledger.received(answer))
+                if update := self._validated(answer, ledger):
+                    updates.add(update)
+            ledger.refused |= dict.fromkeys(ledger.asked, "it did not answer")
+            check_quorum(t, len(ledger.metrics), len(chosen), ledger.refused, self.plan.quorum)
             with phase("server"):
                 new = self.place.do(partial(self._serve, updates), state)
+            check_state(new)
             scores = self._scores(new, ledger.versions) if self.plan.scores(t) else {}
+        check_scores(t, scores)
         if new.anchors and new.anchors.round == t:
             ledger.flags.add("anchors")
         record = RoundRecord(
             round=t,
             sampled=tuple(chosen),
             scores=scores,
-            metrics={name: ledger.metrics[name] for name in chosen},
+            metrics={name: ledger.metrics[name] for name in chosen if name in ledger.metrics},
             bytes_up=ledger.up,
             bytes_down=ledger.down,
             flags=tuple(sorted(ledger.flags)),
             **meter.spent(),
+            refused=dict(sorted(ledger.refused.items())),
         )
         return new, record, ledger.versions
 
@@ -130,7 +151,34 @@ class Server:
             message = self.method.broadcast(state, name)
             ledger.down += nbytes(message)
             after = self.memory.version(name)
-            yield Task(what="train", site=name, round=state.round, after=after, message=message)
+            task = Task(what="train", site=name, round=state.round, after=after, message=message)
+            ledger.asked[name] = task
+            yield task
+
+    def _validated(self, answer: Answer, ledger: Ledger) -> Update | None:
+        """The update as it is averaged: valid, and clipped if the plan says so. None: it is refused."""
+        task, update, bound = ledger.asked.pop(answer.site, None), answer.update, self.plan.clip_update
+        reason = self._refusal(answer, task)
+        ledger.up += nbytes(update) if task else 0
+        if reason or task is None or task.message is None or update is None:
+            ledger.refused[answer.site] = reason
+            return None
+        metrics = finite_metrics(update.metrics)
+        if bound:
+            update, norm = clipped(update, task.message.params, bound, self.net.trainable)
+            metrics |= {"clipped": norm} if norm > bound else {}
+        ledger.accept(answer, metrics)
+        return update
+
+    def _refusal(self, answer: Answer, task: Task | None) -> str:
+        """Why an answer is not used; empty if it is."""
+        if task is None or task.message is None:
+            return "it answered twice or was not asked"
+        if answer.fault:
+            return answer.fault
+        if answer.version not in (task.round, task.after):
+            return f"it names state {answer.version}; possible are {task.after} and {task.round}"
+        return refusal(answer.update, answer.site, self.method.expects(task.message, self.net))
 
     def _serve(self, updates: Inbox, state: ServerState) -> ServerState:
         return self.method.server(state, updates, self.net, self._root.at("server", state.round))

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, Literal
 
 from fedlgd.core.device import Place
+from fedlgd.core.errors import DivergedError
 from fedlgd.core.evaluate import score
 from fedlgd.core.meter import metered, phase
 from fedlgd.core.net import Net
@@ -35,7 +36,7 @@ class Task:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Answer:
     """The result of a task and its cost. The state stays at the site: `version` is the round of the state that the
-    site continues from, and `flags` name what changed."""
+    site continues from, and `flags` name what changed. `fault`: why a site has no update to send."""
 
     site: str
     hello: Hello | None = None
@@ -43,6 +44,7 @@ class Answer:
     score: Score | None = None
     version: int = -1
     flags: tuple[str, ...] = ()
+    fault: str = ""
     seconds: Mapping[str, float] = field(default_factory=dict)
     cpu: Mapping[str, float] = field(default_factory=dict)
     flops: Mapping[str, int] = field(default_factory=dict)
@@ -74,7 +76,10 @@ class Sites:
 
     def _train(self, task: Task) -> dict[str, Any]:
         before = self._states.load(task.site, task.after)
-        update, state = self._place.do(partial(self._fit, task), (task.message, before))
+        try:
+            update, state = self._place.do(partial(self._fit, task), (task.message, before))
+        except DivergedError as error:
+            return {"fault": str(error), "version": task.after}
         if state is None:
             return {"update": update, "version": task.after}
         self._states.save(task.site, task.round, state, before=task.after)

@@ -109,18 +109,32 @@ def uploaded_statistics(how: Anchors, site: Site, over: Statistics, net: Net) ->
     return statistics
 
 
+def greeting(how: Anchors, net: Net) -> Hello:
+    """What a site sends at enrolment: counts, and statistics if anchors start from them."""
+    counts = torch.empty(net.classes, dtype=torch.int64)
+    asked = how.per_class and how.start == "statistics"
+    return Hello(site="", counts=counts, statistics=torch.empty(net.classes, 2, net.shape[0]) if asked else None)
+
+
 def stale_anchors(state: ServerState, site: str, needed: bool = True) -> VirtualSet | None:
     """The anchors if the site needs them now and has no or an older version; otherwise None."""
     stale = state.anchors is not None and state.held.get(site, -2) < state.anchors.round
     return state.anchors if needed and stale else None
 
 
-def noted(updates: Iterable[Update], held: dict[str, int], anchors: VirtualSet | None) -> Iterator[Update]:
-    """Yield the updates and record that their sites now have this version of the anchors."""
-    for update in updates:
-        if anchors:
-            held[update.site] = anchors.round
-        yield update
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """The same updates; whoever reads them notes that their sites hold this version of the anchors now."""
+
+    updates: Iterable[Update]
+    held: dict[str, int]
+    anchors: VirtualSet | None
+
+    def __iter__(self) -> Iterator[Update]:
+        for update in self.updates:
+            if self.anchors:
+                self.held[update.site] = self.anchors.round
+            yield update
 
 
 def beside(how: Anchors, pull: Pull, anchors: VirtualSet | None, t: int) -> Beside | None:

@@ -7,7 +7,15 @@ from typing import Any, ClassVar, Literal
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.distribution import distil, refine
 from fedlgd.distill.gradient import match_gradient, pseudo_gradient
-from fedlgd.methods.anchors import Anchors, beside, noted, stale_anchors, start_anchors, uploaded_statistics
+from fedlgd.methods.anchors import (
+    Anchors,
+    Noted,
+    beside,
+    greeting,
+    stale_anchors,
+    start_anchors,
+    uploaded_statistics,
+)
 from fedlgd.methods.common import PAPER, QUICK, Training, fit, update, weighted_mean
 from fedlgd.methods.protocol import Cost, Fit, Net, Stream, Visit
 from fedlgd.methods.refine import Refine
@@ -42,7 +50,7 @@ class FedLGD(Training):
         },
         "quick": {**QUICK, "anchors.steps": 10, "refine.steps": 10},
     }
-    stackable: ClassVar[tuple[str, ...]] = ("regulariser",)
+    stackable: ClassVar[tuple[str, ...]] = ("regulariser", "robust")
 
     train_on: ClassVar[Literal["virtual"]] = "virtual"  # type: ignore[misc]
     anchors: Anchors = Anchors()
@@ -59,6 +67,9 @@ class FedLGD(Training):
         statistics = uploaded_statistics(self.anchors, site, self.distil.statistics, net)
         hello = Hello(site=site.name, counts=virtual.data.counts(net.classes), statistics=statistics)
         return SiteState(virtual=virtual), hello
+
+    def expects_hello(self, net: Net) -> Hello:
+        return greeting(self.anchors, net)
 
     def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
         return ServerState(params=params, anchors=start_anchors(self.anchors, hellos, net, rng))
@@ -83,7 +94,7 @@ class FedLGD(Training):
         """Algorithm 1, the server's half."""
         t, anchors, held = state.round, state.anchors, dict(state.held)
         sent = anchors if self.anchors.needed_in(t, self.pull) else None
-        params = weighted_mean(noted(updates, held, sent))
+        params = weighted_mean(Noted(updates, held, sent))
         if anchors and self.anchors.move_in(t):  # update V^g under theta_t to match G
             target = pseudo_gradient(state.params, params, self.local.lr)
             anchors, _ = match_gradient(anchors, net, state.params, target, self.anchors, t)

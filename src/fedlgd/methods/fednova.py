@@ -12,9 +12,11 @@ from fedlgd.core.tree import Mean, cast, double, only, scale, sub
 from fedlgd.core.types import Broadcast, Params, ServerState, Site, SiteState, Update
 from fedlgd.methods import common
 from fedlgd.methods.common import fit
-from fedlgd.methods.protocol import Fit, Net, Stream, Visit, setting
+from fedlgd.methods.protocol import Expected, Fit, Net, Stream, Visit, setting
 from fedlgd.methods.registry import register
 from fedlgd.methods.regularisers import Proximal
+
+LEAST_WORK = 1e-6  # d_c divides by the work: at 0 or below it has no meaning
 
 
 def local_work(steps: int, how: Local, mu: float = 0.0) -> float:
@@ -50,6 +52,10 @@ class FedNova(common.Training):
         check(not both, "mu", self.mu, f"with local.momentum={self.local.momentum} set; use one of the two")
 
     enrol, start, broadcast = common.enrol, common.start, common.broadcast
+
+    def expects(self, msg: Broadcast, net: Net) -> Expected:
+        work = torch.empty((), dtype=torch.float64)
+        return Expected(msg.params, {"nova": {"work": work}}, {"trees/nova/work": LEAST_WORK})
 
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         near = Proximal(mu=self.mu).term(msg, state, net)

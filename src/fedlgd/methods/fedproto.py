@@ -14,7 +14,7 @@ from fedlgd.core.types import Broadcast, LabelledSet, Params, ServerState, Site,
 from fedlgd.methods import common
 from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Batch, Term
-from fedlgd.methods.protocol import Fit, Net, Stream, Visit, setting
+from fedlgd.methods.protocol import Expected, Fit, Net, Stream, Visit, setting
 from fedlgd.methods.registry import register
 
 Weigh = Literal["counts", "uniform"]
@@ -62,6 +62,12 @@ def _term(msg: Broadcast, weight: float) -> list[Term]:
     return [near_prototypes]
 
 
+def _expected(msg: Broadcast, net: Net) -> Expected:
+    """The model that was sent, if any, and the prototypes with their counts."""
+    sent = {"means": torch.empty(net.classes, net.features), "counts": torch.empty(net.classes)}
+    return Expected(msg.params, {"prototypes": sent}, {"trees/prototypes/counts": 0})
+
+
 def _renewed(state: ServerState, uploads: Iterable[Params], weigh: Weigh) -> dict[str, Params]:
     old = state.trees.get("prototypes", {}).get("means")
     return {"prototypes": {"means": mean_prototypes(old, uploads, weigh)}}
@@ -101,6 +107,9 @@ class FedProtoLocal(Prototypes):
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
         return Broadcast(round=state.round, params={}, trees=state.trees)
 
+    def expects(self, msg: Broadcast, net: Net) -> Expected:
+        return _expected(msg, net)
+
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         model = state.trees.get("model") or common.first_model(net, rng)
         trained = fit(self, model, state, site, net, rng, terms=_term(msg, self.weight))
@@ -127,6 +136,9 @@ class FedProtoAvg(Prototypes):
 
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
         return Broadcast(round=state.round, params=state.params, trees=state.trees)
+
+    def expects(self, msg: Broadcast, net: Net) -> Expected:
+        return _expected(msg, net)
 
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         trained = fit(self, msg.params, state, site, net, rng, terms=_term(msg, self.weight))

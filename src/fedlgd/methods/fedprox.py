@@ -17,6 +17,7 @@ class FedProx(common.Training):
     r"""min_w F_c(w) + mu/2 ||w - theta_t||^2 at each site, then FedAvg's average."""
 
     name: ClassVar[str] = "fedprox"
+    stackable: ClassVar[tuple[str, ...]] = (*common.Training.stackable, "robust")
 
     mu: float = setting(0.01, "Weight of the proximal term; 0 is FedAvg.", least=0)
 

@@ -53,6 +53,7 @@ class Moon(common.Training):
     """
 
     name: ClassVar[str] = "moon"
+    stackable: ClassVar[tuple[str, ...]] = (*common.Training.stackable, "robust")
 
     mu: float = setting(1.0, "Weight of the contrastive term; 0 is FedAvg.", least=0)
     temperature: float = setting(0.5, "Temperature T of the term.", above=0)

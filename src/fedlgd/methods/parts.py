@@ -12,7 +12,15 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.distribution import refine
 from fedlgd.distill.gradient import match_gradient, pseudo_gradient
-from fedlgd.methods.anchors import Anchors, beside, noted, stale_anchors, start_anchors, uploaded_statistics
+from fedlgd.methods.anchors import (
+    Anchors,
+    Noted,
+    beside,
+    greeting,
+    stale_anchors,
+    start_anchors,
+    uploaded_statistics,
+)
 from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Term
 from fedlgd.methods.protocol import Cost, Fit, Method, Net, Settings, Stream, Trained, Visit
@@ -32,7 +40,8 @@ class Part:
     def __post_init__(self) -> None:
         if self.kind not in self.stackable(self.method):
             possible = ", ".join(self.stackable(self.method)) or "nothing"
-            raise SettingError(f"{self.kind} cannot be stacked on {self.method.name}; it accepts: {possible}")
+            what = self.stack if self.stack == self.kind else f"{self.stack} ({self.kind})"
+            raise SettingError(f"{what} cannot be stacked on {self.method.name}; it accepts: {possible}")
         twice = self.sections.keys() & all_settings(self.method).keys()
         if twice:
             raise SettingError(f"{self.method.name} already has a section {twice.pop()!r}; stack each part once")
@@ -108,6 +117,9 @@ class Anchored(Part):
         statistics = uploaded_statistics(self.anchors, site, self.distil.statistics, net)
         return state, replace(hello, statistics=statistics)
 
+    def expects_hello(self, net: Net) -> Hello:
+        return greeting(self.anchors, net)
+
     def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
         state = self.method.start(params, hellos, net, rng)
         return replace(state, anchors=start_anchors(self.anchors, hellos, net, rng))
@@ -125,7 +137,7 @@ class Anchored(Part):
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
         t, anchors, held = state.round, state.anchors, dict(state.held)
         sent = anchors if self.anchors.needed_in(t, self.pull) else None
-        after = self.method.server(state, noted(updates, held, sent), net, rng)
+        after = self.method.server(state, Noted(updates, held, sent), net, rng)
         if anchors and self.anchors.move_in(t):
             target = pseudo_gradient(state.params, after.params, self.local.lr)
             anchors, _ = match_gradient(anchors, net, state.params, target, self.anchors, t)

@@ -1,16 +1,19 @@
 """The interface of a method: a frozen dataclass of hyper-parameters with five functions."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
+
+import torch
 
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.settings import Settings, setting
 from fedlgd.core.train import Local, Trained
-from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
+from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Trees, Update
 from fedlgd.distill.distribution import Distil
 
-__all__ = ["Cost", "Fit", "Method", "Net", "Settings", "Stream", "Trained", "Visit", "setting"]
+__all__ = ["Cost", "Expected", "Fit", "Method", "Net", "Settings", "Stream", "Trained", "Visit", "setting"]
 
 Fit = Callable[..., Trained]
 """Local training: `common.fit`, or a version of it to which a part has added terms or anchors."""
@@ -36,6 +39,18 @@ class Cost(NamedTuple):
     distil: float = 0.0
     server: float = 1.0
     by_step: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Expected:
+    """What a valid update looks like: the names, shapes and dtypes of its tensors, not their values.
+
+    `least` is the smallest value allowed in a tensor, by its path: {"trees/prototypes/counts": 0}.
+    """
+
+    params: Params
+    trees: Trees = field(default_factory=dict)
+    least: Mapping[str, float] = field(default_factory=dict)
 
 
 class Method(Protocol):
@@ -66,8 +81,16 @@ class Method(Protocol):
         ...
 
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
-        """Server: the next state. Iterate over `updates`; together they can be larger than memory."""
+        """Server: the next state. Iterate over `updates`, also twice; together they can be larger than memory."""
         ...
+
+    def expects(self, msg: Broadcast, net: Net) -> Expected:
+        """Server: what a site sends back for `msg`; by default the params it was sent, trained, and no trees."""
+        return Expected(msg.params)
+
+    def expects_hello(self, net: Net) -> Hello:
+        """Server: what a site sends at enrolment, with values that do not matter; by default class counts alone."""
+        return Hello(site="", counts=torch.empty(net.classes, dtype=torch.int64))
 
     def adapt(self, net: Net) -> Net:
         """The network to train. By default it is the given one; a method can add outputs or change the head."""

@@ -18,9 +18,10 @@ from fedlgd.methods.parts import Anchored, Refined, Regularised
 from fedlgd.methods.protocol import Method
 from fedlgd.methods.refine import Refine
 from fedlgd.methods.regularisers import REGULARISERS, Pull, Regulariser
+from fedlgd.methods.robust import Median, Trim, Trimmed
 
 FIVE = ("enrol", "start", "broadcast", "site", "server")
-DEFAULTS = ("presets", "personal", "pooled", "adapt", "model_at", "cost", "label")
+DEFAULTS = ("presets", "personal", "pooled", "expects", "expects_hello", "adapt", "model_at", "cost", "label")
 _methods: dict[str, type[Method]] = {}
 
 
@@ -121,6 +122,8 @@ def stacks() -> dict[str, Stack]:
         "anchors": Stack({"anchors": Anchors(), "pull": Pull()}, Anchored, Anchored.presets),
         "noise": Stack(still, Anchored),
         "refine": Stack({"refine": Refine()}, Refined, Refined.presets),
+        "median": Stack({}, Median),
+        "trimmed": Stack({"trimmed": Trim()}, Trimmed),
         **{name: _regulariser(cls) for name, cls in REGULARISERS.items()},
     }
 

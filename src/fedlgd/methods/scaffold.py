@@ -13,7 +13,7 @@ from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteS
 from fedlgd.methods import common
 from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Batch
-from fedlgd.methods.protocol import Fit, Net, Stream, Visit, setting
+from fedlgd.methods.protocol import Expected, Fit, Net, Stream, Visit, setting
 from fedlgd.methods.registry import register
 
 
@@ -43,6 +43,9 @@ class Scaffold(common.Training):
 
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
         return Broadcast(round=state.round, params=state.params, trees={"variate": state.trees["variate"]})
+
+    def expects(self, msg: Broadcast, net: Net) -> Expected:
+        return Expected(msg.params, msg.trees)
 
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         c = msg.trees["variate"]

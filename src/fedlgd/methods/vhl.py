@@ -22,7 +22,7 @@ from fedlgd.core.types import (
 from fedlgd.distill.generate import SCALE, from_class_noise, from_style
 from fedlgd.distill.start import labels_for
 from fedlgd.methods import common
-from fedlgd.methods.anchors import noted, stale_anchors
+from fedlgd.methods.anchors import Noted, stale_anchors
 from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Batch, Term
 from fedlgd.methods.protocol import Fit, Net, Stream, Visit, setting
@@ -40,7 +40,7 @@ class VHL(common.Training):
 
     name: ClassVar[str] = "vhl"
 
-    stackable: ClassVar[tuple[str, ...]] = ("refine", "regulariser")
+    stackable: ClassVar[tuple[str, ...]] = ("refine", "regulariser", "robust")
 
     per_class: int = setting(10, "Virtual images per class.", least=1, most=100_000)
     source: Literal["style", "noise"] = setting(
@@ -81,7 +81,7 @@ class VHL(common.Training):
 
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
         held = dict(state.held)
-        params = common.weighted_mean(noted(updates, held, state.anchors))
+        params = common.weighted_mean(Noted(updates, held, state.anchors))
         return replace(state, params=params, held=held, round=state.round + 1)
 
     def _terms(self, virtual: LabelledSet, net: Net, rng: Stream) -> list[Term]:

@@ -94,6 +94,8 @@ def run(
     ratio: float = 1.0,
     seed: int = 0,
     evaluate_every: int = 0,
+    quorum: float = 1.0,
+    clip_update: float = 0.0,
     net: str | Mapping[str, Any] = "convnet",
     out: str | Path | None = None,
     on_round: Listener | None = None,
@@ -105,15 +107,23 @@ def run(
     """Run a method on a federation.
 
     `net` is a name, or {"name": "convnet", "width": 32}. With `out`, the run is stored in that folder; call `run`
-    again with the same arguments to resume. `on_round` is called with each record. The engine "pool" uses
-    `workers` processes with one thread each (0: one per core) and gives bit-identical results. `device` "cuda" uses
-    a GPU; `autocast` uses bfloat16 autocast.
+    again with the same arguments to resume. `quorum` is the fraction of the sampled sites that must send a valid
+    update; `clip_update` bounds the norm of an update (0: no limit). `on_round` is called with each record. The
+    engine "pool" uses `workers` processes with one thread each (0: one per core) and gives bit-identical results.
+    `device` "cuda" uses a GPU; `autocast` uses bfloat16 autocast.
     """
     how = find_engine(engine, workers, Place(device=device, autocast=autocast))
     federation = load(data) if isinstance(data, str) else data
     config = Config(
         method=configure(method) if isinstance(method, str) else method,
-        plan=Plan(rounds=rounds, ratio=ratio, seed=seed, evaluate_every=evaluate_every),
+        plan=Plan(
+            rounds=rounds,
+            ratio=ratio,
+            quorum=quorum,
+            clip_update=clip_update,
+            seed=seed,
+            evaluate_every=evaluate_every,
+        ),
         data=DataChoice(name=federation.name),
         net={"name": net} if isinstance(net, str) else {"name": "convnet", **net},
     )
