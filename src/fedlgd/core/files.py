@@ -12,6 +12,8 @@ from typing import IO, Any
 
 from fedlgd.core.errors import FedlgdError, RunError
 
+OURS = ("state", "virtual", "real")  # folders in a run folder; others belong to trackers
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
 RUN_FOLDER = "Free space or choose a writable place with --out, then re-run the same command to resume"
 
 
@@ -30,13 +32,33 @@ def reading(path: Path) -> Iterator[None]:
     """A damaged or missing file of a run is a `RunError` that names it; the file stays as it is."""
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        if isinstance(error, FedlgdError):
-            raise
+    except FedlgdError:
+        raise
+    except (*MALFORMED, OSError) as error:
         raise RunError(
             f"{str(path)!r} is damaged or missing ({error}); the run was left untouched. "
             "Restore the file from a copy, or start a new run in another folder with --out"
         ) from error
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse a run folder in which a link or a special file leads out: what it names may be anyone's file."""
+    folders = [folder] if folder.is_dir() else []
+    with reading(folder):
+        while folders:
+            inside = folders.pop()
+            for entry in sorted(os.scandir(inside), key=lambda each: each.name):
+                if entry.is_dir(follow_symlinks=False):
+                    folders += [Path(entry.path)] if inside != folder or entry.name in OURS else []
+                elif not entry.is_file(follow_symlinks=False):
+                    raise _no_file(entry.path, "a symbolic link" if entry.is_symlink() else "a special file")
+
+
+def _no_file(path: str, kind: str) -> RunError:
+    return RunError(
+        f"{path!r} is {kind}; a run folder holds only ordinary files and folders. Put a copy of the file in its "
+        "place, or start a new run in another folder with --out"
+    )
 
 
 def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> None:

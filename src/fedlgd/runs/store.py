@@ -16,7 +16,7 @@ from typing import Any
 
 from fedlgd.core import files
 from fedlgd.core.errors import RunError
-from fedlgd.core.records import RECORDS, RoundRecord, committed_bytes, decode_record, encode_record
+from fedlgd.core.records import RECORDS, RoundRecord, committed_bytes, decode_records, encode_record
 from fedlgd.core.types import Scale, ServerState, SiteState
 from fedlgd.data.federation import Federation
 from fedlgd.engines.memory import Enrolment, FolderStates, safe_name
@@ -50,7 +50,7 @@ class RunDirectory:
         self._head = self._read_head()
         committed = committed_bytes(path)
         self._written = hashlib.blake2b(committed, digest_size=16)
-        self.records = [decode_record(line) for line in committed.splitlines()]
+        self.records = decode_records(path, committed)
         self._check()
 
     def server(self) -> ServerState | None:
@@ -131,6 +131,7 @@ def locked(path: Path) -> Iterator[None]:
     busy = f"another process is working in {str(path)!r}; wait for it, or choose another folder with --out"
     with files.writing(path):
         path.mkdir(parents=True, exist_ok=True)
+        files.refuse_links(path)
         (path / ".lock").open("ab").close()
     with files.locked(path / ".lock", RunError(busy)):
         yield
