@@ -14,7 +14,8 @@ import pytest
 from fedlgd.cli import run
 from fedlgd.core.errors import RunError
 from fedlgd.data.registry import DataChoice, load
-from fedlgd.runs.config import Config, read_toml, resolve
+from fedlgd.runs.config import Config, resolve
+from fedlgd.runs.literals import read_toml
 from fedlgd.runs.runner import execute
 from tests.cli.conftest import TINY, tiny_run
 from tests.runs.folder import everything, head, leftovers, records, snapshot

@@ -18,7 +18,8 @@ from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
-from fedlgd.runs.config import Config, configure, parse_assignment, read_toml, resolve
+from fedlgd.runs.config import Config, configure, resolve
+from fedlgd.runs.literals import parse_assignment, read_toml
 from tests.runs.own import Own
 
 

@@ -26,7 +26,8 @@ from fedlgd.core.records import RoundRecord
 from fedlgd.data.federation import Federation
 from fedlgd.engines.registry import Engine, choose
 from fedlgd.report.page import write_report
-from fedlgd.runs.config import Config, parse_assignment, read_toml, resolve
+from fedlgd.runs.config import Config, resolve
+from fedlgd.runs.literals import parse_assignment, read_toml
 from fedlgd.runs.runner import Result, default_folder, execute
 from fedlgd.runs.track import Tracked, Tracking, check_trackers
 

@@ -14,7 +14,7 @@ class Plan(Settings):
 
     rounds: int = setting(100, "Number of rounds.", least=1, most=1_000_000)
     ratio: float = setting(1.0, "Share of the sites that take part in each round.", above=0, most=1)
-    seed: int = setting(0, "Seed of everything random.")
+    seed: int = setting(0, "Seed of everything random.", least=-(2**63), most=2**63 - 1)
     evaluate_every: int = setting(
         0, "Score the model after every so many rounds; 0: about ten times in a run.", least=0, most=1_000_000
     )

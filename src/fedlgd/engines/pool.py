@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection, wait
 from typing import ClassVar
 
 from fedlgd.core.device import Place
-from fedlgd.core.errors import FedlgdError, RunError, SettingError, check
+from fedlgd.core.errors import RunError, SettingError, check, in_words
 from fedlgd.core.meter import listening, tick
 from fedlgd.core.net import Net
 from fedlgd.data.federation import Federation
@@ -196,9 +196,7 @@ def _serve(do: Callable[[Task], Answer], connection: Connection) -> None:
 
 def _in_words(error: Exception) -> str:
     """A mistake a user can put right speaks for itself; of another the whole story is in the trace."""
-    if isinstance(error, FedlgdError):
-        return str(error)
-    return f"{type(error).__name__}: {error}; engine loop shows where"
+    return in_words(error) or f"{type(error).__name__}: {error}; engine loop shows where"
 
 
 def _sometimes(say: Callable[[Tick], None]) -> Callable[[str, int, int], None]:

@@ -5,10 +5,8 @@ A path in a TOML file and in `--set` is the same: `rounds`, `data.limit`, `net.w
 
 import difflib
 import hashlib
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -65,26 +63,6 @@ class Config:
 def _data_plain(data: DataChoice) -> dict[str, Any]:
     """The settings of the suite stand beside those that every federation has."""
     return {"name": data.name, "limit": data.limit, "test_limit": data.test_limit, **_spelled_out(data.suite)}
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        raise SettingError(f"cannot read config {str(path)!r}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"config {str(path)!r} is not valid TOML: {error}") from error
-
-
-def parse_assignment(text: str) -> tuple[str, Any]:
-    """`a.b=c` as ("a.b", value); the value is read as TOML where it is TOML, else as text."""
-    path, equals, value = text.partition("=")
-    if not equals or not path.strip():
-        raise SettingError(f"--set {text!r} is not of the form key=value, e.g. --set distil.per_class=10")
-    try:
-        return path.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return path.strip(), value.strip()
 
 
 def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None = None, preset: str = "") -> Config:

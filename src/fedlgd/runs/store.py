@@ -11,8 +11,11 @@ so whatever a crash leaves is either committed or made again to the same bits.
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from fedlgd.core import files
 from fedlgd.core.errors import RunError
@@ -37,6 +40,25 @@ class DrawnStates(FolderStates):
         if state.virtual and state.virtual.round == version:
             write_picture(self._pictures, safe_name(site), state.virtual, self._scales[site])
         super().save(site, version, state, before)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The committed part of the records."""
+
+    bytes: Annotated[int, msgspec.Meta(ge=0)]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The content of `state/head.json`."""
+
+    format: int
+    round: int
+    server: Annotated[str, msgspec.Meta(pattern=r"^server-[0-9]+\.safetensors\Z")]
+    sites: dict[str, int]
+    records: Written
 
 
 class RunDirectory:
@@ -97,7 +119,9 @@ class RunDirectory:
                 raise RunError(f"{str(file)!r} is missing; restore it, or start a new run with --out")
             return {}
         head = files.read_json(file)
-        check_format(self.path, head)
+        with files.reading(file):
+            check_format(self.path, head)
+            msgspec.convert(head, Head)
         return head
 
     def _check(self) -> None:
