@@ -60,7 +60,7 @@ def test_a_file_and_set_give_the_same_configuration():
     )
     config = resolve(tomllib.loads(text))
     assert config == resolve({}, by_set)
-    assert config.plan == Plan(rounds=7, ratio=0.5)
+    assert config.plan == Plan(rounds=7, ratio=0.5, real_samples=4)
     assert config.data.limit == 30
     assert config.net == {"name": "convnet", "width": 8, "norm": "batch"}
     assert config.method.distil == Distil(augment=("flip", "crop"), start="noise")

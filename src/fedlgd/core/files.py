@@ -7,6 +7,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -61,12 +62,21 @@ def _no_file(path: str, kind: str) -> RunError:
     )
 
 
-def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> None:
-    """Write beside, fsync, rename: a reader sees the old file or the new one. `content` may write it itself."""
+def private_folder(folder: Path) -> Path:
+    """The folder, made if absent, for this user only."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object], private: bool = False) -> None:
+    """Write beside, fsync, rename: a reader sees the old file or the new one. `content` may write it itself.
+
+    A private file is readable by this user only.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
-        with beside.open("wb") as file:
+        with open(beside, "xb", opener=partial(os.open, mode=0o600 if private else 0o666)) as file:
             if isinstance(content, bytes):
                 file.write(content)
             else:

@@ -19,7 +19,10 @@ class Plan(Settings):
         0, "Score the model after every so many rounds; 0: about ten times in a run.", least=0, most=1_000_000
     )
     real_samples: int = setting(
-        4, "Training images per class of every site shown in the report; 0: none.", least=0, most=1_000
+        -1,
+        "Real images per class of every site copied for the report; -1: 4 of published data, none of your own.",
+        least=-1,
+        most=1_000,
     )
     analysis: bool = setting(True, "Measure how alike the sites' features are, for the report.")
 

@@ -8,6 +8,7 @@ import torch
 from fedlgd import __version__
 from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError
+from fedlgd.core.files import private_folder
 from fedlgd.data.store import data_home
 from fedlgd.distill.cache import Cached
 from fedlgd.engines.wire import read_message, write_message
@@ -27,7 +28,7 @@ class FolderCache:
 
     def put(self, key: str, item: Cached) -> None:
         with suppress(RunError):
-            write_message(self._file(key), item)
+            write_message(self._file(key), item, private=True)
 
     def _file(self, key: str) -> Path:
         return self._path / f"{key}.safetensors"
@@ -38,8 +39,7 @@ def shared_cache(place: Place = Place()) -> FolderCache | None:
     by = f"threads{torch.get_num_threads()}" if place.in_memory else torch.device(place.device).type
     made_by = f"fedlgd{__version__}-torch{torch.__version__}-{by}" + ("-bfloat16" if place.autocast else "")
     try:
-        folder = data_home() / "distilled" / made_by
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = private_folder(private_folder(data_home() / "distilled") / made_by)
     except OSError:
         return None
     return FolderCache(folder)

@@ -32,6 +32,12 @@ class Config:
     data: DataChoice = DataChoice()
     net: Mapping[str, Any] = field(default_factory=lambda: {"name": "convnet"})
 
+    def __post_init__(self) -> None:
+        """How many real images are copied is decided here, so that `config.toml` says it."""
+        if self.plan.real_samples < 0:
+            decided = replace(self.plan, real_samples=samples(suites.is_public(self.data.name)))
+            object.__setattr__(self, "plan", decided)
+
     @property
     def net_settings(self) -> dict[str, Any]:
         return {key: value for key, value in self.net.items() if key != "name"}
@@ -58,6 +64,11 @@ class Config:
     def toml(self) -> str:
         """The resolved configuration, every default spelled out."""
         return tomli_w.dumps(self.plain())
+
+
+def samples(public: bool) -> int:
+    """Real images per class that a report shows unless asked for another number."""
+    return 4 if public else 0
 
 
 def _data_plain(data: DataChoice) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from fedlgd.methods.protocol import Method
 from fedlgd.nets.registry import build_net
 from fedlgd.runs.analysis import SITES, Subject, analysed
 from fedlgd.runs.cache import shared_cache
-from fedlgd.runs.config import Config, configure
+from fedlgd.runs.config import Config, configure, samples
 from fedlgd.runs.manifest import open_directory
 from fedlgd.runs.pictures import write_samples
 from fedlgd.runs.store import locked
@@ -101,19 +101,27 @@ def run(
     workers: int = 0,
     device: str = "cpu",
     autocast: bool = False,
+    real_samples: int | None = None,
 ) -> Result:
     """Run a method over a federation.
 
     `net` is a name, or {"name": "convnet", "width": 32}. With `out`, the run lives in that directory: called
     again with the same arguments it goes on where it stopped. `on_round` hears every record. With the engine
     "pool", sites work in `workers` processes of one thread (0: one for every core), to the same bits. `device`
-    "cuda" works on a GPU; `autocast` computes passes in bfloat16.
+    "cuda" works on a GPU; `autocast` computes passes in bfloat16. `real_samples` real images per class of every
+    site are copied to `out` for its report: by default 4 of published data, none of your own.
     """
     how = find_engine(engine, workers, Place(device=device, autocast=autocast))
     federation = load(data) if isinstance(data, str) else data
     config = Config(
         method=configure(method) if isinstance(method, str) else method,
-        plan=Plan(rounds=rounds, ratio=ratio, seed=seed, evaluate_every=evaluate_every),
+        plan=Plan(
+            rounds=rounds,
+            ratio=ratio,
+            seed=seed,
+            evaluate_every=evaluate_every,
+            real_samples=samples(federation.public) if real_samples is None else real_samples,
+        ),
         data=DataChoice(name=federation.name),
         net={"name": net} if isinstance(net, str) else {"name": "convnet", **net},
     )
