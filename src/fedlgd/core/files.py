@@ -62,10 +62,18 @@ def _no_file(path: str, kind: str) -> RunError:
     )
 
 
+def make_folder(folder: Path, mode: int = 0o777) -> Path:
+    """The folder, made if absent with those above it, and their names on the disk: a lost name loses all inside."""
+    if not folder.exists():
+        make_folder(folder.parent)
+        folder.mkdir(mode, exist_ok=True)
+        sync_folder(folder.parent)
+    return folder
+
+
 def private_folder(folder: Path) -> Path:
     """The folder, made if absent, for this user only."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
+    return make_folder(folder, 0o700)
 
 
 def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object], private: bool = False) -> None:
@@ -73,7 +81,7 @@ def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object], pri
 
     A private file is readable by this user only.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
         with open(beside, "xb", opener=partial(os.open, mode=0o600 if private else 0o666)) as file:
@@ -92,11 +100,14 @@ def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object], pri
 
 def append(path: Path, content: bytes, after: int) -> None:
     """Append behind the first `after` bytes and fsync; what was behind them never counted."""
+    new = not path.exists()
     with path.open("ab") as file:
         file.truncate(after)
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+    if new:
+        sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
@@ -142,8 +153,12 @@ def _digest_json(value: dict[str, Any]) -> str:
 
 @contextmanager
 def locked(file: Path, busy: FedlgdError) -> Iterator[None]:
-    """One process at a time; `busy` is raised where another has the lock. It ends with the process."""
+    """One process at a time; `busy` is raised where another has the lock. It ends with the process.
+
+    A forked child gives its copy of the lock up at once, so that it cannot outlive its parent in a stopped child.
+    """
     handle = os.open(file, os.O_RDWR | os.O_CREAT)
+    _locks.add(handle)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -151,4 +166,17 @@ def locked(file: Path, busy: FedlgdError) -> Iterator[None]:
             raise busy from error
         yield
     finally:
-        os.close(handle)
+        if handle in _locks:  # not so in a forked child
+            _locks.remove(handle)
+            os.close(handle)
+
+
+_locks: set[int] = set()  # descriptors of the locks that this process holds
+
+
+def _give_up_locks() -> None:
+    while _locks:
+        os.close(_locks.pop())
+
+
+os.register_at_fork(after_in_child=_give_up_locks)

@@ -3,6 +3,7 @@
 Between the processes go tasks and answers: messages and scores, never images and never a site's state.
 """
 
+import logging
 import signal
 import time
 import traceback
@@ -25,7 +26,10 @@ from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.wire import decode, encode
 from fedlgd.methods.protocol import Method
 
+log = logging.getLogger(__name__)
+
 TICK_EVERY = 0.2  # seconds between two words about progress from one worker
+SILENCE = 60.0  # seconds without a word from any worker before the user hears who is waited for
 KEPT = "finished rounds are kept; re-run the same command to resume"
 
 
@@ -137,9 +141,13 @@ class Crew:
 
 
 def _heard(busy: "set[Worker]") -> "list[Worker]":
-    """The workers that said something."""
+    """The workers that said something. Who is silent for long, such as a stopped process, is named."""
     by_connection = {worker.child.connection: worker for worker in busy}
-    return [by_connection[c] for c in wait(list(by_connection))]  # type: ignore[index]
+    since = time.monotonic()
+    while not (ready := wait(list(by_connection), SILENCE)):
+        names = ", ".join(sorted(worker.name for worker in busy))
+        log.warning("waiting for %s for %.0f s", names, time.monotonic() - since)
+    return [by_connection[c] for c in ready]  # type: ignore[index]
 
 
 class Worker:
@@ -149,6 +157,10 @@ class Worker:
         self.child = Child(lambda connection: _serve(do, connection))
         self._number = number
         self._site = ""
+
+    @property
+    def name(self) -> str:
+        return f"site {self._site!r} (worker {self._number}, pid {self.child.id})"
 
     def ask(self, task: Task) -> None:
         self._site = task.site

@@ -154,7 +154,7 @@ def locked(path: Path) -> Iterator[None]:
     """One process at a time works in a run directory; the lock ends with the process."""
     busy = f"another process is working in {str(path)!r}; wait for it, or choose another folder with --out"
     with files.writing(path):
-        path.mkdir(parents=True, exist_ok=True)
+        files.make_folder(path)
         files.refuse_links(path)
         (path / ".lock").open("ab").close()
     with files.locked(path / ".lock", RunError(busy)):
