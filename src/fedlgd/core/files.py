@@ -4,9 +4,10 @@ import fcntl
 import hashlib
 import json
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -15,6 +16,7 @@ from fedlgd.core.errors import FedlgdError, RunError
 
 OURS = ("state", "virtual", "real")  # folders in a run folder; others belong to trackers
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
+OLD = 86_400.0  # seconds after which nobody writes a part in a shared folder any more
 RUN_FOLDER = "Free space or choose a writable place with --out, then re-run the same command to resume"
 
 
@@ -119,10 +121,12 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def clear_parts(folder: Path) -> None:
-    """Remove what a killed process was writing in this folder."""
+def clear_parts(folder: Path, age: float = 0.0) -> None:
+    """Remove what a killed process was writing in this folder, if it is older than `age` seconds."""
     for part in folder.glob(".*.part"):
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            if not age or part.stat().st_mtime < time.time() - age:
+                part.unlink(missing_ok=True)
 
 
 def digest(*parts: bytes | memoryview) -> str:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedlgd.core.errors import DataError
-from fedlgd.core.files import write_atomic, writing
+from fedlgd.core.files import OLD, clear_parts, write_atomic, writing
 from fedlgd.core.types import LabelledSet, Scale, Site
 
 Arrays = dict[str, NDArray[Any]]
@@ -36,7 +37,7 @@ SPARE = 32_000_000  # bytes that stay free on the disk
 MOST_UNPACKED = 8 << 30  # bytes: compressed arrays are unpacked in memory
 UNREADABLE = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, RuntimeError, EOFError, OSError, MemoryError),
-    *(ValueError, LookupError, TypeError, ArithmeticError, SyntaxError),
+    *(ValueError, LookupError, TypeError, ArithmeticError, SyntaxError, TokenError),
 )
 
 HEADERS = {
@@ -186,6 +187,7 @@ def cached(name: str, make: Callable[[], Arrays]) -> Arrays:
             return read_arrays(path)
         log.warning("%s is damaged; it is made again", path)
     made = make()
+    clear_parts(path.parent, OLD)
     try:
         write_arrays(path, made)
     except OSError as error:

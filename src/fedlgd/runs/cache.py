@@ -8,7 +8,7 @@ import torch
 from fedlgd import __version__
 from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError
-from fedlgd.core.files import private_folder
+from fedlgd.core.files import OLD, clear_parts, private_folder
 from fedlgd.data.store import data_home
 from fedlgd.distill.cache import Cached
 from fedlgd.engines.wire import read_message, write_message
@@ -40,6 +40,7 @@ def shared_cache(place: Place = Place()) -> FolderCache | None:
     made_by = f"fedlgd{__version__}-torch{torch.__version__}-{by}" + ("-bfloat16" if place.autocast else "")
     try:
         folder = private_folder(private_folder(data_home() / "distilled") / made_by)
+        clear_parts(folder, OLD)
     except OSError:
         return None
     return FolderCache(folder)

@@ -10,6 +10,7 @@ from fedlgd.core.errors import SettingError
 MOST_TEXT = 1 << 17  # characters of a config file or of a value of --set
 MOST_DOTS = 200  # in a line: the time that TOML takes for a dotted key grows with the square of its length
 DEEPEST = 20  # levels of sections and lists
+MOST_BITS = 1_000  # of an integer; Python prints no more than 4 300 digits
 SHOWN = 60  # characters of a value in an error
 
 
@@ -39,16 +40,18 @@ def _read_toml(text: str, what: str) -> dict[str, Any]:
     except (RecursionError, ValueError) as error:
         raise SettingError(f"{what} has too many levels or digits; settings are short numbers and words") from error
     if _depth(read) > DEEPEST:
-        raise SettingError(f"{what} has more than {DEEPEST} levels; a setting has two or three, as in distil.plan")
+        raise SettingError(f"{what} has more than {DEEPEST} levels or an integer too long; settings are short")
     return read
 
 
 def _depth(value: Any) -> int:
-    """Levels of lists and sections, counted without recursion."""
+    """Levels of lists and sections, counted without recursion; too many if an integer is too long to be printed."""
     depth, level = 0, [value]
     while level := [each for each in level if isinstance(each, list | Mapping)]:
         depth += 1
         level = [inner for each in level for inner in (each.values() if isinstance(each, Mapping) else each)]
+        if any(isinstance(each, int) and each.bit_length() > MOST_BITS for each in level):
+            return DEEPEST + 1
     return depth
 
 
@@ -57,6 +60,8 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     path, equals, value = text.partition("=")
     if not equals or not path.strip():
         raise SettingError(f"--set {_short(text)} is not of the form key=value, e.g. --set distil.per_class=10")
+    if not text.isascii() and text != text.encode(errors="replace").decode():
+        raise SettingError(f"--set {_short(text)} is not valid UTF-8; write the value in UTF-8")
     if path.count(".") > DEEPEST:
         raise SettingError(f"--set {_short(text)} has more than {DEEPEST} levels; a setting has two or three")
     try:
