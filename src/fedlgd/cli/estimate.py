@@ -56,10 +56,10 @@ def announce_run(config: Config, folder: Path, federation: Federation, engine: E
         _announce(found.total(engine.processes(federation)) if found else 0.0)
 
 
-def announce_copies(config: Config, folder: Path) -> None:
-    """Say that real images will be in the run folder and its report, if so."""
+def announce_copies(config: Config, folder: Path, federation: Federation) -> None:
+    """Say that a user's own images will be in the run folder and its report, if so."""
     count = config.plan.real_samples
-    if count:
+    if count and not federation.public:
         typer.echo(
             f"Copying {count} real training images per class of each site into {folder}, for the report; "
             "--set real_samples=0 leaves them out",

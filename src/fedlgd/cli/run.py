@@ -138,7 +138,7 @@ def _execute(config: Config, folder: Path, given: RunOptions, title: str = "") -
         federation, engine = _prepare(config, given, quiet)
         if not quiet:
             announce_run(config, folder, federation, engine)
-            announce_copies(config, folder)
+            announce_copies(config, folder, federation)
         with (
             progress(quiet, config.plan.rounds, title, folder, lasting=True) as show,
             Tracking(given.track or (), Tracked(title, folder, config)) as track,
