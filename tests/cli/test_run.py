@@ -17,7 +17,8 @@ from fedlgd.core.errors import RunError
 from fedlgd.core.records import Score
 from fedlgd.data.registry import DataChoice, load
 from fedlgd.engines.site import Sites
-from fedlgd.runs.config import Config, read_toml, resolve
+from fedlgd.runs.config import Config, resolve
+from fedlgd.runs.literals import read_toml
 from fedlgd.runs.runner import execute
 from tests import PATIENCE
 from tests.cli.conftest import TINY, tiny_run

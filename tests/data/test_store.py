@@ -1,11 +1,15 @@
 """The data home: files are complete or absent, damage is noticed, and what cannot be stored is computed again."""
 
+import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
+from fedlgd.core.files import OLD
 from fedlgd.data.store import cached, data_home
+from fedlgd.runs.cache import shared_cache
 
 
 def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):
@@ -35,3 +39,14 @@ def test_the_home_is_the_users_cache_unless_chosen(monkeypatch):
     assert data_home() == Path.home() / "digits"
     monkeypatch.delenv("FEDLGD_DATA")
     assert data_home().name == "fedlgd"
+
+
+def test_old_parts_of_killed_processes_are_cleared_and_those_being_written_are_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path))
+    for folder in (tmp_path, shared_cache()._path):
+        for name, age in ((".old.npz.1.part", 2 * OLD), (".new.npz.2.part", 0.0)):
+            (folder / name).write_bytes(b"half")
+            os.utime(folder / name, (time.time() - age, time.time() - age))
+    cached("thing", lambda: {"x": np.arange(3)})
+    shared_cache()
+    assert sorted(p.name for p in tmp_path.rglob("*.part")) == [".new.npz.2.part", ".new.npz.2.part"]

@@ -3,9 +3,11 @@
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -28,6 +30,7 @@ from fedlgd.engines.site import Answer, Task
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.runs.runner import execute, run
+from fedlgd.runs.store import locked
 from tests import PATIENCE, tiny
 from tests.contract import battery
 from tests.runs.folder import config, everything, method, run_until
@@ -337,6 +340,41 @@ def test_a_run_that_is_stopped_or_killed_takes_its_workers_along_and_goes_on_lat
     for folder in ("run", "straight"):
         run_until(done, how, data, tmp_path / folder)
     assert everything(tmp_path / "run") == everything(tmp_path / "straight")
+
+
+def test_stopped_workers_do_not_keep_the_run_folder_of_a_parent_that_was_killed(started, tmp_path, monkeypatch):
+    process, workers = started
+    for pid in workers:
+        os.kill(pid, signal.SIGSTOP)
+    process.kill()
+    process.wait()
+    assert all(alive(pid) for pid in workers)
+    with locked(tmp_path / "run"):
+        pass
+
+
+def test_who_is_waited_for_is_said(monkeypatch, caplog):
+    monkeypatch.setattr("fedlgd.engines.pool.SILENCE", 0.05)
+
+    def stop_self(task: Task) -> Answer:
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return Answer(site=task.site)
+
+    crew = Crew(stop_self, 1)
+
+    def let_go() -> None:
+        while not caplog.messages:
+            time.sleep(0.01)
+        os.kill(children()[0].pid, signal.SIGCONT)
+
+    helper = threading.Thread(target=let_go)
+    answers = crew.work(iter([Task(what="enrol", site="ape")]))
+    helper.start()
+    assert [answer.site for answer in answers] == ["ape"]
+    helper.join()
+    pid = children()[0].pid
+    assert re.fullmatch(rf"waiting for site 'ape' \(worker 1, pid {pid}\) for \d+ s", caplog.messages[0])
+    crew.stop()
 
 
 # The choice

@@ -200,5 +200,5 @@ def test_samples_are_written_once(tmp_path):
 
 
 def test_fewer_than_no_samples_are_refused():
-    with pytest.raises(SettingError, match="real_samples is -1; use 0"):
-        Plan(real_samples=-1)
+    with pytest.raises(SettingError, match="real_samples is -2; use -1"):
+        Plan(real_samples=-2)

@@ -19,7 +19,8 @@ from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.methods.parts import name_of
-from fedlgd.runs.config import Config, configure, parse_assignment, read_toml, resolve
+from fedlgd.runs.config import Config, configure, resolve
+from fedlgd.runs.literals import parse_assignment, read_toml
 from tests.runs.own import Own
 
 
@@ -60,7 +61,7 @@ def test_a_file_and_set_give_the_same_configuration():
     )
     config = resolve(tomllib.loads(text))
     assert config == resolve({}, by_set)
-    assert config.plan == Plan(rounds=7, ratio=0.5)
+    assert config.plan == Plan(rounds=7, ratio=0.5, real_samples=4)
     assert config.data.limit == 30
     assert config.net == {"name": "convnet", "width": 8, "norm": "batch"}
     assert config.method.distil == Distil(augment=("flip", "crop"), start="noise")

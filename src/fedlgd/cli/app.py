@@ -179,10 +179,10 @@ def main() -> None:
     keep_memory()
     try:
         app()
-    except ValueError as error:
-        from fedlgd.core.errors import FedlgdError
+    except (ValueError, RuntimeError, MemoryError) as error:
+        from fedlgd.core.errors import in_words
 
-        if not isinstance(error, FedlgdError):
+        if not in_words(error):
             raise
-        typer.echo(f"fedlgd: {error}", err=True)
+        typer.echo(f"fedlgd: {in_words(error)}", err=True)
         sys.exit(2)

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from fedlgd.cli.estimate import announce_jobs
+from fedlgd.cli.estimate import announce_copies, announce_jobs
 from fedlgd.cli.options import CompareOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.run import MAX_SITE_COLUMNS, assignments, choose_engine, command_line, place_of, resumable, set_up
@@ -48,6 +48,7 @@ def compare(given: CompareOptions) -> None:
             methods = f"{len(entries)} methods x {given.seeds} seeds"
             typer.echo(f"{len(jobs)} runs: {methods} on {federation.name}; {budget(steps)}")
             announce_jobs(jobs, federation, engine, given.jobs)
+            announce_copies(jobs[0].config, given.out, federation)
         run_all = _run_parallel if given.jobs > 1 else _run_in_turn
         outcomes = run_all(jobs, federation, engine, given)
     page, done = given.out / "report.html", [o.job.folder for o in outcomes if not o.error]

@@ -28,7 +28,8 @@ from fedlgd.data.sheet import contact_sheet
 from fedlgd.data.statistics import Statistics, spark, statistics_of
 from fedlgd.data.store import data_home
 from fedlgd.data.suite import Suite
-from fedlgd.runs.config import parse_assignment, resolve
+from fedlgd.runs.config import resolve
+from fedlgd.runs.literals import parse_assignment
 
 MAX_ALIKE = 3  # problems of one kind at one site in the table of `check`
 MAX_LISTED = 3  # values of a list in the table of `list`

@@ -56,6 +56,17 @@ def announce_run(config: Config, folder: Path, federation: Federation, engine: E
         _announce(found.total(engine.processes(federation)) if found else 0.0)
 
 
+def announce_copies(config: Config, folder: Path, federation: Federation) -> None:
+    """Say that a user's own images will be in the run folder and its report, if so."""
+    count = config.plan.real_samples
+    if count and not federation.public:
+        typer.echo(
+            f"Copying {count} real training images per class of each site into {folder}, for the report; "
+            "--set real_samples=0 leaves them out",
+            err=True,
+        )
+
+
 def announce_jobs(jobs: Sequence[Job], federation: Federation, engine: Engine, parallel: int) -> None:
     """Print the estimate of a long comparison with `parallel` runs at a time."""
     with suppress(FedlgdError):

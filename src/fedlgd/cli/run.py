@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedlgd.cli.data import chosen_data
-from fedlgd.cli.estimate import announce_run, print_estimate
+from fedlgd.cli.estimate import announce_copies, announce_run, print_estimate
 from fedlgd.cli.options import ComputeOptions, ConfigOptions, DemoOptions, RunOptions
 from fedlgd.cli.progress import progress
 from fedlgd.core.device import Place
@@ -30,7 +30,8 @@ from fedlgd.report.missing import Missing, marked, missing_classes, missing_note
 from fedlgd.report.page import write_report
 from fedlgd.report.read import read_runs
 from fedlgd.report.summary import unequal_cost
-from fedlgd.runs.config import Config, parse_assignment, read_toml, resolve
+from fedlgd.runs.config import Config, resolve
+from fedlgd.runs.literals import parse_assignment, read_toml
 from fedlgd.runs.runner import Result, default_folder, execute
 from fedlgd.runs.track import Tracked, Tracking, check_trackers
 
@@ -142,6 +143,7 @@ def _execute(config: Config, folder: Path, given: RunOptions, title: str = "") -
         federation, engine = _prepare(config, given, quiet)
         if not quiet:
             announce_run(config, folder, federation, engine)
+            announce_copies(config, folder, federation)
         with (
             progress(quiet, config.plan.rounds, title, folder, lasting=True) as show,
             Tracking(given.track or (), Tracked(title, folder, config)) as track,

@@ -1,5 +1,7 @@
 """Errors that a user can fix. Each message names the object, its value and the fix."""
 
+import re
+
 
 class FedlgdError(ValueError):
     """Base class of errors that a user can fix; the command line shows them without a traceback."""
@@ -21,6 +23,19 @@ def check(ok: bool, setting: str, value: object, way_out: str) -> None:
 
 class DivergedError(SettingError):
     """Local training came to values that are not finite; the site has no update to send."""
+
+
+def in_words(error: BaseException) -> str:
+    """What a user can do about an error: its message, or a way out if memory ran out; empty for a bug."""
+    if isinstance(error, FedlgdError):
+        return str(error)
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _SHORT.search(str(error))):
+        first = str(error).partition("\n")[0] or "the system gave none"
+        return f"not enough memory ({first}); use smaller batches, fewer images, fewer --workers or a smaller net"
+    return ""
+
+
+_SHORT = re.compile("not enough memory|can't allocate memory|out of memory", re.IGNORECASE)
 
 
 class NetError(FedlgdError):

@@ -7,12 +7,16 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 from fedlgd.core.errors import FedlgdError, RunError
 
+OURS = ("state", "virtual", "real")  # folders in a run folder; others belong to trackers
+MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
+OLD = 86_400.0  # seconds after which nobody writes a part in a shared folder any more
 RUN_FOLDER = "Free space or choose a writable folder with --out, then re-run the same command to resume"
 
 
@@ -31,21 +35,58 @@ def reading(path: Path) -> Iterator[None]:
     """A damaged or missing file of a run is a `RunError` that names it; the file is not changed."""
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        if isinstance(error, FedlgdError):
-            raise
+    except FedlgdError:
+        raise
+    except (*MALFORMED, OSError) as error:
         raise RunError(
             f"{str(path)!r} is damaged or missing ({error}); the run was not changed. "
             "Restore the file from a copy, or start a new run in another folder with --out"
         ) from error
 
 
-def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> None:
-    """Write a temporary file, fsync, rename. A reader sees the old or the new file. `content` can be a function."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+def refuse_links(folder: Path) -> None:
+    """Refuse a run folder in which a link or a special file leads out: what it names may be anyone's file."""
+    folders = [folder] if folder.is_dir() else []
+    with reading(folder):
+        while folders:
+            inside = folders.pop()
+            for entry in sorted(os.scandir(inside), key=lambda each: each.name):
+                if entry.is_dir(follow_symlinks=False):
+                    folders += [Path(entry.path)] if inside != folder or entry.name in OURS else []
+                elif not entry.is_file(follow_symlinks=False):
+                    raise _no_file(entry.path, "a symbolic link" if entry.is_symlink() else "a special file")
+
+
+def _no_file(path: str, kind: str) -> RunError:
+    return RunError(
+        f"{path!r} is {kind}; a run folder holds only ordinary files and folders. Put a copy of the file in its "
+        "place, or start a new run in another folder with --out"
+    )
+
+
+def make_folder(folder: Path, mode: int = 0o777) -> Path:
+    """The folder, made if absent with those above it, and their names on the disk: a lost name loses all inside."""
+    if not folder.exists():
+        make_folder(folder.parent)
+        folder.mkdir(mode, exist_ok=True)
+        sync_folder(folder.parent)
+    return folder
+
+
+def private_folder(folder: Path) -> Path:
+    """The folder, made if absent, for this user only."""
+    return make_folder(folder, 0o700)
+
+
+def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object], private: bool = False) -> None:
+    """Write beside, fsync, rename: a reader sees the old file or the new one. `content` may write it itself.
+
+    A private file is readable by this user only.
+    """
+    make_folder(path.parent)
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
     try:
-        with beside.open("wb") as file:
+        with open(beside, "xb", opener=partial(os.open, mode=0o600 if private else 0o666)) as file:
             if isinstance(content, bytes):
                 file.write(content)
             else:
@@ -61,11 +102,14 @@ def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> 
 
 def append(path: Path, content: bytes, after: int) -> None:
     """Append after the first `after` bytes and fsync; later bytes were never committed."""
+    new = not path.exists()
     with path.open("ab") as file:
         file.truncate(after)
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+    if new:
+        sync_folder(path.parent)
 
 
 def sync_folder(folder: Path) -> None:
@@ -77,11 +121,12 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def clear_parts(folder: Path, older_than: float = 0.0) -> None:
-    """Remove what a killed process was writing in this folder, if it is older than so many seconds."""
+def clear_parts(folder: Path, age: float = 0.0) -> None:
+    """Remove what a killed process was writing in this folder, if it is older than `age` seconds."""
     for part in folder.glob(".*.part"):
-        if not older_than or time.time() - part.stat().st_mtime > older_than:
-            part.unlink(missing_ok=True)
+        with suppress(OSError):
+            if not age or part.stat().st_mtime < time.time() - age:
+                part.unlink(missing_ok=True)
 
 
 def digest(*parts: bytes | memoryview) -> str:
@@ -112,8 +157,12 @@ def _digest_json(value: dict[str, Any]) -> str:
 
 @contextmanager
 def locked(file: Path, busy: FedlgdError) -> Iterator[None]:
-    """An exclusive lock; raises `busy` if another process has it. It is released when the process ends."""
+    """An exclusive lock; raises `busy` if another process has it. It is released when the process ends.
+
+    A forked child closes its copy at once, so a stopped child cannot keep the lock of a dead parent.
+    """
     handle = os.open(file, os.O_RDWR | os.O_CREAT)
+    _locks.add(handle)
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -121,4 +170,17 @@ def locked(file: Path, busy: FedlgdError) -> Iterator[None]:
             raise busy from error
         yield
     finally:
-        os.close(handle)
+        if handle in _locks:  # not so in a forked child
+            _locks.remove(handle)
+            os.close(handle)
+
+
+_locks: set[int] = set()  # descriptors of the locks that this process holds
+
+
+def _give_up_locks() -> None:
+    while _locks:
+        os.close(_locks.pop())
+
+
+os.register_at_fork(after_in_child=_give_up_locks)

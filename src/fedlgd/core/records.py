@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from fedlgd.core.files import digest, read_json, reading
+from fedlgd.core.files import digest, read_json, reading, refuse_links
 
 RECORDS = "records.jsonl"
 
@@ -83,19 +83,27 @@ def decode_record(line: bytes) -> RoundRecord:
 
 def committed_bytes(folder: Path) -> bytes:
     """The verified bytes of the committed records; all bytes if the folder was copied without its `state/`."""
+    refuse_links(folder)
     file, head = folder / RECORDS, folder / "state" / "head.json"
     if not head.exists():
         return b"" if head.parent.exists() or not file.exists() else file.read_bytes()
-    wanted = read_json(head)["records"]
+    written = read_json(head)
+    with reading(head):
+        wanted = written["records"]["bytes"], written["records"]["digest"]
+        if not isinstance(wanted[0], int) or wanted[0] < 0:
+            raise ValueError(f"it counts {wanted[0]!r} bytes of records")
     with reading(file):
-        content = file.read_bytes()[: wanted["bytes"]]
-        if digest(content) != wanted["digest"]:
-            raise ValueError("the records differ from the committed records")
+        content = file.read_bytes()[: wanted[0]]
+        if digest(content) != wanted[1]:
+            raise ValueError("the records are not those that were committed")
     return content
 
 
 def committed_records(folder: Path) -> list[RoundRecord]:
     """The committed records of a run, oldest first; empty if there is no run yet."""
-    content = committed_bytes(folder)
+    return decode_records(folder, committed_bytes(folder))
+
+
+def decode_records(folder: Path, content: bytes) -> list[RoundRecord]:
     with reading(folder / RECORDS):
         return [decode_record(line) for line in content.splitlines()]

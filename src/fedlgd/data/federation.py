@@ -21,12 +21,14 @@ class Federation:
     """Sites that share classes and image shape.
 
     note: where the images come from. test_sites: whose test images score a model, if not those of `sites`.
+    public: whether anyone may see the images, as in the data sets of papers.
     """
 
     name: str
     sites: tuple[Site, ...]
     note: str = ""
     test_sites: tuple[Site, ...] = ()
+    public: bool = False
 
     @property
     def tested(self) -> list[Site]:

@@ -1,6 +1,6 @@
 """Federations by name, each with settings of its own."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,18 +20,21 @@ SUITES: dict[str, Suite] = {
     "builtin-digits": Suite(
         "five digit sites with real domain shift, 28x28 RGB, made from images inside PyPI packages",
         BuiltinDigits,
+        public=True,
     ),
     "digits": Suite(
         "the paper's five digit sites: MNIST, SVHN, USPS, SynthDigits (or a stand-in, marked as such), MNIST-M",
         Digits,
         tuple(f"{name}.npz" for name in REQUIRED),
         "digits",
+        public=True,
     ),
     "cifar10c": Suite(
         "57 sites: the 19 corruptions of CIFAR-10-C, three sites each with label shift; generated here or official",
         Cifar10C,
         ("cifar10_test.npz",),
         "cifar10",
+        public=True,
     ),
     "split": Suite(
         "one prepared domain partitioned among sites: evenly, by Dir(alpha), by size or in shards",
@@ -72,7 +75,13 @@ class DataChoice(Settings):
                 f"open() of data suite {self.name!r} returned {type(whole).__name__}; return a Federation, "
                 "for example from fedlgd.from_arrays"
             )
-        return limited(whole, self.limit, self.test_limit) if self.limit or self.test_limit else whole
+        part = limited(whole, self.limit, self.test_limit) if self.limit or self.test_limit else whole
+        return replace(part, public=is_public(self.name))
+
+
+def is_public(name: str) -> bool:
+    """Whether these images are published; a user's own suite, folders and clinics are not."""
+    return name in SUITES and SUITES[name].public
 
 
 def find(name: str) -> Suite:

@@ -2,14 +2,19 @@
 
 import hashlib
 import logging
+import lzma
+import math
 import os
+import re
 import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
@@ -18,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedlgd.core.errors import DataError
-from fedlgd.core.files import write_atomic, writing
+from fedlgd.core.files import OLD, clear_parts, write_atomic, writing
 from fedlgd.core.types import LabelledSet, Scale, Site
 
 Arrays = dict[str, NDArray[Any]]
@@ -29,7 +34,17 @@ PARTS = ("train", "test")
 SEAL_SIZE = 32
 LOCAL_HEADER = 30  # bytes of a zip member's header before its name
 SPARE = 32_000_000  # bytes that stay free on the disk
-UNREADABLE = (zipfile.BadZipFile, zlib.error, struct.error, ValueError, EOFError, MemoryError)
+MOST_UNPACKED = 8 << 30  # bytes: compressed arrays are unpacked in memory
+UNREADABLE = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, RuntimeError, EOFError, OSError, MemoryError),
+    *(ValueError, LookupError, TypeError, ArithmeticError, SyntaxError, TokenError),
+)
+
+HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+    (3, 0): np.lib.format.read_array_header_2_0,
+}
 
 log = logging.getLogger(__name__)
 
@@ -69,26 +84,61 @@ def readable(size: int) -> str:
 
 def read_arrays(path: Path) -> Arrays:
     """The arrays of an .npz. Uncompressed ones are mapped: they use memory only where they are read."""
+    with opened_npz(path) as archive:
+        return {m.filename.removesuffix(".npy"): _array(path, archive, m) for m in archive.infolist()}
+
+
+@contextmanager
+def opened_npz(path: Path) -> Iterator[zipfile.ZipFile]:
+    """The archive, its members checked by name and size; whatever reading it raises is a `DataError`."""
     try:
         with zipfile.ZipFile(path) as archive:
-            return {m.filename.removesuffix(".npy"): _array(path, archive, m) for m in archive.infolist()}
+            _check_members(archive.infolist())
+            yield archive
+    except DataError:
+        raise
     except UNREADABLE as error:
-        raise DataError(f"{path} is not a readable .npz ({error}); create or fetch it again") from error
+        reason = str(error) or type(error).__name__
+        raise DataError(f"{path} is not a readable .npz ({reason}); create or fetch it again") from error
+
+
+def _check_members(members: Sequence[zipfile.ZipInfo]) -> None:
+    """An .npz holds each array once, in a plain file that is not encrypted, and unpacks to a sane size."""
+    names = Counter(member.filename for member in members)
+    for member in members:
+        if names[member.filename] > 1 or not re.fullmatch(r"[\w .-]+", member.filename):
+            raise ValueError(f"a member is called {member.filename[:100]!r}, or there are two of that name")
+        if member.flag_bits & 1:
+            raise ValueError(f"{member.filename} is encrypted")
+    unpacked = sum(member.file_size for member in members if member.compress_type != zipfile.ZIP_STORED)
+    if unpacked > MOST_UNPACKED:
+        raise ValueError(f"it unpacks to {unpacked:,} bytes; save it uncompressed with np.savez")
 
 
 def _array(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     if member.compress_type != zipfile.ZIP_STORED:
         with archive.open(member) as unpacked:
-            return np.lib.format.read_array(unpacked, allow_pickle=False)
+            array: NDArray[Any] = np.lib.format.read_array(unpacked, allow_pickle=False)
+            if unpacked.tell() != member.file_size:
+                raise ValueError(f"{member.filename} does not have the size that its header says")
+            return array
+    return _mapped(path, member)
+
+
+def _mapped(path: Path, member: zipfile.ZipInfo) -> NDArray[Any]:
+    """An uncompressed array, mapped from where it is in the file."""
     with path.open("rb") as file:
         file.seek(member.header_offset + LOCAL_HEADER - 4)
         name, extra = struct.unpack("<HH", file.read(4))
-        file.seek(name + extra, os.SEEK_CUR)
-        first = np.lib.format.read_magic(file) == (1, 0)
-        read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(file)
+        begin = file.seek(name + extra, os.SEEK_CUR)
+        version = np.lib.format.read_magic(file)
+        if version not in HEADERS:
+            raise ValueError(f"{member.filename} has format {version}")
+        shape, fortran, dtype = HEADERS[version](file)
         if dtype.hasobject:
             raise ValueError(f"{member.filename} holds Python objects")
+        if file.tell() - begin + math.prod(shape) * dtype.itemsize != member.file_size:
+            raise ValueError(f"{member.filename} does not have the size that its header says")
         if 0 in shape:
             return np.empty(shape, dtype)
         order: Any = "F" if fortran else "C"
@@ -137,6 +187,7 @@ def cached(name: str, make: Callable[[], Arrays]) -> Arrays:
             return read_arrays(path)
         log.warning("%s is damaged; it is made again", path)
     made = make()
+    clear_parts(path.parent, OLD)
     try:
         write_arrays(path, made)
     except OSError as error:
@@ -154,11 +205,8 @@ def cache_key(*values: object, size: int = 6) -> str:
 
 def npz_digest(path: Path) -> str:
     """A hash of the names, sizes and checksums in the directory of an .npz; no image is read."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = [(m.filename, m.file_size, m.CRC) for m in archive.infolist()]
-    except zipfile.BadZipFile as error:
-        raise DataError(f"{path} is not a readable .npz ({error}); create or fetch it again") from error
+    with opened_npz(path) as archive:
+        members = [(m.filename, m.file_size, m.CRC) for m in archive.infolist()]
     return hashlib.blake2b(repr(members).encode(), digest_size=6).hexdigest()
 
 

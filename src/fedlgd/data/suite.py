@@ -30,13 +30,15 @@ class SuiteSettings(Settings):
 class Suite:
     """A named federation and the class of its settings.
 
-    files: what it needs in the data home. fetch: the data sets to ask `fedlgd data fetch` for.
+    files: what it needs in the data home. fetch: the data sets to ask `fedlgd data fetch` for. public: whether
+    anyone may see its images.
     """
 
     about: str
     settings: type[Opens]
     files: tuple[str, ...] = ()
     fetch: str = ""
+    public: bool = False
 
     @property
     def missing(self) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Protocol
 
-from fedlgd.core.files import clear_parts, writing
+from fedlgd.core.files import clear_parts, private_folder, writing
 from fedlgd.core.records import RoundRecord
 from fedlgd.core.types import Hello, ServerState, SiteState
 from fedlgd.engines.wire import read_message, write_message
@@ -115,8 +115,9 @@ class FolderStates:
     def save(self, site: str, version: int, state: SiteState, before: int) -> None:
         new, old = self._file(site, version), self._file(site, before)
         with writing(new):
-            new.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_message(new, state)
+            private_folder(self.path)
+            private_folder(new.parent)
+            write_message(new, state, private=True)
             for file in new.parent.glob("*.safetensors"):
                 if file not in (new, old):
                     file.unlink(missing_ok=True)

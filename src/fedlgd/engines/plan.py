@@ -18,12 +18,15 @@ class Plan(Settings):
         1.0, "Fraction of the sampled sites that must send a valid update, or the run stops.", above=0, most=1
     )
     clip_update: float = setting(0.0, "Largest L2 norm of a site's change of the model; 0: no limit.", least=0)
-    seed: int = setting(0, "Random seed.")
+    seed: int = setting(0, "Random seed.", least=-(2**63), most=2**63 - 1)
     evaluate_every: int = setting(
         0, "Evaluate every this many rounds; 0: about ten times per run.", least=0, most=1_000_000
     )
     real_samples: int = setting(
-        4, "Real training images per class and site in the report; 0: none.", least=0, most=1_000
+        -1,
+        "Real images per class of every site copied for the report; -1: 4 of published data, none of your own.",
+        least=-1,
+        most=1_000,
     )
     analysis: bool = setting(True, "Measure the similarity of the sites' features for the report.")
 

@@ -3,6 +3,7 @@
 Processes exchange tasks and answers, with messages and scores. Images and site states are never sent.
 """
 
+import logging
 import signal
 import time
 import traceback
@@ -13,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from typing import ClassVar
 
 from fedlgd.core.device import Place
-from fedlgd.core.errors import FedlgdError, RunError, SettingError, check
+from fedlgd.core.errors import RunError, SettingError, check, in_words
 from fedlgd.core.meter import listening, tick
 from fedlgd.core.net import Net
 from fedlgd.data.federation import Federation
@@ -25,7 +26,10 @@ from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.wire import decode, encode
 from fedlgd.methods.protocol import Method
 
+log = logging.getLogger(__name__)
+
 TICK_EVERY = 0.2  # seconds between two progress messages of one worker
+SILENCE = 60.0  # seconds without a message from any worker before a warning names the workers
 KEPT = "finished rounds are saved; re-run the same command to resume"
 
 
@@ -137,9 +141,13 @@ class Crew:
 
 
 def _heard(busy: "set[Worker]") -> "list[Worker]":
-    """The workers that have sent a message."""
+    """The workers that have sent a message. A warning names those that are silent for long."""
     by_connection = {worker.child.connection: worker for worker in busy}
-    return [by_connection[c] for c in wait(list(by_connection))]  # type: ignore[index]
+    since = time.monotonic()
+    while not (ready := wait(list(by_connection), SILENCE)):
+        names = ", ".join(sorted(worker.name for worker in busy))
+        log.warning("waiting for %s for %.0f s", names, time.monotonic() - since)
+    return [by_connection[c] for c in ready]  # type: ignore[index]
 
 
 class Worker:
@@ -149,6 +157,10 @@ class Worker:
         self.child = Child(lambda connection: _serve(do, connection))
         self._number = number
         self._site = ""
+
+    @property
+    def name(self) -> str:
+        return f"site {self._site!r} (worker {self._number}, pid {self.child.id})"
 
     def ask(self, task: Task) -> None:
         self._site = task.site
@@ -196,9 +208,7 @@ def _serve(do: Callable[[Task], Answer], connection: Connection) -> None:
 
 def _in_words(error: Exception) -> str:
     """The message of an error that the user can fix; other errors also have a type and a traceback."""
-    if isinstance(error, FedlgdError):
-        return str(error)
-    return f"{type(error).__name__}: {error}; engine loop shows where"
+    return in_words(error) or f"{type(error).__name__}: {error}; engine loop shows where"
 
 
 def _sometimes(say: Callable[[Tick], None]) -> Callable[[str, int, int], None]:

@@ -41,9 +41,9 @@ def decode(kind: type[T], content: bytes) -> T:
     return unpack(kind, tensors, plain)
 
 
-def write_message(path: Path, message: Any) -> None:
+def write_message(path: Path, message: Any, private: bool = False) -> None:
     with writing(path):
-        write_atomic(path, encode(message))
+        write_atomic(path, encode(message), private)
 
 
 def read_message(path: Path, kind: type[T]) -> T:

@@ -31,8 +31,11 @@ TEMPLATES = Environment(
 
 
 def write_report(run_dirs: Sequence[Path], out: Path) -> Path:
-    """Reads the runs and writes the page to `out`; a failed write leaves an old page as it is."""
-    write_atomic(out, render(*read_runs(run_dirs)).encode())
+    """Reads the runs and writes the page to `out`; a failed write leaves an old page as it is.
+
+    Only this user can read it: it shows virtual images, and real ones where a run copied some.
+    """
+    write_atomic(out, render(*read_runs(run_dirs)).encode(), private=True)
     return out
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from fedlgd.core.errors import RunError
-from fedlgd.core.files import reading
+from fedlgd.core.files import reading, refuse_links
 from fedlgd.core.records import RECORDS, RoundRecord, committed_records
 from fedlgd.report.run import Analysis, Manifest, Run, Sheet
 
@@ -52,6 +52,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[tuple[Run, ...], tuple[str, ...]]:
 
 def read_run(path: Path) -> Run:
     """Everything the report needs from one run folder."""
+    refuse_links(path)
     config, settings, plan = _read_config(path / "config.toml")
     damage: list[str] = []
     return Run(

@@ -10,13 +10,12 @@ import torch
 from fedlgd import __version__
 from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError
-from fedlgd.core.files import clear_parts, digest
+from fedlgd.core.files import OLD, clear_parts, digest, private_folder
 from fedlgd.data.store import data_home
 from fedlgd.distill.cache import Cached
 from fedlgd.engines.wire import read_message, write_message
 
 CORE = ("device", "losses", "net", "rng", "types")  # modules of core that the pixels depend on
-DAY = 86_400  # seconds
 
 
 class FolderCache:
@@ -33,7 +32,7 @@ class FolderCache:
 
     def put(self, key: str, item: Cached) -> None:
         with suppress(RunError):
-            write_message(self._file(key), item)
+            write_message(self._file(key), item, private=True)
 
     def _file(self, key: str) -> Path:
         return self._path / f"{key}.safetensors"
@@ -47,14 +46,13 @@ def shared_cache(place: Place = Place()) -> FolderCache | None:
     by = f"threads{torch.get_num_threads()}" if place.in_memory else torch.device(place.device).type
     made_by = f"fedlgd{source_digest()}-torch{torch.__version__}-{by}" + ("-bfloat16" if place.autocast else "")
     try:
-        folder = data_home() / "distilled" / made_by
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = private_folder(private_folder(data_home() / "distilled") / made_by)
         folders = list(folder.parent.iterdir())
     except OSError:
         return None
     for each in folders:
         with suppress(OSError):  # gone meanwhile, or another user's
-            clear_parts(each, older_than=DAY)
+            clear_parts(each, OLD)
     return FolderCache(folder)
 
 

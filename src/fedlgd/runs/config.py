@@ -5,10 +5,8 @@ Paths are the same in a TOML file and in `--set`: `rounds`, `data.limit`, `net.w
 
 import difflib
 import hashlib
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -34,6 +32,12 @@ class Config:
     plan: Plan = Plan()
     data: DataChoice = DataChoice()
     net: Mapping[str, Any] = field(default_factory=lambda: {"name": "convnet"})
+
+    def __post_init__(self) -> None:
+        """How many real images are copied is decided here, so that `config.toml` says it."""
+        if self.plan.real_samples < 0:
+            decided = replace(self.plan, real_samples=samples(suites.is_public(self.data.name)))
+            object.__setattr__(self, "plan", decided)
 
     @property
     def net_settings(self) -> dict[str, Any]:
@@ -63,29 +67,14 @@ class Config:
         return tomli_w.dumps(self.plain())
 
 
+def samples(public: bool) -> int:
+    """Real images per class that a report shows unless asked for another number."""
+    return 4 if public else 0
+
+
 def _data_plain(data: DataChoice) -> dict[str, Any]:
     """The settings of the suite together with those of every federation."""
     return {"name": data.name, "limit": data.limit, "test_limit": data.test_limit, **_spelled_out(data.suite)}
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        raise SettingError(f"cannot read config {str(path)!r}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"config {str(path)!r} is not valid TOML: {error}") from error
-
-
-def parse_assignment(text: str) -> tuple[str, Any]:
-    """`a.b=c` as ("a.b", value); a value that is not valid TOML is read as text."""
-    path, equals, value = text.partition("=")
-    if not equals or not path.strip():
-        raise SettingError(f"--set {text!r} is not of the form key=value, e.g. --set distil.per_class=10")
-    try:
-        return path.strip(), tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return path.strip(), value.strip()
 
 
 def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None = None, preset: str = "") -> Config:

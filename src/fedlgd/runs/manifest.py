@@ -33,7 +33,8 @@ def open_directory(
     """A run folder for this configuration: a new one, or an existing one to resume."""
     manifest, text = path / "manifest.json", config.toml()
     if (path / "state").exists():
-        _check_same(path, files.read_json(manifest), text, federation)
+        with files.reading(manifest):
+            _check_same(path, files.read_json(manifest), text, federation)
     else:
         _check_free(path, text)
         with files.writing(path):

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fedlgd.core.files import write_atomic, writing
+from fedlgd.core.files import private_folder, write_atomic, writing
 from fedlgd.core.types import LabelledSet, Scale, VirtualSet
 from fedlgd.engines.memory import version_name
 
@@ -25,7 +25,8 @@ def mean_scale(scales: Sequence[Scale]) -> Scale:
 def write_picture(root: Path, folder: str, virtual: VirtualSet, scale: Scale) -> None:
     """`root/<version>/<folder>.png`; values outside the valid range are clipped in the image only."""
     rows = len(virtual.labels.unique())
-    _write_sheet(root / version_name(virtual.round) / f"{folder}.png", scale.to_pixels(virtual.images), rows)
+    file = root / version_name(virtual.round) / f"{folder}.png"
+    _write_sheet(root, file, scale.to_pixels(virtual.images), rows)
 
 
 def write_samples(root: Path, folder: str, data: LabelledSet, per_class: int) -> None:
@@ -33,7 +34,7 @@ def write_samples(root: Path, folder: str, data: LabelledSet, per_class: int) ->
     file = root / f"{folder}.png"
     if per_class and not file.exists():
         rows = [_first(data, k, per_class) for k in data.y.unique().tolist()]
-        _write_sheet(file, torch.cat(rows), len(rows))
+        _write_sheet(root, file, torch.cat(rows), len(rows))
 
 
 def _first(data: LabelledSet, k: int, count: int) -> Tensor:
@@ -42,10 +43,13 @@ def _first(data: LabelledSet, k: int, count: int) -> Tensor:
     return torch.cat([pixels, pixels.new_full((count - len(x), *x.shape[1:]), 255)])
 
 
-def _write_sheet(file: Path, pixels: Tensor, rows: int) -> None:
+def _write_sheet(root: Path, file: Path, pixels: Tensor, rows: int) -> None:
+    """Pictures are made from private images: only this user can read them."""
     n, c, h, w = pixels.shape
     sheet = pixels.view(rows, n // rows, c, h, w).permute(0, 3, 1, 4, 2).reshape(rows * h, n // rows * w, c)
     buffer = io.BytesIO()
     Image.fromarray(sheet.numpy().squeeze()).save(buffer, "PNG", optimize=False)
     with writing(file):
-        write_atomic(file, buffer.getvalue())
+        private_folder(root)
+        private_folder(file.parent)
+        write_atomic(file, buffer.getvalue(), private=True)

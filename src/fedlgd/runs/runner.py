@@ -29,7 +29,7 @@ from fedlgd.methods.protocol import Method
 from fedlgd.nets.registry import build_net
 from fedlgd.runs.analysis import SITES, Subject, analysed
 from fedlgd.runs.cache import shared_cache
-from fedlgd.runs.config import Config, configure
+from fedlgd.runs.config import Config, configure, samples
 from fedlgd.runs.manifest import open_directory
 from fedlgd.runs.pictures import write_samples
 from fedlgd.runs.store import locked
@@ -103,6 +103,7 @@ def run(
     workers: int = 0,
     device: str = "cpu",
     autocast: bool = False,
+    real_samples: int | None = None,
 ) -> Result:
     """Run a method on a federation.
 
@@ -111,6 +112,8 @@ def run(
     update; `clip_update` bounds the norm of an update (0: no limit). `on_round` is called with each record. The
     engine "pool" uses `workers` processes with one thread each (0: one per core) and gives bit-identical results.
     `device` "cuda" uses a GPU; `autocast` uses bfloat16 autocast.
+    `real_samples` real images per class and site are copied to `out` for its report: by default 4 of published data
+    and none of your own.
     """
     how = find_engine(engine, workers, Place(device=device, autocast=autocast))
     federation = load(data) if isinstance(data, str) else data
@@ -123,6 +126,7 @@ def run(
             clip_update=clip_update,
             seed=seed,
             evaluate_every=evaluate_every,
+            real_samples=samples(federation.public) if real_samples is None else real_samples,
         ),
         data=DataChoice(name=federation.name),
         net={"name": net} if isinstance(net, str) else {"name": "convnet", **net},

@@ -11,12 +11,15 @@ after a crash every file is either committed or is computed again with the same 
 import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from fedlgd.core import files
 from fedlgd.core.errors import RunError
-from fedlgd.core.records import RECORDS, RoundRecord, committed_bytes, decode_record, encode_record
+from fedlgd.core.records import RECORDS, RoundRecord, committed_bytes, decode_records, encode_record
 from fedlgd.core.types import Scale, ServerState, SiteState
 from fedlgd.data.federation import Federation
 from fedlgd.engines.memory import Enrolment, FolderStates, safe_name
@@ -39,6 +42,25 @@ class DrawnStates(FolderStates):
         super().save(site, version, state, before)
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The committed part of the records."""
+
+    bytes: Annotated[int, msgspec.Meta(ge=0)]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The content of `state/head.json`."""
+
+    format: int
+    round: int
+    server: Annotated[str, msgspec.Meta(pattern=r"^server-[0-9]+\.safetensors\Z")]
+    sites: dict[str, int]
+    records: Written
+
+
 class RunDirectory:
     """`Memory` on disk. The constructor checks every file that is needed to resume."""
 
@@ -50,7 +72,7 @@ class RunDirectory:
         self._head = self._read_head()
         committed = committed_bytes(path)
         self._written = hashlib.blake2b(committed, digest_size=16)
-        self.records = [decode_record(line) for line in committed.splitlines()]
+        self.records = decode_records(path, committed)
         self._check()
 
     def server(self) -> ServerState | None:
@@ -97,7 +119,9 @@ class RunDirectory:
                 raise RunError(f"{str(file)!r} is missing; restore it, or start a new run with --out")
             return {}
         head = files.read_json(file)
-        check_format(self.path, head)
+        with files.reading(file):
+            check_format(self.path, head)
+            msgspec.convert(head, Head)
         return head
 
     def _check(self) -> None:
@@ -130,7 +154,8 @@ def locked(path: Path) -> Iterator[None]:
     """Lock a run folder for this process."""
     busy = f"another process uses {str(path)!r}; wait until it has finished, or choose another folder with --out"
     with files.writing(path):
-        path.mkdir(parents=True, exist_ok=True)
+        files.make_folder(path)
+        files.refuse_links(path)
         (path / ".lock").open("ab").close()
     with files.locked(path / ".lock", RunError(busy)):
         yield

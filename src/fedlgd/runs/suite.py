@@ -17,7 +17,8 @@ from fedlgd.engines.loop import Loop
 from fedlgd.engines.memory import safe_name
 from fedlgd.engines.registry import Engine
 from fedlgd.methods import registry
-from fedlgd.runs.config import Config, parse_assignment, resolve
+from fedlgd.runs.config import Config, resolve
+from fedlgd.runs.literals import parse_assignment
 from fedlgd.runs.runner import execute
 
 

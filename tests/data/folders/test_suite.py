@@ -232,7 +232,7 @@ class TestRefusedLayouts:
         refuses(root, "a.npz")
 
     def test_an_npz_that_would_unpack_to_too_much(self, root, monkeypatch):
-        monkeypatch.setattr("fedlgd.data.folders.image_source.MOST_UNPACKED", 10_000)
+        monkeypatch.setattr("fedlgd.data.store.MOST_UNPACKED", 10_000)
         root.mkdir()
         np.savez_compressed(
             root / "a.npz", train_x=np.zeros((200, 8, 8), np.uint8), train_y=np.zeros(200, np.uint8)

@@ -21,6 +21,7 @@ CHUNK = 1 << 18
 TIMEOUT = (10, 60)  # seconds to connect, and between two chunks
 TRIES = 3  # failed attempts in a row before a mirror is given up
 PAUSE = 1.0  # seconds between attempts
+MOST_BYTES = 1 << 32  # of a file whose size is not published
 PARTIAL, NO_MORE = 206, 416
 
 INTERRUPTED = (requests.RequestException, urllib3.exceptions.HTTPError)
@@ -133,13 +134,13 @@ def _keeping(part: Path) -> Iterator[None]:
 
 
 def _append(answer: requests.Response, file: IO[bytes], have: int, original: Original) -> None:
-    """Write what arrives, up to the first chunk that exceeds the published size."""
+    """Write what arrives, up to the first chunk that exceeds the published size, or any sane size."""
     length = answer.headers.get("Content-Length", "")
     total = have + int(length) if length.isdecimal() else original.size
     for piece in answer.raw.stream(CHUNK, decode_content=False):
         have += file.write(piece)
         tick(f"downloading {original.name}", have, total)
-        if original.size and have > original.size:
+        if have > (original.size or MOST_BYTES):
             break
     file.flush()
     os.fsync(file.fileno())

@@ -6,7 +6,6 @@ Files are untrusted: only regular files inside the folder, known formats, bounde
 import os
 import stat
 import warnings
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from fedlgd.core.errors import DataError
 from fedlgd.data.folders.problems import ImageError, shown
-from fedlgd.data.store import PARTS, Pixels, read_domain
+from fedlgd.data.store import PARTS, Pixels, opened_npz, read_domain
 
 Part = Literal["train", "test", ""]
 
@@ -36,7 +35,6 @@ SUFFIXES = {
 MOST_PIXELS = 50_000_000
 LONGEST_SIDE = 20_000
 MOST_BYTES = 512 * 2**20
-MOST_UNPACKED = 16 * MOST_BYTES
 DARK = 32  # of 255: a 16-bit image without a brighter pixel does not use its range
 GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")
 TURNS = {
@@ -142,15 +140,9 @@ def site_of_files(name: str, images: Sequence[ImageFile]) -> SiteImages:
 
 def site_of_npz(name: str, path: Path, root: Path) -> SiteImages:
     """The rows of a prepared .npz inside `root`, training rows first; the test part is optional."""
-    try:
-        with regular_file(path, root), zipfile.ZipFile(path) as archive:
-            members = archive.infolist()
-    except zipfile.BadZipFile as error:
-        raise ImageError(path, f"is not a readable .npz ({error})") from error
-    unpacked = sum(m.file_size for m in members if m.compress_type != zipfile.ZIP_STORED)
-    if unpacked > MOST_UNPACKED:  # compressed arrays are unpacked in memory
-        raise ImageError(path, f"unpacks to {unpacked:,} bytes", "save it uncompressed with np.savez")
-    parts = PARTS if "test_x.npy" in {member.filename for member in members} else PARTS[:1]
+    with regular_file(path, root), opened_npz(path) as archive:
+        members = archive.namelist()
+    parts = PARTS if "test_x.npy" in members else PARTS[:1]
     arrays, rows = read_domain(path, parts), list[ArrayRow]()
     for part in parts:
         x = np.asarray(arrays[f"{part}_x"])  # a plain view: rows of a memmap are large objects

@@ -1,0 +1,207 @@
+"""Generated input over every reader: whatever it is, it is read or refused with a `FedlgdError`, never a traceback.
+
+Inputs are numbered: input `n` of a kind is the same in every session. The slow campaign has more than 10 000.
+"""
+
+import io
+import random
+import shutil
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedlgd.core import files
+from fedlgd.core.errors import FedlgdError
+from fedlgd.data.folders.check import check_data
+from fedlgd.data.folders.image_source import ImageFile
+from fedlgd.data.store import read_domain
+from fedlgd.methods.registry import names
+from fedlgd.report.read import read_run
+from fedlgd.runs.config import _known, described, resolve
+from fedlgd.runs.literals import parse_assignment, read_toml
+from fedlgd.runs.runner import execute
+from tests import tiny
+from tests.runs.folder import FAST_NET, config, method, run_until
+
+HOW = config(method("fedlgd"), net=FAST_NET)
+DATA = tiny.federation(tiny.NAMES[:2], train=3, test=1)
+BOUND = 600.0  # seconds of a campaign; what is left over then is not generated
+PIECES = [
+    *(
+        "1",
+        "-1",
+        "0",
+        "1e400",
+        "nan",
+        "inf",
+        "true",
+        "9" * 30,
+        "9" * 5000,
+        "0x1F",
+        "1.5",
+        "1979-05-27",
+        '"x"',
+        "''",
+    ),
+    *("[", "]", "[[", "{", "}", "{a=1}", "[1, 2]", '["a", 1]', ",", "=", ".", "\n", "\0", "\ud800", "é", "#", " "),
+]
+
+
+def mutated(content: bytes, rng: random.Random) -> bytes:
+    """Bits turned, bytes cut out, doubled or replaced."""
+    made = bytearray(content)
+    for _ in range(rng.choice([1, 1, 2, 5, 20])):
+        at = rng.randrange(len(made) + 1)
+        how = rng.randrange(5)
+        if how == 0 and at < len(made):
+            made[at] ^= 1 << rng.randrange(8)
+        elif how == 1:
+            del made[at : at + rng.choice([1, 4, 100, 10_000])]
+        elif how == 2:
+            made[at:at] = made[at : at + rng.choice([1, 10, 1000])]
+        elif how == 3:
+            made[at : at + 4] = rng.choice([b"\xff" * 4, bytes(4), b"\x7f\xff\xff\xff", b"[[[[", b'""""'])
+        else:
+            made[at:at] = rng.randbytes(rng.randrange(9))
+    return bytes(made)
+
+
+def text(rng: random.Random) -> str:
+    return "".join(rng.choice(PIECES) for _ in range(rng.choice([1, 1, 1, 2, 4])))
+
+
+def paths(rng: random.Random) -> str:
+    from fedlgd.data.registry import SUITES
+    from fedlgd.methods import registry
+
+    cls = registry.recipe(rng.choice(names())).settings
+    known = _known(cls, "convnet", rng.choice(list(SUITES.values())).settings)
+    return rng.choice([*known, "method", "data", "net", "rounds.x", text(rng), "distil"])
+
+
+def fuzz_set(rng: random.Random, place: Path) -> None:
+    given = dict(parse_assignment(f"{paths(rng)}={text(rng)}") for _ in range(rng.choice([1, 2, 3])))
+    described(resolve({}, given).plan)
+
+
+def fuzz_toml(rng: random.Random, place: Path) -> None:
+    lines = [f"{paths(rng)} = {text(rng)}" if rng.random() < 0.8 else f"[{paths(rng)}]" for _ in range(4)]
+    content = "\n".join(lines).encode(errors="replace")
+    (place / "a.toml").write_bytes(mutated(content, rng) if rng.random() < 0.3 else content)
+    resolve(read_toml(place / "a.toml")).toml()
+
+
+def _npz(rng: random.Random) -> bytes:
+    buffer, save = io.BytesIO(), rng.choice([np.savez, np.savez_compressed])
+    kind = rng.choice(["u1", "u1", "u1", "i8", "f4", "U3"])
+    shape = rng.choice([(6, 4, 4), (6, 4, 4, 3), (6,), (0, 4, 4), (6, 1, 1, 1), (2, 4, 4)])
+    save(buffer, train_x=np.zeros(shape, kind), train_y=np.arange(rng.choice([0, 2, 6])).astype("u1"))
+    return buffer.getvalue()
+
+
+def fuzz_npz(rng: random.Random, place: Path) -> None:
+    (place / "a.npz").write_bytes(mutated(_npz(rng), rng) if rng.random() < 0.8 else _npz(rng))
+    with suppress(FedlgdError):
+        read_domain(place / "a.npz", ("train",))
+    check_data(place / "a.npz", 1)
+
+
+def fuzz_csv(rng: random.Random, place: Path) -> None:
+    cells = ["a.png", "../a.png", "/etc/passwd", "ape", "bee", "x", "train", "test", "", "\0", '"', "é", "a" * 200]
+    sign = rng.choice(",;\t")
+    rows = [sign.join(rng.choice(cells) for _ in range(rng.randrange(6))) for _ in range(rng.randrange(5))]
+    head = sign.join(rng.choice([["path", "site", "label"], ["path", "site", "label", "split"], ["path"]]))
+    content = "\n".join([head, *rows]).encode()
+    (place / "a.csv").write_bytes(mutated(content, rng) if rng.random() < 0.4 else content)
+    check_data(place / "a.csv", 1)
+
+
+def fuzz_image(rng: random.Random, place: Path) -> None:
+    buffer, kind = io.BytesIO(), rng.choice(["PNG", "JPEG", "BMP", "TIFF", "GIF", "WEBP", "PPM"])
+    pixels = np.frombuffer(rng.randbytes(192), np.uint8).reshape(8, 8, 3)
+    Image.fromarray(pixels).save(buffer, kind)
+    file = place / f"a.{kind.lower()}"
+    file.write_bytes(mutated(buffer.getvalue(), rng))
+    image = ImageFile(file, place.resolve())
+    image.header()
+    image.read()
+
+
+def fuzz_folder(rng: random.Random, place: Path) -> None:
+    """Files of a run folder are mutated, removed, or changed inside and given a right digest."""
+    shutil.copytree(place / "half", place / "run")
+    every = sorted(p for p in (place / "run").rglob("*") if p.is_file() and p.name != ".lock")
+    file = rng.choice(every)
+    if file.suffix == ".json" and rng.random() < 0.7:
+        whole = files.read_json(file)
+        files.write_json(file, whole | {key: _changed(whole[key], rng) for key in rng.sample(sorted(whole), 1)})
+    elif rng.random() < 0.1:
+        file.unlink()
+    else:
+        file.write_bytes(mutated(file.read_bytes(), rng))
+    with suppress(FedlgdError):
+        read_run(place / "run")
+    execute(HOW, DATA, place / "run")
+
+
+def _changed(value: Any, rng: random.Random) -> Any:
+    if isinstance(value, dict) and value and rng.random() < 0.8:
+        key = rng.choice(sorted(value))
+        return {k: _changed(v, rng) if k == key else v for k, v in value.items() if k != key or rng.random() < 0.8}
+    return rng.choice([None, -1, 2**70, "", "../x", [], {}, [[]], {"a": 1}, 1.5, True, "x" * 1000])
+
+
+KINDS: dict[str, tuple[Callable[[random.Random, Path], None], int]] = {
+    "set": (fuzz_set, 3000),
+    "toml": (fuzz_toml, 3000),
+    "npz": (fuzz_npz, 1500),
+    "csv": (fuzz_csv, 1500),
+    "image": (fuzz_image, 1500),
+    "folder": (fuzz_folder, 300),
+}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    run_until(0, HOW, DATA, tmp_path / "half")
+    return tmp_path
+
+
+def campaign(kind: str, place: Path, first: int, count: int) -> None:
+    attempt, until = KINDS[kind][0], time.monotonic() + BOUND
+    for number in range(first, first + count):
+        if time.monotonic() > until:
+            return
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                attempt(random.Random(f"{kind} {number}"), place)
+        except FedlgdError:
+            pass
+        except Exception as error:
+            raise AssertionError(f"{kind} input {number}: {type(error).__name__}: {error}") from error
+        shutil.rmtree(place / "run", ignore_errors=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_few_inputs_are_read_or_refused(kind: str, place: Path) -> None:
+    campaign(kind, place, 0, KINDS[kind][1] // 60)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_campaign(kind: str, place: Path) -> None:
+    campaign(kind, place, 0, KINDS[kind][1])
+
+
+def test_the_campaign_has_ten_thousand_inputs() -> None:
+    assert sum(count for _, count in KINDS.values()) >= 10_000
