@@ -36,7 +36,7 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("there", [True, False])
-@pytest.mark.parametrize(("owner", "step"), [(os, "fsync"), (Path, "replace"), (Path, "open")])
+@pytest.mark.parametrize(("owner", "step"), [(os, "fsync"), (Path, "replace"), (os, "open")])
 def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path, monkeypatch, owner, step, there):
     file = tmp_path / "a.json"
     if there:

@@ -59,7 +59,7 @@ def test_an_edit_elsewhere_keeps_the_folder(copied, file):
 
 
 def test_sets_of_other_source_are_kept_and_not_served(copied):
-    item = Cached(tensor=torch.ones(3), seconds={}, flops={})
+    item = Cached(tensor=torch.ones(3), seconds={}, cpu={}, flops={})
     cache.shared_cache().put("key", item)
     old = _folder()
     with (copied / "distill/distribution.py").open("a") as source:
@@ -100,7 +100,7 @@ def test_old_halves_of_files_are_cleared_and_young_ones_kept(copied):
     parts = [where / f".x.{age}.part" for where in (folder, other) for age in ("old", "young")]
     for part in parts:
         part.write_bytes(b"half")
-    before = time.time() - 2 * cache.DAY
+    before = time.time() - 2 * cache.OLD
     for part in parts[::2]:
         os.utime(part, (before, before))
     (other / "whole.safetensors").write_bytes(b"kept")

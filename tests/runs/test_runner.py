@@ -164,7 +164,7 @@ def test_a_method_and_a_net_by_name_are_those_of_the_class(data, tmp_path):
 
 def test_the_command_line_and_python_make_the_same_run(data, tmp_path):
     """A folder begun from a written configuration goes on from Python."""
-    how = resolve({"method": "fedavg", "net": FAST_NET, "rounds": 2}, {"local.batch": 4})
+    how = resolve({"method": "fedavg", "net": FAST_NET, "rounds": 2, "real_samples": 0}, {"local.batch": 4})
     how = replace(how, data=DataChoice(name="tiny"))
     execute(how, data, tmp_path / "out", command="fedlgd run ...")
     result = run(data, fedlgd.FedAvg(local=fedlgd.Local(batch=4)), rounds=2, net=FAST_NET, out=tmp_path / "out")
@@ -343,10 +343,10 @@ def test_a_damaged_item_is_made_again(damage, data, tmp_path, distilled, home):
 def test_a_cache_that_cannot_be_written_costs_time_but_not_the_run(data, tmp_path, monkeypatch, home):
     real = wire.write_atomic
 
-    def full(path: Path, content: bytes) -> None:
+    def full(path: Path, content: bytes, private: bool = False) -> None:
         if home in path.parents:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(path, content)
+        real(path, content, private)
 
     how = config(VIRTUAL, rounds=1)
     monkeypatch.setattr(wire, "write_atomic", full)
