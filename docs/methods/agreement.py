@@ -71,7 +71,7 @@ def their_round(run: Any, t: int, chosen: tuple[str, ...]) -> None:
 
 def gap(plan: Plan, name: str, layer: str, momentum: float, given: dict[str, Any]) -> float:
     """The largest difference between the final states of both sides."""
-    net, memory = Net(lambda _: Featured(parts(layer)), (1, 2, 2), 3, layer), Ram()
+    net, memory, states = Net(lambda _: Featured(parts(layer)), (1, 2, 2), 3, layer), Ram(), RamStates()
     method = registry.find("fedproto-local" if name == "FedProto" else name.lower())
     ours = method(local=Local(batch=BATCH, lr=LR, momentum=momentum), **given.get("ours", {}))
     sites = federation("tiny", [Site(s, points(s), points(s), ("a", "b", "c")) for s in SIZES])
@@ -79,10 +79,11 @@ def gap(plan: Plan, name: str, layer: str, momentum: float, given: dict[str, Any
     model.load_state_dict(net.init(RNG.at("init")))
     client = {"optimizer": {"name": "SGD", "lr": LR, "momentum": momentum}} | given.get("client", {})
     run = prepared(name, model, client, given.get("server", {}))
-    for record in list(Loop().run(ours, sites, net, plan, memory, RamStates()))[1:]:
+    for record in list(Loop().run(ours, sites, net, plan, memory, states))[1:]:
         given.get("change", MagicMock())(run, record.round)
         their_round(run, record.round, record.sampled)
-    trees = [memory.server().trees | {"model": memory.server().params}, *(memory.site(s).trees for s in SIZES)]
+    kept = [states.load(site, memory.version(site)).trees for site in SIZES]
+    trees = [memory.server().trees | {"model": memory.server().params}, *kept]
     parties = zip([run.server, *run.clients], trees, strict=True)
     pairs = [(tree[k], HELD[k](who)) for who, tree in parties for k in tree if k in HELD]
     return max((v - b[k]).abs().max().item() for a, b in pairs for k, v in a.items() if b and v.is_floating_point())

@@ -17,7 +17,7 @@ from tests.core.damage import flips, noticed
 # Whole or absent
 
 
-def full(*_: Any) -> None:
+def full(*_: Any, **__: Any) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 

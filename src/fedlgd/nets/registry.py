@@ -1,8 +1,6 @@
 """Networks by name: built-in ones, or user-defined ones as `package.module:Class`."""
 
-import difflib
 import hashlib
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,6 +12,7 @@ from torch import nn
 from fedlgd.core.errors import NetError
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
+from fedlgd.core.suggest import did_you_mean, own_class
 from fedlgd.nets.convnet import ConvNet
 from fedlgd.nets.resnet import ResNet18
 
@@ -42,7 +41,7 @@ def build_net(
     accepted = settings_of(name)
     for key, value in settings.items():
         if key not in accepted:
-            raise NetError(f"net {name!r} has no setting {key!r}{_suggest(key, accepted)}")
+            raise NetError(f"net {name!r} has no setting {key!r}{did_you_mean(key, accepted)}")
         _check_choice(kind, key, value)
         _check_number(kind, key, value)
     label = name + _edition(kind) + "".join(f",{k}={v}" for k, v in sorted(settings.items()))
@@ -101,16 +100,12 @@ def _check_size(build: Callable[[int], nn.Module], classes: int, label: str) -> 
 def _find(name: str) -> type[nn.Module]:
     if name in NETS:
         return NETS[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
+    if ":" not in name:
         raise NetError(
-            f"no net is called {name!r}{_suggest(name, NETS)}; built in: {', '.join(NETS)}; "
+            f"no net is called {name!r}{did_you_mean(name, NETS)}; built in: {', '.join(NETS)}; "
             "your own: --net package.module:Class"
         )
-    try:
-        kind = getattr(importlib.import_module(module), attribute)
-    except Exception as error:
-        raise NetError(f"cannot import net {name!r}: {error}; {CONTRACT}") from error
+    kind = own_class(name, "net", NetError)
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise NetError(f"net {name!r} is not an nn.Module class; {CONTRACT}")
     return kind
@@ -129,8 +124,3 @@ def _checked(build: Callable[[int], nn.Module], shape: tuple[int, int, int], cla
             f"net {label!r} returns shapes {sizes[0]} and {sizes[1]} for 2 images and {classes} classes; {CONTRACT}"
         )
     return net
-
-
-def _suggest(word: str, known: Mapping[str, Any]) -> str:
-    near = difflib.get_close_matches(word, known, 1)
-    return f"; did you mean {near[0]!r}?" if near else ""
