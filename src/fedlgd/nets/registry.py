@@ -105,7 +105,10 @@ def _find(name: str) -> type[nn.Module]:
             f"no net is called {name!r}{did_you_mean(name, NETS)}; built in: {', '.join(NETS)}; "
             "your own: --net package.module:Class"
         )
-    kind = own_class(name, "net", NetError)
+    try:
+        kind = own_class(name, "net", NetError)
+    except NetError as error:
+        raise NetError(f"{error}; {CONTRACT}") from error
     if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
         raise NetError(f"net {name!r} is not an nn.Module class; {CONTRACT}")
     return kind
