@@ -256,7 +256,9 @@ def test_a_matrix_no_score_depends_on_does_not_stop_matching():
     net = build_net("tests.nets.own:Idle", (3, 4, 4), 3)
     data, params = tiny.labelled(net), tiny.params(net)
     anchors = VirtualSet(images=data.x, labels=data.y, origin="server", round=-1)
-    match_gradient(anchors, net, params, params, exact(1, 0.3, 0.5), 0)
+    moved, distances = match_gradient(anchors, net, params, params, exact(1, 0.3, 0.5), 0)
+    assert torch.isfinite(moved.images).all()
+    assert len(distances) == 1
 
 
 def to_target(tolerance: float, steps: int = 200) -> Anchors:

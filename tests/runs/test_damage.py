@@ -291,7 +291,8 @@ def test_changed_test_images_are_refused_where_sites_are_pooled(data, tmp_path):
 
 def test_the_order_of_sites_does_not_matter_where_sites_are_pooled(data, tmp_path):
     run_until(0, POOLED, data, tmp_path / "out")
-    execute(POOLED, Federation(data.name, data.sites[::-1]), tmp_path / "out")
+    result = execute(POOLED, Federation(data.name, data.sites[::-1]), tmp_path / "out")
+    assert result.records[-1].round + 1 == POOLED.plan.rounds
 
 
 def test_other_sites_are_refused(half):
