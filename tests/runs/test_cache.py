@@ -78,7 +78,7 @@ def test_every_module_that_distillation_imports_from_core_is_known():
         if line.startswith("from fedlgd.core")
     ]
     imported = {line.removeprefix("fedlgd.core").strip(".") for line in lines}
-    assert imported - set(cache.CORE) - {""} == {"errors", "files", "meter", "settings", "tree"}
+    assert imported - set(cache.CORE) - {""} == {"errors", "files", "meter", "settings", "suggest", "tree"}
 
 
 def test_without_source_the_version_is_the_key(copied):
@@ -86,11 +86,11 @@ def test_without_source_the_version_is_the_key(copied):
     assert f"fedlgd{fedlgd.__version__}-" in _folder().name
 
 
-def test_the_digest_takes_milliseconds():
+def test_the_digest_takes_little_cpu_time():
     cache.source_digest.cache_clear()
-    started = time.perf_counter()
+    started = time.process_time()
     cache.source_digest()
-    assert time.perf_counter() - started < 0.1
+    assert time.process_time() - started < 0.5
 
 
 def test_old_halves_of_files_are_cleared_and_young_ones_kept(copied):

@@ -185,6 +185,8 @@ def _known(cls: type, net: str, suite: type) -> list[str]:
 def _refuse_unknown(raw: Mapping[str, Any], known: list[str]) -> None:
     sections = {path[:i] for path in known for i, letter in enumerate(path) if letter == "."}
     for path in _leaves(raw):
+        if path == "train_on" and path not in known:
+            raise SettingError("this method always trains on virtual sets; leave train_on out")
         if path not in known and path not in sections:
             raise SettingError(f"unknown setting {path!r}; {_hint(path, known)}")
 
