@@ -39,7 +39,7 @@ def machine(record: Record) -> str:
         f"{quick}Width {record['width']}, {record['data']}, CPU seconds of one thread, {record['repeats']} "
         "repetitions of each side. The reference runs without anomaly detection and with default malloc settings, "
         "ours with the malloc settings of the `fedlgd` command. "
-        f"{record.get('cpu', 'CPU not stored')}, {record['cores']} cores, at most {record['peak_gflops']:.0f} GFLOP/s; "
+        f"{record.get('cpu', 'CPU unknown')}, {record['cores']} cores, peak {record['peak_gflops']:.0f} GFLOP/s; "
         f"load {record['load']:.1f} at the start; torch {record['torch']}."
     )
 
