@@ -265,8 +265,8 @@ def fits(monkeypatch) -> list[tuple[int, int]]:
     """(images of an epoch, steps) of each local training."""
     made: list[tuple[int, int]] = []
 
-    def sgd(net, start, n, objective, how, rng, wrapped=common.sgd):
-        trained = wrapped(net, start, n, objective, how, rng)
+    def sgd(net, start, n, *rest, wrapped=common.sgd):
+        trained = wrapped(net, start, n, *rest)
         made.append((n, trained.steps))
         return trained
 

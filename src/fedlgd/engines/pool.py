@@ -52,7 +52,7 @@ class Pool:
     ) -> Rounds:
         """Like `loop`, with the sites' work in other processes. Close the generator to end them."""
         net = method.adapt(net)
-        sites = Sites(method, federation, net, plan.seed, states, self.place)
+        sites = Sites(method, federation, net, plan, states, self.place)
         crew = Crew(sites, self.processes(federation))
         try:
             yield from serve(method, federation, net, plan, memory, crew.work, self.place)

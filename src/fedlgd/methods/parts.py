@@ -6,7 +6,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from fedlgd.core.errors import SettingError
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
@@ -83,6 +83,9 @@ class Part:
     @property
     def title(self) -> str:
         return self.stack
+
+    def at(self, t: int, rounds: int) -> Self:
+        return replace(self, method=self.method.at(t, rounds))
 
     def cost(self, t: int, site: Site, classes: int) -> Cost | None:
         cost = self.method.cost(t, site, classes)

@@ -14,6 +14,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.settings import Settings
 from fedlgd.core.suggest import did_you_mean, own_class
 from fedlgd.methods.anchors import Anchors
+from fedlgd.methods.momentum import Momentum
 from fedlgd.methods.parts import Anchored, Refined, Regularised
 from fedlgd.methods.protocol import Method
 from fedlgd.methods.refine import Refine
@@ -21,7 +22,7 @@ from fedlgd.methods.regularisers import REGULARISERS, Pull, Regulariser
 from fedlgd.methods.robust import Median, Trim, Trimmed
 
 FIVE = ("enrol", "start", "broadcast", "site", "server")
-DEFAULTS = ("presets", "personal", "pooled", "expects", "expects_hello", "adapt", "model_at", "cost", "label")
+DEFAULTS = ("presets", "personal", "pooled", "at", "expects", "expects_hello", "adapt", "model_at", "cost", "label")
 _methods: dict[str, type[Method]] = {}
 
 
@@ -122,6 +123,7 @@ def stacks() -> dict[str, Stack]:
         "anchors": Stack({"anchors": Anchors(), "pull": Pull()}, Anchored, Anchored.presets),
         "noise": Stack(still, Anchored),
         "refine": Stack({"refine": Refine()}, Refined, Refined.presets),
+        "momentum": Stack({}, Momentum),
         "median": Stack({}, Median),
         "trimmed": Stack({"trimmed": Trim()}, Trimmed),
         **{name: _regulariser(cls) for name, cls in REGULARISERS.items()},
