@@ -508,7 +508,7 @@ def test_a_term_is_stacked_on_a_users_own_method():
     assert config.method.term.mu == 0.5
     assert name_of(config.method) == "tests.runs.own:Own+proximal"
     assert resolve(tomllib.loads(config.toml())) == config
-    with pytest.raises(SettingError, match=r"anchors cannot be stacked on own; it accepts: regulariser"):
+    with pytest.raises(SettingError, match=r"anchors cannot be stacked on own; it accepts: proximal"):
         resolve({"method": "tests.runs.own:Own+anchors"})
 
 

@@ -18,6 +18,7 @@ from fedlgd.cli.table import Evaluations
 from fedlgd.core.errors import RunError
 from fedlgd.core.meter import listening
 from fedlgd.core.records import RoundRecord, committed_records
+from fedlgd.engines.validate import listed
 from fedlgd.report.formats import number_of_bytes
 
 Listener = Callable[[RoundRecord], None]
@@ -54,11 +55,6 @@ def duration(seconds: float) -> str:
         return f"about {seconds:.0f} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"about {hours} h {minutes} min" if hours else f"about {minutes} min"
-
-
-def refusals(record: RoundRecord) -> str:
-    """bee (weight is nan), cat (it did not answer)"""
-    return ", ".join(f"{site} ({reason})" for site, reason in record.refused.items())
 
 
 def clock_time(seconds: float) -> str:
@@ -108,7 +104,7 @@ class Lines:
     def _describe(self, record: RoundRecord) -> str:
         if record.round < 0:
             spent = sum((record.cpu or record.seconds).values())
-            return f"enrolled; CPU time, also of sets from the cache: {spent:.0f} s"
+            return f"setup: sites enrolled; CPU time, also of sets from the cache: {spent:.0f} s"
         parts = [f"round {record.round + 1}/{self._rounds}"]
         if record.scores:
             parts.append(f"mean {100 * record.accuracy:.1f} %")
@@ -117,7 +113,7 @@ class Lines:
         if record.flags:
             parts.append(f"updated: {', '.join(record.flags)}")
         if record.refused:
-            parts.append(f"refused: {refusals(record)}")
+            parts.append(f"refused: {listed(record.refused)}")
         return "  ".join(parts)
 
     def _print(self, text: str) -> None:
@@ -188,7 +184,7 @@ class LiveView:
         self._sent += record.bytes_up + record.bytes_down
         self._evaluations.add(record, self._sent, at)
         if record.refused:
-            self._refused = f"round {self._done} refused: {refusals(record)}"
+            self._refused = f"round {self._done} refused: {listed(record.refused)}"
 
     def _bars(self) -> Table:
         """A bar for the rounds and one for each long step inside a round, with the time left."""
