@@ -330,7 +330,7 @@ def test_lines_say_each_round_with_the_time_left(clock: list[float], capsys: pyt
         clock[0] += 100.0
         lines.round(record(number, (0.5, 0.7), ("a", "b"), flags=("anchors",)))
     assert capsys.readouterr().err.splitlines() == [
-        "enrolled; CPU time, also of sets from the cache: 6 s",
+        "setup: sites enrolled; CPU time, also of sets from the cache: 6 s",
         "round 1/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  updated: anchors",
         "round 2/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  updated: anchors  about 2 min left",
         "round 3/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  updated: anchors",

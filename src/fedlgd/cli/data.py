@@ -4,6 +4,7 @@ import json as jsonlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,12 +29,14 @@ from fedlgd.data.fetch.prepare import Outcome, attempt, chosen
 from fedlgd.data.folders.check import check_data
 from fedlgd.data.folders.problems import Problem
 from fedlgd.data.home import data_home
+from fedlgd.data.registry import DataChoice
 from fedlgd.data.sheet import contact_sheet
-from fedlgd.data.statistics import Statistics, spark, statistics_of
+from fedlgd.data.statistics import Colours, Statistics, spark, statistics_of
 from fedlgd.runs.config import described, resolve
 from fedlgd.runs.literals import parse_assignment
 
 MAX_ALIKE = 3  # problems of one kind at one site in the table of `check`
+SKIP = "--skip-bad leaves out files that cannot be read"
 CHANNELS = ("red", "green", "blue")
 
 
@@ -108,9 +111,9 @@ def _colours(sites: Sequence[Statistics]) -> Table:
     return table
 
 
-def _halved(shares: Sequence[float]) -> list[float]:
+def _halved(shares: Colours) -> Colours:
     """Half as many bins, so that three histograms fit 80 columns."""
-    return [a + b for a, b in zip(shares[::2], shares[1::2], strict=True)]
+    return tuple(a + b for a, b in zip(shares[::2], shares[1::2], strict=True))
 
 
 def check(given: CheckOptions) -> None:
@@ -125,6 +128,23 @@ def check(given: CheckOptions) -> None:
             Console(soft_wrap=False).print(_problems(checked.problems))
         typer.echo(f"{checked.sites} sites, {checked.images} readable images: {errors} errors, {warnings} warnings")
     raise typer.Exit(1 if errors or (given.strict and warnings) else 0)
+
+
+@contextmanager
+def explained(chosen: DataChoice, quiet: bool) -> Iterator[None]:
+    """After an error in a folder of images, print all its problems, as `fedlgd data check` does."""
+    try:
+        yield
+    except DataError as error:
+        path = Path(getattr(chosen.suite, "path", ""))
+        if quiet or chosen.name != "folders" or not path.exists():
+            raise
+        with progress(quiet):
+            problems = check_data(path).problems
+        if len(problems) < 2:
+            raise
+        Console(stderr=True).print(_problems(problems))
+        raise DataError(f"{error}\nAll problems are listed above; {SKIP}") from error
 
 
 def _problems(problems: Sequence[Problem]) -> Table:

@@ -3,8 +3,8 @@
 import inspect
 import json as jsonlib
 import sys
-from dataclasses import asdict
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 import msgspec

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from rich.text import Text
 from fedlgd.cli.table import Evaluations
 from fedlgd.core.errors import RunError
 from fedlgd.core.meter import listening
-from fedlgd.core.records import RoundRecord, committed_records
+from fedlgd.core.records import RoundRecord, committed_records, in_order
 from fedlgd.engines.validate import listed
 from fedlgd.report.formats import number_of_bytes
 
@@ -223,10 +223,11 @@ def _is_terminal() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def _earlier(folder: Path | None) -> Iterator[RoundRecord]:
+def _earlier(folder: Path | None, sites: Sequence[str]) -> Iterator[RoundRecord]:
     """The committed records of a run that is resumed; the run itself reports a damaged folder."""
     with suppress(RunError):
-        yield from committed_records(folder) if folder else ()
+        for record in committed_records(folder) if folder else ():
+            yield in_order(record, sites)
 
 
 @contextmanager
@@ -237,17 +238,19 @@ def progress(
     folder: Path | None = None,
     lasting: bool = False,
     in_bytes: bool = False,
+    sites: Sequence[str] = (),
 ) -> Iterator[Listener]:
     """Show the progress of the work inside: its long steps, and the rounds of a run given to the yielded listener.
 
-    folder: a terminal also shows the records that are already there. The other arguments are those of `LiveView`.
+    folder: a terminal also shows the records that are already there, with `sites` in this order. The other
+    arguments are those of `LiveView`.
     """
     if quiet:
         yield lambda _: None
         return
     view: LiveView | Lines = Lines(rounds, in_bytes)
     if _is_terminal():
-        view = LiveView(rounds, title, _earlier(folder), lasting, in_bytes)
+        view = LiveView(rounds, title, _earlier(folder, sites), lasting, in_bytes)
     try:
         with listening(view.tick):
             yield view.round

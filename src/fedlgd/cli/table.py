@@ -87,6 +87,8 @@ class Evaluations:
             if self._console.measure(table, options=unbounded).maximum <= self._console.width:
                 break
         notes = [f"{''.join(self._signs)} since the previous evaluation; bold: best so far"]
+        if "loss" in layout:
+            notes.append("loss: mean loss of local training, with the regularisers of the method")
         if SITES not in layout:
             lowest = sorted(rows[-1].sites.items(), key=lambda item: item[1])[:MAX_NAMED]
             notes.append("lowest: " + ", ".join(f"{site} {_percent(value)}" for site, value in lowest))

@@ -39,5 +39,7 @@ SUITES: dict[str, Suite] = {
         "fedlgd.data.suites.retina:RetinaPair",
         ("retina_a.npz", "retina_b.npz"),
     ),
-    "folders": Suite("your own images, one folder per site: fedlgd run --data DIR", "fedlgd.data.folders.suite:Folders"),
+    "folders": Suite(
+        "your own images, one folder per site: fedlgd run --data DIR", "fedlgd.data.folders.suite:Folders"
+    ),
 }

@@ -12,6 +12,7 @@ from fedlgd.data.federation import Federation, limited
 from fedlgd.data.suite import COMMON, Opens, Suite, own_suite
 from fedlgd.data.suites.builtin import BuiltinDigits
 
+
 @dataclass(frozen=True, kw_only=True)
 class DataChoice(Settings):
     """Which federation, and how many of its images. Other settings belong to the suite, see `fedlgd data list`."""

@@ -218,7 +218,7 @@ def read_domain(path: Path, parts: tuple[str, ...] = PARTS) -> Arrays:
                     f"{path} has no array {key!r}; a prepared domain has train_x, train_y, test_x, test_y"
                 )
             if arrays[key].dtype != np.uint8:
-                raise DataError(f"{path}: {key} is {arrays[key].dtype}; a prepared domain holds uint8")
+                raise DataError(f"{path}: {key} is {arrays[key].dtype}; convert it to uint8")
         x, y = arrays[f"{part}_x"], arrays[f"{part}_y"]
         if x.ndim not in (3, 4) or (x.ndim == 4 and x.shape[3] != 3) or y.ndim != 1 or len(x) != len(y):
             raise DataError(

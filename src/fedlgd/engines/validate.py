@@ -65,7 +65,9 @@ def check_state(state: ServerState) -> None:
         if not _all_finite(value):
             raise RunError(f"round {t}: {name!r} of the new model is not finite: training diverged; {DIVERGED}")
     if state.anchors and not _all_finite(state.anchors.images):
-        raise RunError(f"round {t}: the anchors are not finite: gradient matching diverged; lower anchors.lr ({CHANGED})")
+        raise RunError(
+            f"round {t}: the anchors are not finite: gradient matching diverged; lower anchors.lr ({CHANGED})"
+        )
 
 
 def check_scores(t: int, scores: Mapping[str, Score]) -> None:

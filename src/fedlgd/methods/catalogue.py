@@ -22,14 +22,18 @@ class Part(NamedTuple):
 
 METHODS: dict[str, About] = {
     "fedavg": About("FedAvg (McMahan et al., AISTATS 2017): sites train, the server averages their models"),
-    "fedbn": About("FedBN (Li et al., ICLR 2021): each site keeps its own normalisation layers, the rest is averaged"),
+    "fedbn": About(
+        "FedBN (Li et al., ICLR 2021): each site keeps its own normalisation layers, the rest is averaged"
+    ),
     "fedlgd": About(
         "FedLGD (Huang et al., TMLR 2025): sites train on distilled images and on anchors of the server",
         ("paper", "official", "quick"),
     ),
     "fednova": About("FedNova (Wang et al., NeurIPS 2020): averages steps normalised by the local work"),
     "fedproto-avg": About("FedProto (Tan et al., AAAI 2022), and models are averaged, too: one global model"),
-    "fedproto-local": About("FedProto (Tan et al., AAAI 2022): only class prototypes are shared, each site has its model"),
+    "fedproto-local": About(
+        "FedProto (Tan et al., AAAI 2022): only class prototypes are shared, each site has its model"
+    ),
     "fedprox": About("FedProx (Li et al., MLSys 2020): FedAvg and a proximal term to the received model"),
     "local-only": About("lower baseline: each site trains alone, nothing is sent"),
     "moon": About("MOON (Li et al., CVPR 2021): contrasts features with the global and the previous local model"),

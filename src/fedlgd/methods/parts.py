@@ -164,8 +164,8 @@ class Refined(Part):
         super().__post_init__()
         if (data := getattr(self.method, "train_on", "virtual")) != "virtual":
             raise SettingError(
-                f"refine updates virtual sets, but {self.method.name} trains on {data} images; use train_on=virtual "
-                "(--train-on virtual), or leave refine out"
+                f"refine updates virtual sets, but {self.method.name} trains on {data} images; use "
+                "train_on=virtual (--train-on virtual), or leave refine out"
             )
 
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:

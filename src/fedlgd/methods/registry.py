@@ -100,7 +100,9 @@ def recipe(name: str) -> Recipe:
     added: list[Any] = [(section, type(default), field(default=default)) for section, default in sections.items()]
     changed = {name: value for stack in stacked for name, value in stack.defaults.items()}
     added += [
-        (f.name, f.type, field(default=changed[f.name], metadata=f.metadata)) for f in fields(base) if f.name in changed
+        (f.name, f.type, field(default=changed[f.name], metadata=f.metadata))
+        for f in fields(base)
+        if f.name in changed
     ]
     space = {"name": name, "presets": presets}
     made = make_dataclass(base.__name__, added, bases=(base,), namespace=space, frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ import tomli_w
 
 from fedlgd.core.errors import SettingError
 from fedlgd.data import registry as suites
+from fedlgd.data.catalogue import SUITES
 from fedlgd.data.registry import DataChoice
 from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
@@ -154,7 +155,9 @@ def _assign(raw: dict[str, Any], path: str, value: Any) -> None:
         if isinstance(inner, str) and section in NAMED:
             inner = raw[section] = {"name": inner}
         if not isinstance(inner, dict):
-            raise SettingError(f"setting {path!r}: {section!r} is a value, not a section")
+            raise SettingError(
+                f"setting {path!r}: {section!r} is a value, not a section; set it with {section}=VALUE"
+            )
         raw = inner
     raw[last] = value
 
@@ -193,12 +196,12 @@ def _refuse_unknown(raw: Mapping[str, Any], known: list[str], cls: type[Method])
 
 
 def _hint(path: str, known: list[str], method: str) -> str:
-    """Who has this setting, and the most similar path: one that ends in the same word, else any if nobody has it."""
-    owners = list(_owners(path))
-    here = f"the chosen {path.partition('.')[0]} has not" if path.partition(".")[0] in NAMED else f"{method} has not"
-    have = f"{' and '.join(owners)} have it, {here}" if owners else ""
+    """Who has this setting, and the most similar path: with the same last word, or any if nobody has it."""
+    owners, section = list(_owners(path)), path.rpartition(".")[0]
+    here = f"the chosen {section}" if section in NAMED else method
+    have = f"it is a setting of {' and '.join(owners)}, not of {here}" if owners else ""
     same_word = [k for k in known if k.rpartition(".")[2] == path.rpartition(".")[2]]
-    near = difflib.get_close_matches(path, same_word, 1, cutoff=0)
+    near = [] if owners and section else difflib.get_close_matches(path, same_word, 1, cutoff=0)
     near = near or ([] if owners else difflib.get_close_matches(path, known, 1))
     guess = f"did you mean {near[0]!r}?" if near else ""
     return "; ".join(filter(None, (have, guess))) or f"available: {', '.join(sorted(known))}"
@@ -206,18 +209,20 @@ def _hint(path: str, known: list[str], method: str) -> str:
 
 def _owners(path: str) -> Iterator[str]:
     """The methods, parts, networks and federations that have a setting."""
-    others = {
-        "methods": {name: _field_paths(registry.find(name)) for name in registry.names()},
-        "parts": {
-            f"+{name}": (p for section, own in stack.sections.items() for p in _field_paths(type(own), f"{section}."))
+    others: dict[str, dict[str, Iterator[str]]] = {
+        "method": {name: _field_paths(registry.find(name)) for name in registry.names()},
+        "part": {
+            f"+{name}": (
+                p for section, own in stack.sections.items() for p in _field_paths(type(own), f"{section}.")
+            )
             for name, stack in registry.stacks().items()
         },
-        "networks": {name: (f"net.{key}" for key in settings_of(name)) for name in NETS},
-        "federations": {name: _field_paths(suite.settings, "data.") for name, suite in suites.SUITES.items()},
+        "network": {name: (f"net.{key}" for key in settings_of(name)) for name in NETS},
+        "federation": {name: _field_paths(suite.settings, "data.") for name, suite in SUITES.items()},
     }
     for kind, settings in others.items():
         if names := [name for name, paths in settings.items() if path in paths]:
-            yield f"the {kind} {', '.join(names)}"
+            yield f"{kind if len(names) == 1 else kind + 's'} {', '.join(names)}"
 
 
 def _field_paths(cls: Any, prefix: str = "") -> Iterator[str]:
@@ -290,6 +295,7 @@ class SettingInfo:
 
 def described_net(name: str) -> list[SettingInfo]:
     """The settings of a network; the help lines are in the dictionary `help` of its class."""
+
     def bounds(key: str) -> dict[str, float]:
         return {"least": 1, "most": MOST[key]} if name in NETS and key in MOST else {}
 

@@ -110,7 +110,10 @@ def _refuse_unused(entries: Sequence[Entry], assignments: Mapping[str, Any]) -> 
     for path, value in assignments.items():
         if not any(_for_method(entry.method, {path: value}) for entry in entries):
             compared = ", ".join(entry.method for entry in entries)
-            raise SettingError(f"setting {path!r} applies to none of the compared methods ({compared})")
+            raise SettingError(
+                f"setting {path!r} applies to none of the compared methods ({compared}); "
+                "leave it out, or add a method that has it"
+            )
 
 
 def _refuse_twice(entries: Sequence[Entry]) -> None:

@@ -54,7 +54,9 @@ def paired(where: object, x: NDArray[Any], y: NDArray[Any]) -> Images:
 
 def labels_of(where: object, y: NDArray[Any]) -> Pixels:
     if len(y) and not (y.min() >= 0 and y.max() <= 9 and np.array_equal(y, np.floor(y))):
-        raise DataError(f"{where} has labels from {y.min()} to {y.max()}; expected integers from 0 to 9")
+        raise DataError(
+            f"{where} has labels from {y.min()} to {y.max()}; expected integers from 0 to 9; download it again"
+        )
     return y.astype(np.uint8)
 
 
