@@ -293,6 +293,7 @@ def bad_sites(tmp_path) -> Path:
     return tmp_path / "bad"
 
 
+@pytest.mark.filterwarnings("default")
 def test_a_run_on_a_bad_folder_lists_all_problems_and_can_skip_them(fedlgd, bad_sites, tmp_path):
     words = ["run", str(bad_sites), "--rounds", "1", "-o", str(tmp_path / "run")]
     words += [f"--set={k}={v}" for k, v in TINY.items() if not k.startswith("data.")]
@@ -308,6 +309,9 @@ def test_a_run_on_a_bad_folder_lists_all_problems_and_can_skip_them(fedlgd, bad_
     sites = json.loads((tmp_path / "run" / "manifest.json").read_text())["data"]["sites"]
     assert [(site["train"] + site["test"], "1 unreadable" in site["note"]) for site in sites] == [(24, True)] * 2
     assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())["data"]["skip_bad"] is True
+    for file in (bad_sites / "a").rglob("*.png"):
+        file.write_bytes(b"")
+    assert "site 'a' has no readable image" in fedlgd(*words, "--skip-bad").err
 
 
 def test_the_settings_of_a_federation_are_shown_before_its_data_is_there(fedlgd):

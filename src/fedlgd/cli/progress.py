@@ -144,7 +144,7 @@ class LiveView:
         self._pace = Pace()
         self._steps: dict[str, tuple[Pace, int]] = {}
         self._done = self._sent = 0
-        self._ended = False
+        self._ended = self._set_up = False
         self._refused = ""
         for record in earlier:
             self._add(record, "before")
@@ -180,7 +180,7 @@ class LiveView:
         return clock_time(time.monotonic() - self._began)
 
     def _add(self, record: RoundRecord, at: str) -> None:
-        self._done = record.round + 1
+        self._done, self._set_up = record.round + 1, True
         self._sent += record.bytes_up + record.bytes_down
         self._evaluations.add(record, self._sent, at)
         if record.refused:
@@ -191,7 +191,8 @@ class LiveView:
         bars = Table.grid(padding=(0, 1))
         if self._rounds:
             left = self._pace.left(self._rounds) if self._done < self._rounds else None
-            text, elapsed = f"round {self._done}/{self._rounds}", f"{self._elapsed} elapsed"
+            text = f"round {self._done}/{self._rounds}" if self._set_up else "setup"
+            elapsed = f"{self._elapsed} elapsed"
             bars.add_row(*self._bar(text, self._done, self._rounds, left, elapsed))
         for label, (pace, total) in list(self._steps.items())[:MAX_STEP_BARS]:
             text = f"{label} {_amount(pace.done, total, self._in_bytes)}"

@@ -75,5 +75,6 @@ def check_cifar10c(folder: Path) -> None:
             labels_of(path, array)
         elif array.shape != SHAPE_C or array.dtype != np.uint8:
             raise DataError(
-                f"{path} is {array.dtype} of shape {array.shape}; expected uint8 of shape {SHAPE_C}; download it again"
+                f"{path} is {array.dtype} of shape {array.shape}; expected uint8 of shape {SHAPE_C}; "
+                "download it again"
             )

@@ -130,7 +130,8 @@ def _stacked(where: str, part: Part) -> Images:
         raise DataError(f"{where} has no pictures; download the data set again")
     if odd := part.pictures.keys() ^ part.labels.keys():
         raise DataError(
-            f"{where}: {len(odd)} names have a picture or a label but not both, for example {min(odd)}; download it again"
+            f"{where}: {len(odd)} names have a picture or a label but not both, for example {min(odd)}; "
+            "download it again"
         )
     shapes = {picture.shape for picture in part.pictures.values()}
     if len(shapes) > 1:

@@ -66,7 +66,8 @@ def _rows(file: Path, root: Path) -> Iterator[tuple[int, Row]]:
             missing = [name for name in COLUMNS if name not in columns]
             if missing:
                 raise DataError(
-                    f"{shown(file)} has no column {', '.join(missing)}; its first line has {columns}: rename or add it"
+                    f"{shown(file)} has no column {', '.join(missing)}; its first line has {columns}: "
+                    "rename or add it"
                 )
             reader = csv.reader(lines, delimiter=delimiter)
             for values in reader:

@@ -92,6 +92,8 @@ def _readable(tree: Tree) -> tuple[Tree, list[int]]:
     sites, left_out = [], list[int]()
     for site in tree.sites:
         good = [image for image in site.images if not isinstance(image, ImageFile) or _is_readable(image)]
+        if not good:
+            raise DataError(f"site {site.name!r} has no readable image; remove the site or replace its files")
         left_out.append(len(site.images) - len(good))
         files = [image for image in good if isinstance(image, ImageFile)]
         sites.append(site_of_files(site.name, files) if left_out[-1] else site)
