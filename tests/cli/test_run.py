@@ -37,8 +37,8 @@ def test_the_command_from_start_to_report(digits_home, tmp_path):
     assert ESCAPE not in done.stdout + done.stderr
     first, *lines = done.stderr.splitlines()
     assert re.fullmatch(r"engine (loop: one process|pool: worker processes: \d+), .*", first)
-    assert [re.match(r"enrolled|round \d/3", line).group() for line in lines] == [
-        "enrolled",
+    assert [re.match(r"setup|round \d/3", line).group() for line in lines] == [
+        "setup",
         "round 1/3",
         "round 2/3",
         "round 3/3",
@@ -194,7 +194,7 @@ def test_a_folder_of_another_run_is_exit_code_2(fedlgd, tmp_path):
     before = snapshot(tmp_path / "out")
     done = fedlgd(*tiny_run(tmp_path / "out", rounds=2))
     assert done.code == 2
-    assert "stored: rounds = 1, now: rounds = 2" in done.err
+    assert "rounds is 1 there and 2 here" in done.err
     assert done.err.count("\n") == 1
     assert snapshot(tmp_path / "out") == before
 
@@ -356,7 +356,7 @@ def test_help_shows_the_defaults(fedlgd, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     config, help = resolve({}), fedlgd("run", "--help").out
     values = {"--rounds": config.plan.rounds, "--ratio": config.plan.ratio, "--seed": config.plan.seed}
-    values |= {"--method": config.method.name, "--net": config.net["name"], "[DATA]": config.data.name}
+    values |= {"--method": config.method.name, "--net": config.net["name"], "Federation (fedlgd": config.data.name}
     for option, value in values.items():
         line = next(line for line in help.splitlines() if option in line)
         assert f"[default: ({value})]" in line

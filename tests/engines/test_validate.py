@@ -382,7 +382,7 @@ def test_the_terminal_and_the_report_name_refused_sites(tmp_path: Path, monkeypa
     how = config(Hostile(method=FedAvg(), rounds=(1,)), quorum=0.5)
     execute(how, tiny.federation(test=1), tmp_path / "run", Lines(3).round)
     lines = capsys.readouterr().err.splitlines()
-    assert ["refused: bee (weight is nan" in line for line in lines] == [False, False, True, False]
+    assert ["refused: 'bee' (weight is nan" in line for line in lines] == [False, False, True, False]
     page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
     assert "<dt>refused in round 2</dt><dd>bee (weight is nan" in page
     assert page.count("refused in round") == 1

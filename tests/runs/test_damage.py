@@ -227,12 +227,12 @@ def test_another_python_is_fine(half, data):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda c: replace(c, plan=replace(c.plan, rounds=9)), "stored: rounds = 3, now: rounds = 9"),
-        (lambda c: replace(c, plan=replace(c.plan, seed=9)), "stored: seed = 0, now: seed = 9"),
-        (lambda c: replace(c, method=method("fedlgd", **{"local.lr": 0.5})), "now: lr = 0.5"),
-        (lambda c: replace(c, method=method("fedavg")), "now: method ="),
-        (lambda c: replace(c, net={"name": "convnet", "depth": 2, "width": 4}), "now: name ="),
-        (lambda c: replace(c, data=replace(c.data, limit=5)), "now: limit = 5"),
+        (lambda c: replace(c, plan=replace(c.plan, rounds=9)), "rounds is 3 there and 9 here"),
+        (lambda c: replace(c, plan=replace(c.plan, seed=9)), "seed is 0 there and 9 here"),
+        (lambda c: replace(c, method=method("fedlgd", **{"local.lr": 0.5})), "local.lr is 0.01 there and 0.5 here"),
+        (lambda c: replace(c, method=method("fedavg")), "and 'fedavg' here"),
+        (lambda c: replace(c, net={"name": "convnet", "depth": 2, "width": 4}), "and 'convnet' here"),
+        (lambda c: replace(c, data=replace(c.data, limit=5)), "data.limit is 0 there and 5 here"),
     ],
 )
 def test_another_configuration_in_the_same_folder_is_refused(change, words, half, data):

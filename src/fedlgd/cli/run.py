@@ -23,7 +23,7 @@ from fedlgd.cli.options import ComputeOptions, ConfigOptions, DemoOptions, RunOp
 from fedlgd.cli.progress import progress
 from fedlgd.core.device import Place
 from fedlgd.core.files import writing
-from fedlgd.core.records import RoundRecord, committed_records
+from fedlgd.core.records import RoundRecord
 from fedlgd.data.federation import Federation
 from fedlgd.data.registry import DataChoice
 from fedlgd.engines.registry import Engine, choose
@@ -141,6 +141,8 @@ def _execute(config: Config, folder: Path, given: RunOptions, title: str = "") -
 
     def listen(record: RoundRecord) -> None:
         nonlocal heard
+        if not (heard or quiet):
+            typer.echo(engine.describe(federation), err=True)
         heard += 1
         show(record)
         track(record)
@@ -150,8 +152,6 @@ def _execute(config: Config, folder: Path, given: RunOptions, title: str = "") -
         if not quiet:
             announce_run(config, folder, federation, engine)
             announce_copies(config, folder, federation)
-            if len(committed_records(folder)) <= config.plan.rounds:
-                typer.echo(engine.describe(federation), err=True)
         with (
             progress(quiet, config.plan.rounds, title, folder, lasting=True, sites=federation.names) as show,
             Tracking(given.track or (), Tracked(title, folder, config)) as track,
