@@ -130,3 +130,9 @@ def test_a_report_that_cannot_be_written_is_said(fedlgd, tmp_path):
     done = fedlgd("report", str(tmp_path / "run"), "-o", str(tmp_path / "file" / "report.html"))
     assert done.code == 2
     assert str(tmp_path / "file" / "report.html") in done.err
+
+
+def test_a_folder_that_does_not_exist_is_named(fedlgd):
+    done = fedlgd("report", "watch", "nothere")
+    assert done.code == 2
+    assert "there is no folder 'watch', 'nothere'" in done.err

@@ -15,6 +15,8 @@ from fedlgd.report.watch import HOST, Server, Watcher
 
 
 def report(paths: list[Path], out: Path | None, figures: Path | None, json: bool) -> None:
+    if missing := [repr(str(path)) for path in paths if not path.exists()]:
+        raise FedlgdError(f"there is no folder {', '.join(missing)}; give a run folder, or a folder of run folders")
     folders = [run for path in paths for run in run_folders(path)]
     if not folders:
         raise FedlgdError(f"no run in {', '.join(map(str, paths))}; a run folder contains manifest.json")
@@ -37,6 +39,8 @@ def watch(paths: list[Path], port: int, open_page: bool) -> None:
             raise FedlgdError(f"{str(path)!r} is a file; give a run folder, or a folder that contains run folders")
     with _server(paths, port) as server:
         typer.echo(f"Watching {', '.join(map(str, paths))} at {server.url} (stop with Ctrl-C)")
+        if missing := [repr(str(path)) for path in paths if not path.exists()]:
+            typer.echo(f"fedlgd: there is no folder {', '.join(missing)} yet; waiting for a run in it", err=True)
         if open_page:
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
         try:

@@ -75,7 +75,7 @@ def sgd(
             losses.append(loss.detach())
     mean = torch.stack(losses).double().mean().item()
     if not (math.isfinite(mean) and all(bool(value.isfinite().all()) for value in w.values())):
-        raise DivergedError(f"training diverged (mean loss {mean:g}); lower local.lr, which is {how.lr:g}")
+        raise DivergedError(f"training diverged; lower local.lr, which is {how.lr:g}")
     moved = dict(zip(names, v, strict=False))
     return Trained({name: value.detach() for name, value in w.items()}, len(losses), mean, moved)
 

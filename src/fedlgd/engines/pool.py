@@ -182,7 +182,8 @@ class Worker:
             return None
         if kind == b"F":
             failure = decode(Failure, body)
-            raise RunError(f"site {self._site!r}: {failure.said}") from WorkerError(failure.trace)
+            where = "" if repr(self._site) in failure.said else f"site {self._site!r}: "
+            raise RunError(where + failure.said) from WorkerError(failure.trace)
         return decode(Answer, body)
 
     def _gone(self) -> RunError:
