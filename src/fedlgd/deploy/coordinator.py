@@ -1,9 +1,10 @@
 """The coordinator's connection to its server: who is connected, and a Flower grid for one run.
 
-`fedlgd run --engine flower` is itself the server half of the Flower app: it claims the task of its run and sends the
-messages. So its progress, its exit code and Ctrl-C are those of every other run.
+`fedlgd run --engine flower` is itself the server half of the Flower app: it claims the task of its run and
+sends the messages. So its progress, its exit code and Ctrl-C are those of every other run.
 """
 
+import hashlib
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -30,7 +31,7 @@ from flwr.superlink.grid import HttpGrid
 
 from fedlgd import __version__
 from fedlgd.core.errors import RunError
-from fedlgd.core.files import digest, locked, private_folder
+from fedlgd.core.files import locked, private_folder
 from fedlgd.deploy.kit import Kit
 from fedlgd.deploy.superlink import SECRET_HEADER
 
@@ -72,7 +73,7 @@ class _Runtime(_InWords, RuntimeHttpClient):
 
 def _refused(response: httpx.Response) -> str:
     if response.status_code in (401, 403) and "/runtime/" in response.url.path:
-        return "the server has ended this run, because it was stopped or was not heard of; run the same command to resume"
+        return "the server has ended this run: it was stopped or not heard of; run the same command to resume"
     return f"the server refused a request: status {response.status_code}, {response.text[:200]}"
 
 
@@ -229,8 +230,6 @@ def _start_request() -> control_pb2.StartRunRequest:
     project = {"name": "fedlgd", "version": __version__, "license": "Apache-2.0", "description": "fedlgd"}
     content = tomli_w.dumps({"project": project, "tool": {"flwr": {"app": app}}}).encode()
     fab, _ = build_fab_from_files({"pyproject.toml": content})
-    import hashlib
-
     return control_pb2.StartRunRequest(
         fab=fab_pb2.Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab), federation=""
     )

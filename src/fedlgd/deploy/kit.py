@@ -35,8 +35,10 @@ from fedlgd.runs.literals import read_toml
 
 DAYS = 730  # validity of the server's certificate
 CA_DAYS = 3650
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
-HOST = re.compile(r"(?=.{1,253}$)([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*")
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
+HOST = re.compile(
+    r"(?=.{1,253}$)([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
+)
 ANOTHER_FOLDER = "Choose a folder that you can write"
 
 
@@ -64,7 +66,9 @@ def address(text: str) -> Address:
         raise SettingError(f"server is {text!r}; give host and port, for example fl.hospital.org:9443")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     found = Address(bare, int(port))
-    if found.ip is None and (":" in bare or bare != host or not HOST.fullmatch(bare) or bare.replace(".", "").isdecimal()):
+    if found.ip is None and (
+        ":" in bare or bare != host or not HOST.fullmatch(bare) or bare.replace(".", "").isdecimal()
+    ):
         raise SettingError(f"server is {text!r}; its host is neither an IP address nor a DNS name")
     if found.ip is not None and found.ip.version == 6 and bare == host:
         raise SettingError(f"server is {text!r}; write an IPv6 address in brackets: [{host}]:{port}")
@@ -170,7 +174,7 @@ def _check_names(sites: Sequence[str]) -> None:
     for name in sites:
         if not NAME.fullmatch(name):
             raise SettingError(
-                f"site {name!r} is not a valid name; use at most 40 letters, digits, - and _, starting with a letter or digit"
+                f"site {name!r} is not a valid name; use up to 40 letters, digits, - and _, first a letter"
             )
     lowered = [name.lower() for name in sites]
     for name in sites:

@@ -93,9 +93,9 @@ class Policy:
     def refusal(self, asked: Asked) -> str:
         """Why this site refuses what is asked; empty if it is allowed."""
         if not _listed(asked.method, self.methods):
-            return f"method {asked.method!r} is not among the methods of this site: {', '.join(self.methods) or 'none'}"
+            return f"method {asked.method!r} is not allowed here; allowed: {', '.join(self.methods) or 'none'}"
         if not _listed(asked.net, self.nets):
-            return f"net {asked.net!r} is not among the nets of this site: {', '.join(self.nets) or 'none'}"
+            return f"net {asked.net!r} is not allowed here; allowed: {', '.join(self.nets) or 'none'}"
         if not 0 <= asked.rounds <= self.rounds:
             return f"the run has {asked.rounds} rounds; this site allows {self.rounds} or less"
         if not -1 <= asked.round < asked.rounds:
@@ -138,7 +138,9 @@ def _bound(where: str, path: str, given: Any) -> Bound:
     if isinstance(given, list) and given:
         return Bound(values=tuple(given))
     if not isinstance(given, Mapping) or not given:
-        raise SettingError(f"{where}: {path} is {given!r}; give a list of allowed values, or {{min = ..., max = ...}}")
+        raise SettingError(
+            f"{where}: {path} is {given!r}; give a list of allowed values, or {{min = ..., max = ...}}"
+        )
     _refuse_unknown(f"{where}: {path}", given, ("min", "max", "values", "required"))
     for side in ("min", "max"):
         if side in given and (isinstance(given[side], bool) or not isinstance(given[side], int | float)):

@@ -1,7 +1,8 @@
 """The program at a site that carries out tasks.
 
-Flower sends the code of an app with each run. A site does not run it: this program takes the messages from the SuperNode
-beside it and gives them to the client app of the `fedlgd` that is installed here, one process for all tasks.
+Flower sends the code of an app with each run. A site does not run it: this program takes the messages from the
+SuperNode beside it and gives them to the client app of the `fedlgd` that is installed here, one process for all
+tasks.
 """
 
 import sys
@@ -33,8 +34,8 @@ POLL = 0.25  # seconds between two looks for a task
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
 
-def main(address: str, secret: str, app: str = "fedlgd.deploy.client:app") -> None:
-    """Carry out tasks of the SuperNode at `address` until this process is ended."""
+def main(address: str, secret: str, folder: str, app: str = "fedlgd.deploy.client:app") -> None:
+    """Carry out tasks of the SuperNode at `address` until this process is ended; `folder` is the kit of the site."""
     end_with_parent()
     carry_out = own_class(app, "client app")
     proof = SuperExecAuthHttpInterceptor(
@@ -47,18 +48,19 @@ def main(address: str, secret: str, app: str = "fedlgd.deploy.client:app") -> No
             with suppress(httpx.TransportError):  # the SuperNode is starting
                 answer = client.AcquireTask(request)
             if answer.HasField("task"):
-                _do(carry_out, address, answer.token)
+                _do(carry_out, address, answer.token, folder)
             else:
                 time.sleep(POLL)
 
 
-def _do(app: ClientApp, address: str, token: str) -> None:
+def _do(app: ClientApp, address: str, token: str, folder: str) -> None:
     """One task. An app that fails answers with the type of the error alone: its text can tell of images."""
     with _client(address, RuntimeTokenHttpInterceptor(token)) as client:
         beat = HeartbeatSender(make_task_heartbeat_fn_http(client))
         beat.start()
         status, details = SubStatus.COMPLETED, ""
         message, context, _, _ = pull_task_input(client)
+        context.node_config["folder"] = folder
         try:
             reply = app(message=message, context=context)
         except Exception as error:
