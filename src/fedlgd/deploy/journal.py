@@ -1,7 +1,6 @@
 """The journal of a site: in plain words everything that left it, and what was refused. One line per event."""
 
 import os
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +22,7 @@ class Journal:
 
     def _add(self, text: str) -> None:
         """One line, whatever the text contains: parts of it come from the server."""
-        plain = re.sub(r"[^\x20-\x7e\u00a1-\ud7ff]", "?", text)
+        plain = "".join(letter if letter.isprintable() else "?" for letter in text)
         line = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC  {plain}\n"
         handle = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
