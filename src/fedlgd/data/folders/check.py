@@ -44,10 +44,13 @@ class Checked:
         return sum(problem.severity == severity for problem in self.problems)
 
 
-def check_data(path: Path, least: int = LEAST) -> Checked:
-    """Read every image under `path`. A path that does not exist is refused; all problems inside it are listed."""
+def check_data(path: Path, least: int = LEAST, site: str = "") -> Checked:
+    """Read every image under `path`. A path that does not exist is refused; all problems inside it are listed.
+
+    site: the images are those of this one site; see `survey`.
+    """
     try:
-        tree = survey(path)
+        tree = survey(path, site)
     except DataError as error:
         if not path.exists():
             raise
