@@ -13,6 +13,7 @@ from fedlgd.data.suite import COMMON, Opens, Suite, own_suite
 from fedlgd.data.suites.builtin import BuiltinDigits
 from fedlgd.data.suites.cifar10c.suite import Cifar10C
 from fedlgd.data.suites.digits import REQUIRED, Digits
+from fedlgd.data.suites.real_sites import RealSites
 from fedlgd.data.suites.retina import PAIRED, Retina, RetinaPair
 from fedlgd.data.suites.split import Split
 
@@ -54,6 +55,7 @@ SUITES: dict[str, Suite] = {
         tuple(f"{file}.npz" for file, _ in PAIRED.values()),
     ),
     "folders": Suite("your own images, one folder per site: fedlgd run --data DIR", Folders),
+    "real-sites": Suite("images at real sites, which keep them: fedlgd run --engine flower --kit KIT", RealSites),
 }
 
 

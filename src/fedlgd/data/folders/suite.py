@@ -12,10 +12,11 @@ from pathlib import Path
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.settings import setting
+from fedlgd.core.types import Site
 from fedlgd.data.federation import Federation, federation
 from fedlgd.data.folders.decoding import Colour, Fit, Recipe, decoded
 from fedlgd.data.folders.image_source import SiteImages
-from fedlgd.data.folders.layouts import Tree, survey
+from fedlgd.data.folders.layouts import Tree, survey, survey_site
 from fedlgd.data.folders.problems import refuse_errors, shown
 from fedlgd.data.scaling import Scaling, scales
 from fedlgd.data.store import Arrays, site_of
@@ -53,7 +54,18 @@ class Folders(SuiteSettings):
 
     def open_as(self, name: str, note: str = "") -> Federation:
         """The federation under another name. Everything that names alone can tell is checked before decoding."""
-        tree = survey(Path(self.path).expanduser().absolute())
+        return self._opened(survey(Path(self.path).expanduser().absolute()), name, note)
+
+    def open_site(self, name: str) -> Site:
+        """`path` holds the images of one site of a federation whose other sites are elsewhere."""
+        if self.scaling == "shared":
+            raise DataError(
+                'scaling is "shared", but the images of the other sites are elsewhere; use "half" or "own"'
+            )
+        (site,) = self._opened(survey_site(Path(self.path).expanduser().absolute(), name), name).sites
+        return site
+
+    def _opened(self, tree: Tree, name: str, note: str = "") -> Federation:
         _refuse(tree, self.min_per_class)
         recipe = Recipe(self.size, self.fit, self.colour, self.test_share, self.split_seed)
         arrays = decoded(tree.sites, tree.classes, recipe)
