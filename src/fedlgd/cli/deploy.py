@@ -1,6 +1,7 @@
 """`fedlgd provision`, `fedlgd serve` and `fedlgd join`: real sites."""
 
 import json as jsonlib
+import logging
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,19 +12,22 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from fedlgd.cli.data import print_checked
-from fedlgd.cli.options import JoinOptions, ProvisionOptions, ServeOptions
+from fedlgd.cli.options import JoinOptions, ProvisionOptions, RunOptions, ServeOptions
 from fedlgd.cli.progress import progress
+from fedlgd.cli.run import command_line, resumable, set_up
 from fedlgd.core.errors import RunError, SettingError
-from fedlgd.core.files import locked, private_folder, write_json
+from fedlgd.core.files import locked, private_folder
+from fedlgd.core.records import RoundRecord
 from fedlgd.data.folders.check import check_data
-from fedlgd.runs.config import resolve
+from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.literals import parse_assignment
+from fedlgd.runs.runner import Result
+from fedlgd.runs.track import Tracked, Tracking
 
 if TYPE_CHECKING:
     from fedlgd.deploy.coordinator import Operator
@@ -169,6 +173,8 @@ def join(given: JoinOptions) -> None:
 
 def _choose_data(kit: "Kit", given: JoinOptions) -> None:
     """Check the images of the site and remember where they are and how they are read."""
+    from fedlgd.deploy.client import SiteSettings
+
     assert given.data is not None
     path = given.data.expanduser().absolute()
     chosen = dict(parse_assignment(text) for text in given.settings or ())
@@ -182,7 +188,53 @@ def _choose_data(kit: "Kit", given: JoinOptions) -> None:
         print_checked(checked, err=True)
     if checked.count("error"):
         raise typer.Exit(1)
-    write_json(kit.folder / "join.json", msgspec.to_builtins(suite))
+    SiteSettings(site=kit.site, folder=kit.folder, images=suite, threads=given.threads, device=given.device).write()
+
+
+def data_of(given: RunOptions) -> str:
+    """The name of the data of a run at real sites; refuses options that have no meaning there."""
+    needs_flower()
+    if given.engine not in (None, "flower") or given.kit is None:
+        raise SettingError("real sites need both: --engine flower --kit KIT, with the kit of the server")
+    chosen = {"a federation": given.data, "--data": given.folder, "--estimate": given.estimate}
+    chosen |= {"--workers": given.workers, "--device": given.device != "cpu", "--autocast": given.autocast}
+    if wrong := [name for name, value in chosen.items() if value]:
+        raise SettingError(f"{wrong[0]} is given, but images and computers are at the sites; leave it out")
+    return "real-sites"
+
+
+def execute_real(config: Config, folder: Path, given: RunOptions, title: str) -> Result:
+    """Run at the sites that are connected to the server of the kit, with progress and trackers."""
+    from fedlgd.deploy import kit as kits
+    from fedlgd.deploy import processes
+
+    assert given.kit is not None
+    kit, heard = kits.read_kit(given.kit, "server"), 0
+    processes.be_quiet(kit.state)
+    from fedlgd.deploy.coordinator import Operator
+    from fedlgd.deploy.server import Request, coordinate
+
+    def listen(record: RoundRecord) -> None:
+        nonlocal heard
+        heard += 1
+        show(record)
+        track(record)
+
+    set_up(given.threads)
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    with (
+        resumable(f" in {folder}"),
+        Operator(kit) as operator,
+        operator.grid() as grid,
+        progress(given.silent, config.plan.rounds, title, folder, lasting=True) as show,
+        Tracking(given.track or (), Tracked(title, folder, config)) as track,
+    ):
+        how = {"timeout": given.timeout, "threads": given.threads, "command": command_line()}
+        request = Request(config=config.toml(), out=str(folder), sites=grid.nodes, **how)  # type: ignore[arg-type]
+        result = coordinate(grid, request, listen)
+    if not (heard or given.silent):
+        typer.echo(f"{folder} is already complete; nothing to run", err=True)
+    return result
 
 
 class Follower:

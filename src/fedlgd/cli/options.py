@@ -73,6 +73,7 @@ class RunOptions(ConfigOptions, ComputeOptions):
         str | None, Option(help="loop; pool: worker processes (default on several cores); flower: real sites.")
     ] = None
     kit: Annotated[Path | None, Option(help="Kit of the server, for engine flower.")] = None
+    timeout: Annotated[float, Option(min=1, help="Seconds that a round waits for real sites.")] = 3600.0
     workers: Annotated[int, Option(min=0, help="Worker processes of engine pool; 0: one per core.")] = 0
 
 
@@ -140,6 +141,8 @@ class JoinOptions:
         None
     )
     settings: Annotated[list[str] | None, Option("--set", "-s", help="How to read them: --set data.size=64")] = None
+    threads: Threads = 1
+    device: Annotated[str, Option(help="cpu, cuda, or cuda:1 for the second GPU.")] = "cpu"
     quiet: Annotated[bool, Option("--quiet", "-q", help="Do not print what the site does.")] = False
 
 

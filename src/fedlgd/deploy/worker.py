@@ -35,7 +35,7 @@ ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
 
 def main(address: str, secret: str, folder: str, app: str = "fedlgd.deploy.client:app") -> None:
-    """Carry out tasks of the SuperNode at `address` until this process is ended; `folder` is the kit of the site."""
+    """Carry out tasks of the SuperNode at `address` until it is ended; `folder` is the kit of the site."""
     end_with_parent()
     carry_out = own_class(app, "client app")
     proof = SuperExecAuthHttpInterceptor(

@@ -11,7 +11,7 @@ from fedlgd.core.errors import DataError
 from fedlgd.core.meter import track
 from fedlgd.data.folders.decoding import fingerprint, is_test, size_list
 from fedlgd.data.folders.image_source import ArrayRow, ImageFile, Picture, SiteImages
-from fedlgd.data.folders.layouts import survey
+from fedlgd.data.folders.layouts import survey, survey_site
 from fedlgd.data.folders.problems import ImageError, Problem, natural, problem_of
 from fedlgd.data.folders.suite import Folders
 
@@ -47,10 +47,10 @@ class Checked:
 def check_data(path: Path, least: int = LEAST, site: str = "") -> Checked:
     """Read every image under `path`. A path that does not exist is refused; all problems inside it are listed.
 
-    site: the images are those of this one site; see `survey`.
+    site: the images are those of this one site; see `survey_site`.
     """
     try:
-        tree = survey(path, site)
+        tree = survey_site(path, site) if site else survey(path)
     except DataError as error:
         if not path.exists():
             raise

@@ -3,7 +3,7 @@
 import os
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedlgd.core.errors import DataError
@@ -35,17 +35,12 @@ class Tree:
         return tuple(natural({image.label for site in self.sites for image in site.images}))
 
 
-def survey(path: Path, site: str = "") -> Tree:
-    """The sites under `path`, by the layout that fits; no image is opened yet.
-
-    site: `path` has the images of this one site, as class/image or train/class/image with test/class/image.
-    """
+def survey(path: Path) -> Tree:
+    """The sites under `path`, by the layout that fits; no image is opened yet."""
     if not path.exists():
         raise DataError(f"there is no folder or file {shown(path)}; correct the path")
     root, problems = path.resolve(), list[Problem]()
-    if site and path.is_dir() and not (path / MANIFEST).exists():
-        layout, sites = "folders", [site_of_files(site, _images_of(path, root, problems))]
-    elif path.is_dir():
+    if path.is_dir():
         layout, sites = _survey_folder(path, root, problems)
     elif path.suffix.lower() == ".csv":
         layout, sites = "csv", read_table(path, problems)
@@ -53,10 +48,7 @@ def survey(path: Path, site: str = "") -> Tree:
         layout, sites = "npz", _npz_sites([path], root.parent, problems)
     else:
         raise DataError(f"{shown(path)} is neither a folder nor a .csv or .npz file; supported layouts: {LAYOUTS}")
-    if site and len(sites) != 1:
-        raise DataError(f"{shown(path)} has {len(sites)} sites; give the images of one site")
-    named = [replace(each, name=site or each.name) for each in sites]
-    return Tree(path, layout, tuple(named), (*problems, *_equal_names(named)))
+    return Tree(path, layout, tuple(sites), (*problems, *_equal_names(sites)))
 
 
 def survey_site(path: Path, name: str) -> Tree:
@@ -108,13 +100,6 @@ def _folder_sites(path: Path, root: Path, folders: list[Path], problems: list[Pr
     if not sites:
         raise DataError(f"{shown(path)} has no site with images; found: {_seen(folders)}; supported: {LAYOUTS}")
     return sites
-
-
-def _images_of(path: Path, root: Path, problems: list[Problem]) -> list[ImageFile]:
-    images = _site(path, root, problems)
-    if not images:
-        raise DataError(f"{shown(path)} has no class folder with images; the layout of one site is class/image")
-    return images
 
 
 def _npz_sites(files: Sequence[Path], root: Path, problems: list[Problem]) -> list[SiteImages]:
