@@ -143,7 +143,8 @@ class Operator:
                     return KitGrid(self, answer.token)
 
     def runtime(self, token: str) -> RuntimeHttpClient:
-        return self._client(_Runtime, OUTAGE, RuntimeTokenHttpInterceptor(token))
+        client: RuntimeHttpClient = self._client(_Runtime, OUTAGE, RuntimeTokenHttpInterceptor(token))
+        return client
 
     def _client(self, kind: Any, wait: float, *more: Any) -> Any:
         versions = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
