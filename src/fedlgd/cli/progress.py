@@ -57,8 +57,10 @@ def duration(seconds: float) -> str:
 
 
 def refusals(record: RoundRecord) -> str:
-    """bee (weight is nan), cat (it did not answer)"""
-    return ", ".join(f"{site} ({reason})" for site, reason in record.refused.items())
+    """bee (weight is nan), cat (no score: it did not answer), dog (enrolled again)"""
+    missing = {site: f"no score: {reason}" for site, reason in record.unscored.items()}
+    joined = dict.fromkeys(record.joined, "enrolled late or again")
+    return ", ".join(f"{site} ({reason})" for site, reason in (joined | missing | dict(record.refused)).items())
 
 
 def clock_time(seconds: float) -> str:
@@ -116,8 +118,8 @@ class Lines:
         parts.append(f"{(record.bytes_up + record.bytes_down) / 1e6:.1f} MB")
         if record.flags:
             parts.append(f"updated: {', '.join(record.flags)}")
-        if record.refused:
-            parts.append(f"refused: {refusals(record)}")
+        if events := refusals(record):
+            parts.append(f"sites: {events}")
         return "  ".join(parts)
 
     def _print(self, text: str) -> None:
@@ -187,8 +189,8 @@ class LiveView:
         self._done = record.round + 1
         self._sent += record.bytes_up + record.bytes_down
         self._evaluations.add(record, self._sent, at)
-        if record.refused:
-            self._refused = f"round {self._done} refused: {refusals(record)}"
+        if events := refusals(record):
+            self._refused = f"round {self._done}, sites: {events}"
 
     def _bars(self) -> Table:
         """A bar for the rounds and one for each long step inside a round, with the time left."""

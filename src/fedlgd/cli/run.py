@@ -28,6 +28,7 @@ from fedlgd.engines.registry import Engine, choose
 from fedlgd.report.groups import group_runs
 from fedlgd.report.missing import Missing, marked, missing_classes, missing_notes
 from fedlgd.report.page import write_report
+from fedlgd.report.presence import unscored_notes
 from fedlgd.report.read import read_runs
 from fedlgd.report.summary import unequal_cost
 from fedlgd.runs.config import Config, resolve
@@ -183,17 +184,18 @@ def _summary(config: Config, folder: Path, page: Path, result: Result) -> dict[s
         "method": config.method.label,
         "rounds": config.plan.rounds,
         "accuracy": result.accuracy,
-        "mean": statistics.fmean(result.accuracy.values()),
+        "mean": statistics.fmean(result.accuracy.values()) if result.accuracy else None,
         "folder": str(folder),
         "report": str(page),
     }
 
 
 def _print_result(accuracies: Mapping[str, Mapping[str, float]], folders: Sequence[Path]) -> None:
-    """The table, which classes a site lacks, and whether the methods cost the same."""
+    """The table, which classes or scores a site lacks, and whether the methods cost the same."""
     groups = group_runs(read_runs(folders)[0])
-    print_accuracy(accuracies, missing_classes(groups))
-    for note in (*missing_notes(groups), *unequal_cost(groups)):
+    if any(accuracies.values()):
+        print_accuracy(accuracies, missing_classes(groups))
+    for note in (*missing_notes(groups), *unscored_notes(groups), *unequal_cost(groups)):
         typer.echo(note)
 
 

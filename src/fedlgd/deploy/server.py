@@ -1,8 +1,8 @@
-"""The coordinator's program: a Flower `ServerApp` that runs `runs.runner.execute` with the engine flower.
+"""The coordinator's half of a run at real sites: `runs.runner.execute` with the engine flower.
 
-`fedlgd run --engine flower` writes a `Request` and starts it with the run configuration `request='FILE'`. The run
-folder is on the coordinator, like that of any other run; `outcome.json` beside the request says how the run ended,
-because Flower reports success for a ServerApp that failed. Stop it at any moment: the same request resumes.
+`fedlgd run --engine flower` calls `coordinate` with a grid of its own. `app` does the same for users of `flwr run`:
+the run configuration names the file of a `Request`. The run folder is on the coordinator, as in any other
+run. Stop it at any moment: the same request resumes.
 """
 
 import tomllib
@@ -16,19 +16,17 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedlgd.core import files
-from fedlgd.core.errors import RunError, in_words
+from fedlgd.core.errors import RunError
 from fedlgd.data.federation import Federation
 from fedlgd.data.folders.problems import natural
 from fedlgd.data.suites.real_sites import without_images
-from fedlgd.engines.flower import MARGIN, Flower, Post
+from fedlgd.engines.flower import MARGIN, PAUSE, Flower, Post
 from fedlgd.engines.messages import Description, Order, UnreadableError, read_reply
 from fedlgd.engines.validate import check_enrolled
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.runner import Listener, Result, execute
 
 app = ServerApp()
-
-OUTCOME = "outcome.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +43,6 @@ class Request:
 
     def write(self, file: Path) -> None:
         files.write_json(file, msgspec.to_builtins(self))
-        file.with_name(OUTCOME).unlink(missing_ok=True)
 
     @classmethod
     def read(cls, file: Path) -> "Request":
@@ -56,20 +53,10 @@ class Request:
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Carry out the request, and say how it ended."""
-    file = Path(str(context.run_config["request"]))
-    error = "the coordinator's program failed; the log of the SuperLink says why"
-    try:
-        coordinate(grid, Request.read(file))
-        error = ""
-    except Exception as failure:
-        error = in_words(failure) or error
-        raise
-    finally:
-        files.write_json(file.with_name(OUTCOME), {"error": error})
+    coordinate(grid, Request.read(Path(str(context.run_config["request"]))))
 
 
-def coordinate(grid: Grid, request: Request, on_round: Listener | None = None, pause: float = 1.0) -> Result:
+def coordinate(grid: Grid, request: Request, on_round: Listener | None = None, pause: float = PAUSE) -> Result:
     """Run or resume the request with the sites that the grid reaches."""
     torch.set_num_threads(request.threads)
     config, out = resolve(tomllib.loads(request.config)), Path(request.out).absolute()

@@ -31,7 +31,7 @@ from fedlgd.engines.plan import Plan
 from fedlgd.engines.site import Answer, Task
 from fedlgd.methods.protocol import Method
 
-PAUSE = 1.0  # seconds between two looks at the post
+PAUSE = 0.5  # seconds between two looks at the post
 MARGIN = 1 << 20  # bytes of an answer beside its tensors: names, scores, costs
 
 
