@@ -48,7 +48,9 @@ def _timeless(record: RoundRecord) -> dict[str, Any]:
     """`cpu`, `refused`, `unscored` and `joined` were added after the digests were stored."""
     values = msgspec.to_builtins(record)
     assert not values["refused"]
-    return {name: value for name, value in values.items() if name not in ("cpu", "refused", "unscored", "joined")} | {"seconds": {}}
+    return {
+        name: value for name, value in values.items() if name not in ("cpu", "refused", "unscored", "joined")
+    } | {"seconds": {}}
 
 
 def of_tensors(tensors: Mapping[str, Tensor]) -> str:

@@ -64,7 +64,7 @@ def test_methods_that_join_the_images_of_all_sites_are_refused(tmp_path):
 def test_engine_flower_by_name_says_what_it_needs(monkeypatch):
     with pytest.raises(SettingError, match="--engine flower --kit"):
         engine("flower")
-    monkeypatch.setattr("fedlgd.engines.registry.find_spec", lambda _: None)
+    monkeypatch.setattr("fedlgd.core.suggest.find_spec", lambda _: None)
     with pytest.raises(SettingError, match=r"pip install 'fedlgd\[flower\]'"):
         engine("flower")
 

@@ -28,7 +28,9 @@ def files(folder: Path) -> list[Path]:
 
 
 def secrets_of(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in files(folder) if path.name in ("key", "secret", "ca.key", "server.key")}
+    return {
+        path: path.read_bytes() for path in files(folder) if path.name in ("key", "secret", "ca.key", "server.key")
+    }
 
 
 def names_in(certificate: Path) -> set[str]:
@@ -130,7 +132,7 @@ def test_an_expired_certificate_is_an_error_that_says_how_to_renew_it(tmp_path, 
     assert read_kit(tmp_path / "kits" / "server").server == HERE
     monkeypatch.setattr(kits, "CA_DAYS", -1)
     provision(tmp_path / "old", ["a"], HERE)
-    with pytest.raises(RunError, match="ca.crt' expired .* ask the coordinator"):
+    with pytest.raises(RunError, match=r"ca.crt' expired .* ask the coordinator"):
         read_kit(tmp_path / "old" / "site-a")
 
 
@@ -153,7 +155,8 @@ def test_bad_names_leave_nothing_behind(tmp_path, sites, says):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "host", "host:", ":9443", "host:0", "host:70000", "host:x", "::1:9443", "a b:1", "1.2.3:4", "[x]:1"]
+    "text",
+    ["", "host", "host:", ":9443", "host:0", "host:70000", "host:x", "::1:9443", "a b:1", "1.2.3:4", "[x]:1"],
 )
 def test_an_address_has_a_host_and_a_port(text):
     with pytest.raises(SettingError, match="server is"):
@@ -172,7 +175,7 @@ def test_an_existing_folder_is_not_changed(folder):
 def test_a_kit_of_the_other_kind_and_a_damaged_one_are_named(folder, tmp_path):
     with pytest.raises(RunError, match="kit for a site; server kits are FOLDER/server"):
         read_kit(folder / "site-a", "server")
-    with pytest.raises(RunError, match="no kit.toml"):
+    with pytest.raises(RunError, match=r"no kit.toml"):
         read_kit(tmp_path / "nothing")
     (folder / "site-a" / "kit.toml").write_text("role = 'site'\n")
     with pytest.raises(RunError, match="restore it"):

@@ -18,7 +18,13 @@ TASK = Asked(what="train", method="fedlgd", settings={}, net="convnet", rounds=1
 
 
 def policy(tmp_path: Path, more: str = "", **changed: str) -> Policy:
-    lines = {"methods": '["fedlgd", "fedlgd+*"]', "nets": '["convnet"]', "rounds": "10", "disclose": "[]", **changed}
+    lines = {
+        "methods": '["fedlgd", "fedlgd+*"]',
+        "nets": '["convnet"]',
+        "rounds": "10",
+        "disclose": "[]",
+        **changed,
+    }
     text = "".join(f"{name} = {value}\n" for name, value in lines.items())
     (tmp_path / "site.toml").write_text(text + more)
     return Policy.read(tmp_path / "site.toml")

@@ -180,9 +180,9 @@ def serve(given: options.ServeOptions) -> None:
 @takes(options.JoinOptions)
 def join(given: options.JoinOptions) -> None:
     """Check the images of a site, connect to the coordinator and carry out its tasks. Stop with Ctrl-C."""
-    from fedlgd.cli import deploy
+    from fedlgd.cli import join
 
-    deploy.join(given)
+    join.join(given)
 
 
 def keep_memory() -> bool:

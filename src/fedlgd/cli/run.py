@@ -50,15 +50,15 @@ DEMO_NEXT = "Next: fedlgd run builtin-digits --method fedlgd --preset quick --ro
 
 
 def run(given: RunOptions) -> None:
-    from fedlgd.cli import deploy
+    from fedlgd.cli import real
 
     check_trackers(given.track or ())
     place_of(given)
     file = read_toml(given.config) if given.config else {}
     method = f"{given.method or file.get('method', 'fedlgd')}+anchors" if given.anchors else given.method
     chosen = {"method": method, "seed": given.seed}
-    if real := given.engine == "flower" or given.kit is not None:
-        chosen["data.name"] = deploy.data_of(given)
+    if remote := given.engine == "flower" or given.kit is not None:
+        chosen["data.name"] = real.data_of(given)
     config = resolve(file, assignments(given, chosen), given.preset)
     folder = given.out or default_folder(config)
     if given.estimate:
@@ -66,7 +66,7 @@ def run(given: RunOptions) -> None:
         print_estimate(config, folder, federation, engine, given.json)
         return
     title = f"{config.method.label} on {config.data.name}, seed {config.plan.seed}"
-    result = (deploy.execute_real if real else _execute)(config, folder, given, title)
+    result = (real.execute_real if remote else _execute)(config, folder, given, title)
     page = _report([folder], folder / "report.html")
     if given.json:
         typer.echo(jsonlib.dumps(_summary(config, folder, page, result)))

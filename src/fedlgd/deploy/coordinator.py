@@ -29,7 +29,6 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.grid import HttpGrid
 
-from fedlgd import __version__
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import locked, private_folder
 from fedlgd.deploy.kit import Kit
@@ -143,7 +142,8 @@ class Operator:
                     return KitGrid(self, answer.token)
 
     def runtime(self, token: str) -> RuntimeHttpClient:
-        return self._client(_Runtime, OUTAGE, RuntimeTokenHttpInterceptor(token))
+        client: RuntimeHttpClient = self._client(_Runtime, OUTAGE, RuntimeTokenHttpInterceptor(token))
+        return client
 
     def _client(self, kind: Any, wait: float, *more: Any) -> Any:
         versions = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
@@ -227,7 +227,7 @@ def _start_request() -> control_pb2.StartRunRequest:
     """The description of an app without code: the sites run the `fedlgd` that is installed there."""
     components = {"serverapp": "fedlgd.deploy.server:app", "clientapp": "fedlgd.deploy.client:app"}
     app = {"publisher": "fedlgd", "components": components, "config": {}}
-    project = {"name": "fedlgd", "version": __version__, "license": "Apache-2.0", "description": "fedlgd"}
+    project = {"name": "fedlgd", "version": "1.0.0", "license": "Apache-2.0", "description": "fedlgd"}
     content = tomli_w.dumps({"project": project, "tool": {"flwr": {"app": app}}}).encode()
     fab, _ = build_fab_from_files({"pyproject.toml": content})
     return control_pb2.StartRunRequest(

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import make_folder, private_folder, write_atomic, writing
@@ -185,7 +186,7 @@ def _check_names(sites: Sequence[str]) -> None:
 def _authority(folder: Path) -> _Authority:
     private_folder(folder)
     key = ec.generate_private_key(ec.SECP384R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "fedlgd federation CA")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedlgd federation CA")])
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
     builder = _certificate(name, name, key.public_key(), CA_DAYS)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -201,11 +202,11 @@ def _certify(folder: Path, server: Address, days: int) -> None:
     issuer = x509.load_pem_x509_certificate((folder / "ca" / "ca.crt").read_bytes())
     assert isinstance(signing, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP384R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, server.host[:64])])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, server.host[:64])])
     builder = _certificate(name, issuer.subject, key.public_key(), days)
     builder = builder.add_extension(x509.SubjectAlternativeName(_names(server)), critical=False)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
     known = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key())
     certificate = builder.add_extension(known, critical=False).sign(signing, hashes.SHA384())
     _write(folder / "server" / "server.key", _pem(key))

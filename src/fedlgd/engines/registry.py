@@ -2,7 +2,6 @@
 
 import sys
 from contextlib import AbstractContextManager
-from importlib.util import find_spec
 from typing import ClassVar, Protocol
 
 import torch
@@ -10,7 +9,7 @@ import torch
 from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
 from fedlgd.core.net import Net
-from fedlgd.core.suggest import did_you_mean
+from fedlgd.core.suggest import check_flower, did_you_mean
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop, Rounds
 from fedlgd.engines.memory import Memory, States
@@ -57,12 +56,6 @@ def engine(name: str = "loop", workers: int = 0, place: Place = Place()) -> Engi
         hint = did_you_mean(name, (*ENGINES, "flower"))
         raise SettingError(f"engine is {name!r}; use {' or '.join(ENGINES)}{hint}")
     return ENGINES[name](workers=workers, place=place)
-
-
-def check_flower() -> None:
-    """Refuse to go on without the packages that real sites need."""
-    if find_spec("flwr") is None or find_spec("cryptography") is None:
-        raise SettingError("engine flower needs two more packages; install them: pip install 'fedlgd[flower]'")
 
 
 def choose(name: str | None, workers: int, federation: Federation, threads: int, place: Place = Place()) -> Engine:

@@ -44,13 +44,13 @@ class Checked:
         return sum(problem.severity == severity for problem in self.problems)
 
 
-def check_data(path: Path, least: int = LEAST, site: str = "") -> Checked:
+def check_data(path: Path, least: int = LEAST, only: str = "") -> Checked:
     """Read every image under `path`. A path that does not exist is refused; all problems inside it are listed.
 
-    site: the images are those of this one site; see `survey_site`.
+    only: the name of the one site that the images belong to; see `survey_site`.
     """
     try:
-        tree = survey_site(path, site) if site else survey(path)
+        tree = survey_site(path, only) if only else survey(path)
     except DataError as error:
         if not path.exists():
             raise
