@@ -51,7 +51,12 @@ def pages() -> dict[Path, str]:
     made = {HERE / "settings.md": settings_page()}
     made |= {HERE / "results" / f"{folder.name}.md": results_page(folder) for folder in suites()}
     made[HERE / "results" / "shift.md"] = runpy.run_path(str(HERE / "results" / "shift_page.py"))["page"]()
-    parts = [HERE.parent / "README.md", HERE / "results" / "speed.md", *sorted((HERE / "methods").glob("*.md"))]
+    parts = [
+        HERE.parent / "README.md",
+        HERE / "deploy.md",
+        HERE / "results" / "speed.md",
+        *sorted((HERE / "methods").glob("*.md")),
+    ]
     made |= {page: filled(page.read_text()) for page in parts}
     return made
 
@@ -187,6 +192,7 @@ def filled(text: str) -> str:
     """A page with updated text between its `generated` marks."""
     pattern = re.compile(r"<!-- generated: (\w+) (\S+) -->\n.*?<!-- end -->", re.S)
     parts = {"settings": _own_settings, "results": _own_results, "demo": _demo, "bench": _bench, "holds": _holds}
+    parts["deploy"] = _deploy
     return pattern.sub(lambda m: f"<!-- generated: {m[1]} {m[2]} -->\n{parts[m[1]](m[2])}\n<!-- end -->", text)
 
 
@@ -230,6 +236,29 @@ def _bench(name: str) -> str:
     markdown = runpy.run_path(str(HERE.parent / "bench" / "table.py"))["markdown"]
     text: str = markdown([json.loads(line) for line in file.read_text().splitlines()])
     return text.rstrip()
+
+
+def _deploy(name: str) -> str:
+    """The cost of a round through Flower and in one process: docs/results/deploy/<name>.json."""
+    file = HERE / "results" / "deploy" / f"{name}.json"
+    if not file.exists():
+        return "No stored measurement."
+    found = json.loads(file.read_text())
+    lines = ["| per round, all sites | `loop` | `flower` |", "| :-- | --: | --: |"]
+    lines.append(f"| seconds (median) | {found['loop']['seconds']:.1f} | {found['flower']['seconds']:.1f} |")
+    for key, words in (("bytes_down", "bytes to the sites"), ("bytes_up", "bytes from the sites")):
+        lines.append(f"| {words}, in the records | {found['loop'][key]:,.0f} | {found['flower'][key]:,.0f} |")
+    sent = found["sites"] * found["flower"]["sent_by_a_site"]
+    lines.append(f"| bytes from the sites with names, scores and format | | {sent:,.0f} |")
+    return "\n".join([*lines, "", _conditions(found)])
+
+
+def _conditions(found: Mapping[str, Any]) -> str:
+    return (
+        f"FedLGD with preset `quick`, evaluated in every round, {found['sites']} sites and all processes on one machine "
+        f"with {found['cores']} cores, load average {found['load_before']:g} before the measurement, median of "
+        f"{found['rounds']} rounds. TLS and HTTP add a few per cent. `python -m bench.real_sites` repeats it."
+    )
 
 
 def _holds(name: str) -> str:

@@ -45,10 +45,12 @@ def of_run(case: str, engine: str) -> dict[str, Any]:
 
 
 def _timeless(record: RoundRecord) -> dict[str, Any]:
-    """`cpu` and `refused` were added after the digests were stored."""
+    """`cpu`, `refused`, `unscored` and `joined` were added after the digests were stored."""
     values = msgspec.to_builtins(record)
     assert not values["refused"]
-    return {name: value for name, value in values.items() if name not in ("cpu", "refused")} | {"seconds": {}}
+    return {
+        name: value for name, value in values.items() if name not in ("cpu", "refused", "unscored", "joined")
+    } | {"seconds": {}}
 
 
 def of_tensors(tensors: Mapping[str, Tensor]) -> str:

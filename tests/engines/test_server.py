@@ -2,17 +2,21 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
 
+from fedlgd.core.device import Place
+from fedlgd.core.errors import RunError
 from fedlgd.core.types import LabelledSet, Site, SiteState, Update
 from fedlgd.engines import inbox
 from fedlgd.engines.inbox import Inbox
 from fedlgd.engines.plan import Plan
-from fedlgd.engines.site import Answer, Task
+from fedlgd.engines.server import Server
+from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.methods import objective
 from tests import tiny
 
@@ -82,3 +86,62 @@ def test_a_run_whose_updates_wait_in_a_file_has_the_same_bits(monkeypatch):
     for a, b in zip(plain.states, filed.states, strict=True):
         assert tiny.equal(a.params, b.params)
         assert torch.equal(a.anchors.images, b.anchors.images)
+
+
+def _server(work: Any, plan: Plan, memory: Any = None) -> Server:
+    method, data = tiny.fedlgd(), tiny.federation()
+    memory = memory or tiny.Kept()
+    sites = Sites(method, data, tiny.net(), plan.seed, memory.states, Place())
+    names = list(data.by_name)
+    return Server(
+        method=method,
+        names=names,
+        tested=names,
+        net=tiny.net(),
+        plan=plan,
+        memory=memory,
+        work=partial(work, sites),
+    )
+
+
+def test_enrolment_obeys_the_quorum_and_a_missing_site_joins_in_a_round():
+    """Bee does not answer its enrolment; in the first round it enrols and trains."""
+
+    def work(sites: Sites, tasks: Iterator[Task]) -> Iterator[Answer]:
+        yield from (sites(task) for task in tasks if (task.what, task.site) != ("enrol", "bee"))
+
+    start, first, second = _server(work, Plan(rounds=2, quorum=0.6)).run()
+    assert start.refused == {"bee": "it did not answer"}
+    assert (first.joined, second.joined) == (("bee",), ())
+    assert sorted(first.metrics) == sorted(first.scores or first.metrics) == list(tiny.NAMES)
+    with pytest.raises(RunError, match=r"enrolment: refused 'bee'.*2 of 3 sites enrolled, quorum=1 needs 3"):
+        list(_server(work, Plan(rounds=2)).run())
+
+
+def test_a_round_without_some_scores_says_whose_and_why():
+    def work(sites: Sites, tasks: Iterator[Task]) -> Iterator[Answer]:
+        for task in tasks:
+            if task.what == "score" and task.site == "bee":
+                yield Answer(site="bee", fault="its disk is full")
+            elif task.what == "score" and task.site == "cat":
+                score = sites(task).score
+                yield Answer(site="cat", score=replace(score, accuracy=7.0))
+            else:
+                yield sites(task)
+
+    last = list(_server(work, Plan(rounds=1)).run())[-1]
+    assert list(last.scores) == ["ape"]
+    assert last.unscored["bee"] == "its disk is full"
+    assert "accuracy is 7.0" in last.unscored["cat"]
+    assert not last.refused
+
+
+def test_a_site_that_never_keeps_its_state_is_refused_and_the_round_goes_on():
+    def work(sites: Sites, tasks: Iterator[Task]) -> Iterator[Answer]:
+        for task in tasks:
+            forgetful = task.what == "train" and task.site == "bee"
+            yield sites(Task(what="enrol", site="bee")) if forgetful else sites(task)
+
+    last = list(_server(work, Plan(rounds=1, quorum=0.6)).run())[-1]
+    assert last.joined == ("bee",)
+    assert last.refused == {"bee": "it sent no update"}

@@ -163,6 +163,33 @@ def data_fetch(given: options.FetchOptions) -> None:
     data.fetch(given)
 
 
+@app.command(epilog="Example: fedlgd provision kits --sites a,b,c --server fl.hospital.org:9443")
+@takes(options.ProvisionOptions)
+def provision(given: options.ProvisionOptions) -> None:
+    """Make a kit with keys and settings for the coordinator and for each site of a real federation."""
+    from fedlgd.cli import deploy
+
+    deploy.provision(given)
+
+
+@app.command(epilog="Example: fedlgd serve kits/server")
+@takes(options.ServeOptions)
+def serve(given: options.ServeOptions) -> None:
+    """Start the server of the coordinator and show which sites are connected. Stop with Ctrl-C."""
+    from fedlgd.cli import deploy
+
+    deploy.serve(given)
+
+
+@app.command(epilog="Example: fedlgd join kits/site-a --data ./images")
+@takes(options.JoinOptions)
+def join(given: options.JoinOptions) -> None:
+    """Check the images of a site, connect to the coordinator and carry out its tasks. Stop with Ctrl-C."""
+    from fedlgd.cli import join
+
+    join.join(given)
+
+
 def keep_memory() -> bool:
     """Let malloc keep freed blocks below 1 GB for reuse. Returns True on success. User settings of malloc win.
 

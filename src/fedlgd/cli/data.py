@@ -26,7 +26,7 @@ from fedlgd.core.files import writing
 from fedlgd.data.catalogue import SUITES
 from fedlgd.data.federation import Federation
 from fedlgd.data.fetch.prepare import Outcome, attempt, chosen
-from fedlgd.data.folders.check import check_data
+from fedlgd.data.folders.check import Checked, check_data
 from fedlgd.data.folders.problems import Problem
 from fedlgd.data.home import data_home
 from fedlgd.data.registry import DataChoice
@@ -124,9 +124,7 @@ def check(given: CheckOptions) -> None:
         found = {"sites": checked.sites, "images": checked.images, "errors": errors, "warnings": warnings}
         typer.echo(jsonlib.dumps({**found, "problems": [asdict(problem) for problem in checked.problems]}))
     else:
-        if checked.problems:
-            Console(soft_wrap=False).print(_problems(checked.problems))
-        typer.echo(f"{checked.sites} sites, {checked.images} readable images: {errors} errors, {warnings} warnings")
+        print_checked(checked)
     raise typer.Exit(1 if errors or (given.strict and warnings) else 0)
 
 
@@ -145,6 +143,14 @@ def explained(chosen: DataChoice, quiet: bool) -> Iterator[None]:
             raise
         Console(stderr=True).print(_problems(problems))
         raise DataError(f"{error}\nAll problems are listed above; {SKIP}") from error
+
+
+def print_checked(checked: Checked, err: bool = False) -> None:
+    """The problems as a table, and their number."""
+    if checked.problems:
+        Console(soft_wrap=False, stderr=err).print(_problems(checked.problems))
+    found = f"{checked.count('error')} errors, {checked.count('warning')} warnings"
+    typer.echo(f"{checked.sites} sites, {checked.images} readable images: {found}", err=err)
 
 
 def _problems(problems: Sequence[Problem]) -> Table:

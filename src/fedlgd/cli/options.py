@@ -83,7 +83,11 @@ class RunOptions(ConfigOptions, ComputeOptions):
     config: Annotated[Path | None, Option("--config", "-c", help="Read settings from a TOML file.")] = None
     out: Annotated[Path | None, Option("--out", "-o", help="Run folder (default: below runs/).")] = None
     estimate: Annotated[bool, Option("--estimate", help="Only estimate the run time.")] = False
-    engine: Annotated[str | None, Option(help="loop, or pool: worker processes (default on several cores).")] = None
+    engine: Annotated[
+        str | None, Option(help="loop; pool: worker processes (default on several cores); flower: real sites.")
+    ] = None
+    kit: Annotated[Path | None, Option(help="Kit of the server, for engine flower.")] = None
+    timeout: Annotated[float, Option(min=1, help="Seconds that a round waits for real sites.")] = 3600.0
     workers: Annotated[int, Option(min=0, help="Worker processes of engine pool; 0: one per core.")] = 0
 
 
@@ -126,6 +130,34 @@ class FetchOptions(Output):
     originals: Annotated[Path | None, Option("--from", help="Folder of the original files; no download.")] = None
     again: Annotated[bool, Option("--again", help="Also prepare data sets that are ready.")] = False
     keep: Annotated[bool, Option("--keep-originals", help="Keep downloads in <data home>/originals.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProvisionOptions(Output):
+    folder: Annotated[Path, Argument(help="Folder for the kits; new, unless --add or --renew is given.")]
+    sites: Annotated[str, Option(help="Names of the sites, comma-separated: a,b,c")] = ""
+    server: Annotated[str, Option(help="HOST:PORT at which the sites reach the coordinator.")] = ""
+    days: Annotated[int, Option(min=1, max=3650, help="Validity of the server's certificate in days.")] = 730
+    add: Annotated[str, Option(help="Add sites to existing kits: d,e")] = ""
+    renew: Annotated[bool, Option("--renew", help="Only make a new certificate for the server.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    kit: Annotated[Path, Argument(help="Kit of the server: FOLDER/server.")]
+    listen: Annotated[str, Option(help="HOST:PORT to listen on, if it is not the address of the kit.")] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JoinOptions:
+    kit: Annotated[Path, Argument(help="Kit of the site: FOLDER/site-NAME.")]
+    data: Annotated[Path | None, Option("--data", help="Images of this site; by default those of last time.")] = (
+        None
+    )
+    settings: Annotated[list[str] | None, Option("--set", "-s", help="How to read them: --set data.size=64")] = None
+    threads: Threads = 1
+    device: Annotated[str, Option(help="cpu, cuda, or cuda:1 for the second GPU.")] = "cpu"
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Do not print what the site does.")] = False
 
 
 def takes(cls: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:

@@ -57,6 +57,16 @@ def duration(seconds: float) -> str:
     return f"about {hours} h {minutes} min" if hours else f"about {minutes} min"
 
 
+def events(record: RoundRecord) -> str:
+    """refused: 'bee' (weight is nan); no score: 'cat' (it did not answer); enrolled late or again: dog"""
+    parts = [
+        f"{what}: {listed(found)}"
+        for what, found in (("refused", record.refused), ("no score", record.unscored))
+        if found
+    ]
+    return "; ".join(parts + ([f"enrolled late or again: {', '.join(record.joined)}"] if record.joined else []))
+
+
 def clock_time(seconds: float) -> str:
     """65 -> "1:05"; 3665 -> "1:01:05"."""
     minutes, rest = divmod(int(seconds), 60)
@@ -104,7 +114,8 @@ class Lines:
     def _describe(self, record: RoundRecord) -> str:
         if record.round < 0:
             spent = sum((record.cpu or record.seconds).values())
-            return f"setup: sites enrolled; CPU time, also of sets from the cache: {spent:.0f} s"
+            cost = f"setup: sites enrolled; CPU time, also of sets from the cache: {spent:.0f} s"
+            return "  ".join(filter(None, (cost, events(record))))
         parts = [f"round {record.round + 1}/{self._rounds}"]
         if record.scores:
             parts.append(f"mean {100 * record.accuracy:.1f} %")
@@ -112,8 +123,8 @@ class Lines:
         parts.append(f"{(record.bytes_up + record.bytes_down) / 1e6:.1f} MB")
         if record.flags:
             parts.append(f"updated: {', '.join(record.flags)}")
-        if record.refused:
-            parts.append(f"refused: {listed(record.refused)}")
+        if said := events(record):
+            parts.append(said)
         return "  ".join(parts)
 
     def _print(self, text: str) -> None:
@@ -183,8 +194,8 @@ class LiveView:
         self._done, self._set_up = record.round + 1, True
         self._sent += record.bytes_up + record.bytes_down
         self._evaluations.add(record, self._sent, at)
-        if record.refused:
-            self._refused = f"round {self._done} refused: {listed(record.refused)}"
+        if said := events(record):
+            self._refused = f"round {self._done} {said}"
 
     def _bars(self) -> Table:
         """A bar for the rounds and one for each long step inside a round, with the time left."""

@@ -30,6 +30,7 @@ from fedlgd.engines.registry import Engine, choose
 from fedlgd.report.groups import group_runs
 from fedlgd.report.missing import Missing, marked, missing_classes, missing_notes
 from fedlgd.report.page import write_report
+from fedlgd.report.presence import unscored_notes
 from fedlgd.report.read import read_runs
 from fedlgd.report.summary import unequal_cost
 from fedlgd.runs.config import Config, resolve
@@ -51,19 +52,23 @@ DEMO_NEXT = "Next: fedlgd run builtin-digits --method fedlgd --preset quick --ro
 
 
 def run(given: RunOptions) -> None:
+    from fedlgd.cli import real
+
     check_trackers(given.track or ())
     place_of(given)
     file = read_toml(given.config) if given.config else {}
     method = f"{given.method or file.get('method', 'fedlgd')}+anchors" if given.anchors else given.method
-    config = resolve(file, assignments(given, {"method": method, "seed": given.seed}), given.preset)
+    chosen = {"method": method, "seed": given.seed}
+    if remote := given.engine == "flower" or given.kit is not None:
+        chosen["data.name"] = real.data_of(given)
+    config = resolve(file, assignments(given, chosen), given.preset)
     folder = given.out or default_folder(config)
     if given.estimate:
         federation, engine = _prepare(config, given, given.json)
         print_estimate(config, folder, federation, engine, given.json)
         return
-    result = _execute(
-        config, folder, given, f"{config.method.label} on {config.data.name}, seed {config.plan.seed}"
-    )
+    title = f"{config.method.label} on {config.data.name}, seed {config.plan.seed}"
+    result = (real.execute_real if remote else _execute)(config, folder, given, title)
     page = _report([folder], folder / "report.html")
     if given.json:
         typer.echo(jsonlib.dumps(_summary(config, folder, page, result)))
@@ -187,17 +192,18 @@ def _summary(config: Config, folder: Path, page: Path, result: Result) -> dict[s
         "method": config.method.label,
         "rounds": config.plan.rounds,
         "accuracy": result.accuracy,
-        "mean": statistics.fmean(result.accuracy.values()),
+        "mean": statistics.fmean(result.accuracy.values()) if result.accuracy else None,
         "folder": str(folder),
         "report": str(page),
     }
 
 
 def _print_result(accuracies: Mapping[str, Mapping[str, float]], folders: Sequence[Path]) -> None:
-    """The table, which classes a site lacks, and whether the methods cost the same."""
+    """The table, which classes or scores a site lacks, and whether the methods cost the same."""
     groups = group_runs(read_runs(folders)[0])
-    print_accuracy(accuracies, missing_classes(groups))
-    for note in (*missing_notes(groups), *unequal_cost(groups)):
+    if any(accuracies.values()):
+        print_accuracy(accuracies, missing_classes(groups))
+    for note in (*missing_notes(groups), *unscored_notes(groups), *unequal_cost(groups)):
         typer.echo(note)
 
 

@@ -44,6 +44,8 @@ class RoundRecord:
     waiting; `cpu` is the CPU time of the processes that did the work, empty in older records. It does not measure
     the work of a GPU. Flags say what moved: "virtual", "anchors".
     `sampled` are the sites that were asked, `refused` those among them without a valid update, with the reason.
+    `unscored` are sites without a score in a round that was evaluated, with the reason. `joined` are sites that
+    enrolled in this round: late, or again because their state was lost.
     """
 
     round: int
@@ -57,6 +59,8 @@ class RoundRecord:
     flops: Mapping[str, int] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
+    unscored: Mapping[str, str] = field(default_factory=dict)
+    joined: tuple[str, ...] = ()
 
     @property
     def accuracy(self) -> float:

@@ -1,9 +1,10 @@
-"""Suggestions for misspelled names, and import of user-defined classes. This module does not import torch."""
+"""Suggestions for misspelled names, and imports of what may be missing. This module does not import torch."""
 
 import difflib
 import importlib
 import sys
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import Any
 
 from fedlgd.core.errors import FedlgdError, SettingError
@@ -24,3 +25,9 @@ def own_class(spec: str, what: str, kind: type[FedlgdError] = SettingError) -> A
         return getattr(importlib.import_module(module), attribute)
     except Exception as error:
         raise kind(f"cannot import {what} {spec!r}: {error}") from error
+
+
+def check_flower() -> None:
+    """Refuse to go on without the packages that real sites need."""
+    if find_spec("flwr") is None or find_spec("cryptography") is None:
+        raise SettingError("engine flower needs two more packages; install them: pip install 'fedlgd[flower]'")

@@ -42,4 +42,8 @@ SUITES: dict[str, Suite] = {
     "folders": Suite(
         "your own images, one folder per site: fedlgd run --data DIR", "fedlgd.data.folders.suite:Folders"
     ),
+    "real-sites": Suite(
+        "images at real sites, which keep them: fedlgd run --engine flower --kit KIT",
+        "fedlgd.data.suites.real_sites:RealSites",
+    ),
 }

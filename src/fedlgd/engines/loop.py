@@ -27,6 +27,7 @@ class Loop:
     """Runs each task as a function call."""
 
     name: ClassVar[str] = "loop"
+    local: ClassVar[bool] = True
     workers: int = 0
     place: Place = Place()
 

@@ -57,6 +57,8 @@ class States(Protocol):
 
     def load(self, site: str, version: int) -> SiteState: ...
 
+    def has(self, site: str, version: int) -> bool: ...
+
     def save(self, site: str, version: int, state: SiteState, before: int) -> None:
         """Store `state` and keep its predecessor `before`, which is valid until the server commits the round."""
         ...
@@ -96,6 +98,9 @@ class RamStates:
     def load(self, site: str, version: int) -> SiteState:
         return self._kept[site][version]
 
+    def has(self, site: str, version: int) -> bool:
+        return version in self._kept.get(site, {})
+
     def save(self, site: str, version: int, state: SiteState, before: int) -> None:
         older = self._kept.get(site, {})
         self._kept[site] = {v: s for v, s in older.items() if v == before} | {version: state}
@@ -111,6 +116,9 @@ class FolderStates:
 
     def load(self, site: str, version: int) -> SiteState:
         return read_message(self._file(site, version), SiteState)
+
+    def has(self, site: str, version: int) -> bool:
+        return self._file(site, version).exists()
 
     def save(self, site: str, version: int, state: SiteState, before: int) -> None:
         new, old = self._file(site, version), self._file(site, before)

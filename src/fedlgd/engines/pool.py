@@ -38,6 +38,7 @@ class Pool:
     """`workers` processes with one thread each; 0: one per core. States are in files that all workers can read."""
 
     name: ClassVar[str] = "pool"
+    local: ClassVar[bool] = True
     workers: int = 0
     place: Place = Place()
 

@@ -1,27 +1,60 @@
 """Engines by name. The engine is not part of the configuration, because all engines give the same bits."""
 
 import sys
+from contextlib import AbstractContextManager
+from typing import ClassVar, Protocol
 
 import torch
 
 from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
-from fedlgd.core.suggest import did_you_mean
+from fedlgd.core.net import Net
+from fedlgd.core.suggest import check_flower, did_you_mean
 from fedlgd.data.federation import Federation
-from fedlgd.engines.loop import Loop
+from fedlgd.engines.loop import Loop, Rounds
+from fedlgd.engines.memory import Memory, States
+from fedlgd.engines.plan import Plan
 from fedlgd.engines.pool import Pool
 from fedlgd.engines.process import usable_cores
+from fedlgd.methods.protocol import Method
 
-Engine = Loop | Pool
-"""Passes messages between the two halves of a method; `Loop` documents the interface."""
 
-ENGINES: dict[str, type[Engine]] = {"loop": Loop, "pool": Pool}
+class Engine(Protocol):
+    """Passes messages between the two halves of a method; `Loop` documents the functions.
+
+    `local`: whether the images and states of the sites are on this machine.
+    """
+
+    name: ClassVar[str]
+    local: ClassVar[bool]
+
+    @property
+    def place(self) -> Place: ...
+
+    def run(
+        self, method: Method, federation: Federation, net: Net, plan: Plan, memory: Memory, states: States
+    ) -> Rounds: ...
+
+    def states(self) -> States: ...
+
+    def threads(self) -> AbstractContextManager[None]: ...
+
+    def processes(self, federation: Federation) -> int: ...
+
+    def describe(self, federation: Federation) -> str: ...
+
+
+ENGINES: dict[str, type[Loop] | type[Pool]] = {"loop": Loop, "pool": Pool}
 
 
 def engine(name: str = "loop", workers: int = 0, place: Place = Place()) -> Engine:
     """The engine with this name."""
+    if name == "flower":
+        check_flower()
+        raise SettingError("engine flower needs a kit: fedlgd run --engine flower --kit KIT; see docs/deploy.md")
     if name not in ENGINES:
-        raise SettingError(f"engine is {name!r}; use {' or '.join(ENGINES)}{did_you_mean(name, ENGINES)}")
+        hint = did_you_mean(name, (*ENGINES, "flower"))
+        raise SettingError(f"engine is {name!r}; use {' or '.join(ENGINES)}{hint}")
     return ENGINES[name](workers=workers, place=place)
 
 

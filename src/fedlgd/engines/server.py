@@ -1,11 +1,10 @@
 """The server's half of a run, shared by all engines. It uses only the names and the answers of sites."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from fedlgd.core.device import Place
-from fedlgd.core.errors import RunError
 from fedlgd.core.meter import charge, metered, phase, tick
 from fedlgd.core.net import Net
 from fedlgd.core.pack import nbytes
@@ -18,18 +17,22 @@ from fedlgd.engines.memory import Enrolment, Memory
 from fedlgd.engines.plan import Plan, sample
 from fedlgd.engines.site import Answer, Task
 from fedlgd.engines.validate import (
+    check_enrolled,
     check_quorum,
     check_scores,
     check_state,
+    cost_refusal,
     finite_metrics,
     hello_refusal,
-    listed,
     refusal,
+    score_refusal,
 )
 from fedlgd.methods.protocol import Method
 
 Work = Callable[[Iterator[Task]], Iterator[Answer]]
-"""Runs tasks at the sites; answers can have any order."""
+"""Runs tasks at the sites; answers can have any order. A site that is lost has no answer, or one with a fault."""
+
+SILENT = "it did not answer"
 
 
 @dataclass(slots=True)
@@ -43,6 +46,7 @@ class Ledger:
     flags: set[str] = field(default_factory=set)
     asked: dict[str, Task] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    joined: list[str] = field(default_factory=list)
 
     def accept(self, answer: Answer, metrics: dict[str, float]) -> None:
         self.metrics[answer.site] = metrics
@@ -79,7 +83,8 @@ class Server:
         hellos: list[Hello] = []
         flags: set[str] = set()
         with metered() as meter:
-            for enrolment in self._enrolments():
+            enrolments, refused = self._enrolments()
+            for enrolment in enrolments:
                 hellos.append(enrolment.hello)
                 flags.update(enrolment.flags)
                 charge(enrolment)
@@ -91,15 +96,19 @@ class Server:
             bytes_up=sum(nbytes(hello) for hello in hellos),
             flags=tuple(flags),
             **meter.spent(),
+            refused=dict(sorted(refused.items())),
         )
 
-    def _enrolments(self) -> list[Enrolment]:
-        """All enrolments in the order of `names`. A site that enrolled before a crash does not enrol again."""
+    def _enrolments(self) -> tuple[list[Enrolment], dict[str, str]]:
+        """The enrolments in the order of `names`, and the sites without one. They can still join in a round.
+
+        A site that enrolled before a crash does not enrol again.
+        """
         new = [name for name in self.names if self.memory.enrolment(name) is None]
-        expected, refused = self.method.expects_hello(self.net), dict.fromkeys(new, "it did not answer")
+        refused = dict.fromkeys(new, SILENT)
         answers = self.work(Task(what="enrol", site=name) for name in new)
         for done, answer in enumerate(answers, len(self.names) - len(new) + 1):
-            refused[answer.site] = hello_refusal(answer.hello, answer.site, expected)
+            refused[answer.site] = self._hello_refusal(answer)
             if answer.hello and not refused[answer.site]:
                 del refused[answer.site]
                 joined = Enrolment(
@@ -111,25 +120,27 @@ class Server:
                 )
                 self.memory.enrol(answer.site, joined)
             tick("enrol", done, len(self.names))
-        if refused:
-            raise RunError(f"enrolment: refused {listed(refused)}; correct these sites or leave them out")
+        check_enrolled(len(self.names), refused, self.plan.quorum)
         found = map(self.memory.enrolment, self.names)
-        return [enrolment for enrolment in found if enrolment]
+        return [enrolment for enrolment in found if enrolment], refused
+
+    def _hello_refusal(self, answer: Answer) -> str:
+        expected = self.method.expects_hello(self.net)
+        return answer.fault or cost_refusal(answer) or hello_refusal(answer.hello, answer.site, expected)
 
     def _round(self, state: ServerState) -> tuple[ServerState, RoundRecord, dict[str, int]]:
         t, ledger = state.round, Ledger()
         chosen = sample(list(self.names), self.plan.ratio, self._root.at("sample", t))
         with metered() as meter, Inbox(chosen) as updates:
-            for answer in self.work(self._trainings(state, chosen, ledger)):
-                charge(answer)
-                if update := self._validated(answer, ledger):
-                    updates.add(update)
-            ledger.refused |= dict.fromkeys(ledger.asked, "it did not answer")
+            self._collect(state, chosen, ledger, updates)
+            if ledger.joined:  # their states are new: they hold no anchors
+                state = replace(state, held={k: v for k, v in state.held.items() if k not in ledger.joined})
+                self._collect(state, list(ledger.joined), ledger, updates)
             check_quorum(t, len(ledger.metrics), len(chosen), ledger.refused, self.plan.quorum)
             with phase("server"):
                 new = self.place.do(partial(self._serve, updates), state)
             check_state(new)
-            scores = self._scores(new, ledger.versions) if self.plan.scores(t) else {}
+            scores, unscored = self._scores(new, ledger.versions) if self.plan.scores(t) else ({}, {})
         check_scores(t, scores)
         if new.anchors and new.anchors.round == t:
             ledger.flags.add("anchors")
@@ -143,14 +154,40 @@ class Server:
             flags=tuple(sorted(ledger.flags)),
             **meter.spent(),
             refused=dict(sorted(ledger.refused.items())),
+            unscored=unscored,
+            joined=tuple(sorted(ledger.joined)),
         )
         return new, record, ledger.versions
+
+    def _collect(self, state: ServerState, names: list[str], ledger: Ledger, updates: Inbox) -> None:
+        """Let these sites train, and add their valid updates."""
+        for answer in self.work(self._trainings(state, names, ledger)):
+            if not cost_refusal(answer):
+                charge(answer)
+            if self._has_joined(answer, ledger):
+                continue
+            if update := self._validated(answer, ledger):
+                updates.add(update)
+        ledger.refused |= dict.fromkeys(ledger.asked, SILENT)
+        ledger.asked.clear()
+
+    def _has_joined(self, answer: Answer, ledger: Ledger) -> bool:
+        """Whether a site without the state it was asked to continue from has enrolled instead; once per round."""
+        first = answer.site in ledger.asked and answer.site not in ledger.joined
+        if not first or answer.hello is None or self._hello_refusal(answer):
+            return False
+        del ledger.asked[answer.site]
+        ledger.up += nbytes(answer.hello)
+        ledger.versions[answer.site] = -1
+        ledger.joined.append(answer.site)
+        ledger.flags.update(answer.flags)
+        return True
 
     def _trainings(self, state: ServerState, chosen: list[str], ledger: Ledger) -> Iterator[Task]:
         for name in chosen:
             message = self.method.broadcast(state, name)
             ledger.down += nbytes(message)
-            after = self.memory.version(name)
+            after = self._version(name, ledger.versions)
             task = Task(what="train", site=name, round=state.round, after=after, message=message)
             ledger.asked[name] = task
             yield task
@@ -178,25 +215,38 @@ class Server:
             return answer.fault
         if answer.version not in (task.round, task.after):
             return f"it names state {answer.version}; possible are {task.after} and {task.round}"
-        return refusal(answer.update, answer.site, self.method.expects(task.message, self.net))
+        expected = self.method.expects(task.message, self.net)
+        return cost_refusal(answer) or refusal(answer.update, answer.site, expected)
 
     def _serve(self, updates: Inbox, state: ServerState) -> ServerState:
         method = self.method.at(state.round, self.plan.rounds)
         return method.server(state, updates, self.net, self._root.at("server", state.round))
 
-    def _scores(self, state: ServerState, versions: dict[str, int]) -> dict[str, Score]:
-        """Evaluate the new model at all tested sites, whether they were sampled or not."""
+    def _scores(self, state: ServerState, versions: dict[str, int]) -> tuple[dict[str, Score], dict[str, str]]:
+        """Evaluate the new model at all tested sites, whether they were sampled or not.
+
+        A site without a score is not in the mean of this round; the second part says why.
+        """
         message = Broadcast(round=state.round, params=state.params)
         tasks = (
-            Task(what="score", site=name, after=versions.get(name, self.memory.version(name)), message=message)
+            Task(what="score", site=name, after=self._version(name, versions), message=message)
             for name in self.tested
         )
         scores: dict[str, Score] = {}
+        unscored = dict.fromkeys(self.tested, SILENT)
         for answer in self.work(tasks):
+            reason = answer.fault or cost_refusal(answer) or score_refusal(answer.score, self.net.classes)
+            if reason or answer.score is None:
+                unscored[answer.site] = reason
+                continue
             charge(answer)
-            if answer.score:
-                scores[answer.site] = answer.score
-        return {name: scores[name] for name in self.tested}
+            unscored.pop(answer.site, None)
+            scores[answer.site] = answer.score
+        return {name: scores[name] for name in self.tested if name in scores}, dict(sorted(unscored.items()))
+
+    def _version(self, name: str, versions: dict[str, int]) -> int:
+        """The round of the state that a site continues from: as it said in this round, or as committed."""
+        return versions[name] if name in versions else self.memory.version(name)
 
     @property
     def _root(self) -> Stream:

@@ -37,7 +37,11 @@ class Task:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Answer:
     """The result of a task and its cost. The state stays at the site: `version` is the round of the state that the
-    site continues from, and `flags` name what changed. `fault`: why a site has no update to send."""
+    site continues from, and `flags` name what changed. `fault`: why a site has nothing to send.
+
+    A site without the state that a training task continues from enrols, again or late, and answers with a `hello`
+    instead of an update. The server then asks it again.
+    """
 
     site: str
     hello: Hello | None = None
@@ -76,6 +80,8 @@ class Sites:
         return {"hello": hello, "flags": ("virtual",) if state.virtual else ()}
 
     def _train(self, task: Task) -> dict[str, Any]:
+        if not self._states.has(task.site, task.after):
+            return self._enrol(task)
         before = self._states.load(task.site, task.after)
         try:
             update, state = self._place.do(partial(self._fit, task), (task.message, before))
@@ -100,6 +106,8 @@ class Sites:
         assert task.message is not None
         params, test = task.message.params, self._tested[task.site].test
         if self._method.personal:
+            if not self._states.has(task.site, task.after):
+                return {"fault": "it has no model of its own", "version": task.after}
             params = self._method.model_at(params, self._states.load(task.site, task.after))
         measure = partial(score, self._net, data=test, classes=self._classes)
         return {"score": self._place.do(measure, params), "version": task.after}

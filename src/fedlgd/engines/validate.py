@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedlgd.core.errors import RunError
+from fedlgd.core.meter import Spent
 from fedlgd.core.pack import pack
 from fedlgd.core.records import Score
 from fedlgd.core.types import Hello, Params, ServerState, Update
@@ -33,6 +34,35 @@ def hello_refusal(hello: Hello | None, site: str, expected: Hello) -> str:
 def finite_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Metrics are only reported: one that is not a finite number is recorded as NaN."""
     return {str(name): float(value) if _finite(value) else math.nan for name, value in metrics.items()}
+
+
+def cost_refusal(spent: Spent) -> str:
+    """Why the server refuses the costs that a site reports; they are added up in the records."""
+    values = [v for part in (spent.seconds, spent.cpu, spent.flops) for v in part.values()]
+    return "" if all(_finite(v) and v >= 0 for v in values) else "its costs are not finite numbers from 0"
+
+
+def score_refusal(score: Score | None, classes: int) -> str:
+    """Why the server refuses a score; empty if it is valid. A loss can be NaN: the model diverged."""
+    if score is None:
+        return "it sent no score"
+    if not 0 <= score.accuracy <= 1 or not (score.auc is None or 0 <= score.auc <= 1):
+        return f"its accuracy is {score.accuracy} and its AUC {score.auc}; both go from 0 to 1"
+    if not len(score.correct) == len(score.total) == classes or not any(score.total):
+        return f"it has {len(score.correct)} and {len(score.total)} counts of {classes} classes, or no image"
+    if not all(0 <= right <= count for right, count in zip(score.correct, score.total, strict=True)):
+        return "it counts more correct images than there are"
+    return ""
+
+
+def check_enrolled(asked: int, refused: Mapping[str, str], quorum: float) -> None:
+    """Stop before the first round if fewer than `quorum` of the sites enrolled."""
+    needed = max(1, math.ceil(quorum * asked - 1e-9))
+    if asked - len(refused) < needed:
+        raise RunError(
+            f"enrolment: refused {listed(refused)}; correct these sites or leave them out, or lower quorum: "
+            f"{asked - len(refused)} of {asked} sites enrolled, quorum={quorum:g} needs {needed}"
+        )
 
 
 def check_quorum(t: int, valid: int, asked: int, refused: Mapping[str, str], quorum: float) -> None:

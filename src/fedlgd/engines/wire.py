@@ -7,15 +7,18 @@ import json
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
+import msgspec
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import contiguous_format, uint8
+from torch import contiguous_format, empty, uint8
 
 from fedlgd.core.files import digest, reading, write_atomic, writing
 from fedlgd.core.pack import pack, unpack
 from fedlgd.core.types import Params
 
 T = TypeVar("T")
+
+_TENSOR = empty(0)  # stands for every tensor while the types of the plain values are checked
 
 
 def encode(message: Any) -> bytes:
@@ -26,8 +29,11 @@ def encode(message: Any) -> bytes:
     return bytes(save(own, {"plain": text, "digest": _digest(own, text)}))
 
 
-def decode(kind: type[T], content: bytes) -> T:
-    """The inverse of `encode`. Tensors are cloned, because torch aligns its memory for vector code."""
+def decode(kind: type[T], content: bytes, strict: bool = False) -> T:
+    """The inverse of `encode`. Tensors are cloned, because torch aligns its memory for vector code.
+
+    strict: also check the types of all plain values, for a message from another machine.
+    """
     try:
         tensors = {name: t.clone() for name, t in load(content).items()}
     except SafetensorError as error:
@@ -38,6 +44,8 @@ def decode(kind: type[T], content: bytes) -> T:
     plain = json.loads(header["plain"])
     if plain.keys() != get_type_hints(kind).keys():
         raise ValueError(f"it does not contain a message of type {kind.__name__}")
+    if strict:
+        msgspec.convert(plain, kind, dec_hook=lambda *_: _TENSOR)
     return unpack(kind, tensors, plain)
 
 

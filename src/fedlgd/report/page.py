@@ -17,6 +17,7 @@ from fedlgd.report.figures import draw, save_all
 from fedlgd.report.formats import copies, plural
 from fedlgd.report.grids import pictures
 from fedlgd.report.groups import Group, group_runs, site_names
+from fedlgd.report.presence import presence_tables
 from fedlgd.report.read import read_runs
 from fedlgd.report.run import Run
 from fedlgd.report.summary import RULE, caveats, headline, progress
@@ -68,6 +69,7 @@ def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
         flops=tables.flops_table(groups),
         break_even=tables.break_even_table(even) if even else None,
         audits=tables.audit_tables(groups),
+        presence=presence_tables(groups),
         data=[(each, tables.data_table(each)) for each in data.values()],
         runs=runs,
         progress=progress,

@@ -11,6 +11,7 @@ from fedlgd.report.cost import BreakEven, Cost, clock, group_cost, phases
 from fedlgd.report.formats import NONE, Cell, Column, Row, Table
 from fedlgd.report.groups import Group, Stat, site_names, summarise
 from fedlgd.report.missing import MARK, Missing, marked, missing_classes, missing_notes
+from fedlgd.report.presence import unscored_notes
 from fedlgd.report.run import DataInfo
 
 Z = 1.959964  # 95 % of a normal distribution lie within this many standard deviations
@@ -27,7 +28,8 @@ def accuracy_table(groups: Sequence[Group]) -> Table:
     shown = tuple(next(best) if group.competes else row for row, group in zip(rows, groups, strict=True))
     missing = missing_classes(groups)
     names = (*(marked(site, missing) for site in sites), "mean", "spread")
-    return Table((*lead, *(Column(name, percent=True) for name in names)), shown, missing_notes(groups))
+    notes = (*missing_notes(groups), *unscored_notes(groups))
+    return Table((*lead, *(Column(name, percent=True) for name in names)), shown, notes)
 
 
 def _accuracy_row(group: Group, sites: Sequence[str]) -> Row:
@@ -177,9 +179,13 @@ def break_even_table(found: Sequence[BreakEven]) -> Table:
 
 
 def data_table(data: DataInfo) -> Table:
-    """The sites, their numbers of training and test images, and the origin of these images."""
+    """The sites, their numbers of training and test images if known, and the origin of these images."""
     columns = (Column("site", number=False), Column("train"), Column("test"), Column("note", number=False))
-    rows = ((Cell(site.name), _count(site.train), _count(site.test), Cell(site.note)) for site in data.sites)
+
+    def images(count: int) -> Cell:
+        return _count(count) if count else Cell(NONE)
+
+    rows = ((Cell(site.name), images(site.train), images(site.test), Cell(site.note)) for site in data.sites)
     return Table(columns, tuple(rows))
 
 

@@ -42,7 +42,7 @@ def open_directory(
         began = {**_manifest(config, federation, net, command, title), "engine": facts(engine, federation)}
         files.write_json(manifest, began)
         files.clear_parts(path)
-    return RunDirectory(path, federation)
+    return RunDirectory(path, federation, engine.local)
 
 
 def _check_free(path: Path, text: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from fedlgd.core.device import Place
-from fedlgd.core.errors import FedlgdError
+from fedlgd.core.errors import FedlgdError, SettingError
 from fedlgd.core.net import Net
 from fedlgd.core.records import RoundRecord, in_order
 from fedlgd.core.rng import Stream
@@ -156,6 +156,7 @@ def execute(
             stack.enter_context(caching(shared_cache(engine.place)))
             stack.enter_context(locked(out))
         if config.method.pooled:
+            _check_local(config.method, engine)
             federation = _pooled(config, federation, net, engine.place)
         if out is None:
             states = engine.states()
@@ -166,14 +167,19 @@ def execute(
         rounds: Iterator[RoundRecord] = stack.enter_context(closing(working))
         rng = Stream(config.plan.seed).at("analysis")
         subject = Subject(federation, config.method.adapt(net), memory, states, rng)
-        if out is not None:
+        if out is not None and engine.local:
             rounds = _illustrated(config, subject, rounds, records, out)
         records = [in_order(record, federation.names) for record in records]
         for new in rounds:
             records.append(record := in_order(new, federation.names))
             if on_round:
                 on_round(record)
-        return _result(records, config.method, subject)
+        return _result(records, config.method, subject, engine.local)
+
+
+def _check_local(method: Method, engine: Engine) -> None:
+    if not engine.local:
+        raise SettingError(f"{method.label} joins the images of all sites, which real sites do not send; use loop")
 
 
 def _illustrated(
@@ -207,8 +213,9 @@ def default_folder(config: Config) -> Path:
     return Path("runs", safe_name(config.data.name), method, f"seed{config.plan.seed}-{config.digest}")
 
 
-def _result(records: list[RoundRecord], method: Method, run: Subject) -> Result:
-    state, names = run.memory.server(), list(run.federation.by_name)
+def _result(records: list[RoundRecord], method: Method, run: Subject, local: bool) -> Result:
+    """Virtual sets and personal weights of real sites stay there: these mappings are empty."""
+    state, names = run.memory.server(), list(run.federation.by_name) if local else []
     assert state is not None
     params = state.params
 

@@ -1,5 +1,7 @@
 """A run folder: the memory of the server, and a separate folder for the state of each simulated site.
 
+Real sites keep their states themselves (`local` is False): there is no `state/sites`, `real` and `analysis.json`.
+
     config.toml  manifest.json  records.jsonl  virtual/<version>/<site>.png  real/<site>.png  analysis.json
     state/head.json             the committed state: next round, files, length of the records
     state/server-<t>.safetensors   state/enrolled/<site>.safetensors   state/sites/<site>/<version>.safetensors
@@ -64,8 +66,8 @@ class Head:
 class RunDirectory:
     """`Memory` on disk. The constructor checks every file that is needed to resume."""
 
-    def __init__(self, path: Path, federation: Federation) -> None:
-        self.path, self._state = path, path / "state"
+    def __init__(self, path: Path, federation: Federation, local: bool = True) -> None:
+        self.path, self._state, self._local = path, path / "state", local
         self._names = list(federation.by_name)
         self._scales = {name: site.train.scale for name, site in federation.by_name.items()}
         self.states = DrawnStates(self._state / "sites", path / "virtual", self._scales)
@@ -128,9 +130,10 @@ class RunDirectory:
         """Read all files that are needed to resume: enrolments, server state, and the last state of each site."""
         self.server()
         for name in self._names:
-            if self._head or self._enrolled(name).exists():
+            if (self._head and self._local) or self._enrolled(name).exists():
                 read_message(self._enrolled(name), Enrolment)
-                self.states.load(name, self.version(name))
+                if self._local:
+                    self.states.load(name, self.version(name))
 
     def _clear(self, server: str) -> None:
         for file in self._state.glob("server-*"):

@@ -11,7 +11,7 @@ from fedlgd.core.errors import DataError
 from fedlgd.core.meter import track
 from fedlgd.data.folders.decoding import fingerprint, is_test, size_list
 from fedlgd.data.folders.image_source import ArrayRow, ImageFile, Picture, SiteImages
-from fedlgd.data.folders.layouts import survey
+from fedlgd.data.folders.layouts import survey, survey_site
 from fedlgd.data.folders.problems import ImageError, Problem, natural, problem_of
 from fedlgd.data.folders.suite import Folders
 
@@ -44,10 +44,13 @@ class Checked:
         return sum(problem.severity == severity for problem in self.problems)
 
 
-def check_data(path: Path, least: int = LEAST) -> Checked:
-    """Read every image under `path`. A path that does not exist is refused; all problems inside it are listed."""
+def check_data(path: Path, least: int = LEAST, only: str = "") -> Checked:
+    """Read every image under `path`. A path that does not exist is refused; all problems inside it are listed.
+
+    only: the name of the one site that the images belong to; see `survey_site`.
+    """
     try:
-        tree = survey(path)
+        tree = survey_site(path, only) if only else survey(path)
     except DataError as error:
         if not path.exists():
             raise

@@ -3,7 +3,7 @@
 import os
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedlgd.core.errors import DataError
@@ -49,6 +49,21 @@ def survey(path: Path) -> Tree:
     else:
         raise DataError(f"{shown(path)} is neither a folder nor a .csv or .npz file; supported layouts: {LAYOUTS}")
     return Tree(path, layout, tuple(sites), (*problems, *_equal_names(sites)))
+
+
+def survey_site(path: Path, name: str) -> Tree:
+    """One site: a folder with class folders (or train and test folders with them), a table, or its .npz file."""
+    if not path.is_dir() or (path / MANIFEST).exists():
+        tree = survey(path)
+        if len(tree.sites) != 1:
+            raise DataError(f"{shown(path)} has {len(tree.sites)} sites; give the images of one site")
+        return replace(tree, sites=(replace(tree.sites[0], name=name),))
+    problems = list[Problem]()
+    images = _site(path.resolve(), path.resolve(), problems)
+    if not images:
+        raise DataError(f"{shown(path)} has no images; give a folder with one folder of images per class")
+    sites = [site_of_files(name, images)]
+    return Tree(path, "one site", tuple(sites), (*problems, *_equal_names(sites)))
 
 
 def _survey_folder(path: Path, root: Path, problems: list[Problem]) -> tuple[str, list[SiteImages]]:

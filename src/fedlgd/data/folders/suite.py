@@ -12,10 +12,11 @@ from pathlib import Path
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.settings import setting
+from fedlgd.core.types import Site
 from fedlgd.data.federation import Federation, federation
 from fedlgd.data.folders.decoding import Colour, Fit, Recipe, decoded
 from fedlgd.data.folders.image_source import ImageFile, SiteImages, site_of_files
-from fedlgd.data.folders.layouts import Tree, survey
+from fedlgd.data.folders.layouts import Tree, survey, survey_site
 from fedlgd.data.folders.problems import ImageError, refuse_errors, shown
 from fedlgd.data.scaling import Scaling, scales
 from fedlgd.data.store import Arrays, site_of
@@ -55,7 +56,18 @@ class Folders(SuiteSettings):
 
     def open_as(self, name: str, note: str = "") -> Federation:
         """The federation under another name. Everything that names alone can tell is checked before decoding."""
-        tree = survey(Path(self.path).expanduser().absolute())
+        return self._opened(survey(Path(self.path).expanduser().absolute()), name, note)
+
+    def open_site(self, name: str) -> Site:
+        """`path` holds the images of one site of a federation whose other sites are elsewhere."""
+        if self.scaling == "shared":
+            raise DataError(
+                'scaling is "shared", but the images of the other sites are elsewhere; use "half" or "own"'
+            )
+        (site,) = self._opened(survey_site(Path(self.path).expanduser().absolute(), name), name).sites
+        return site
+
+    def _opened(self, tree: Tree, name: str, note: str = "") -> Federation:
         left_out = [0] * len(tree.sites)
         if self.skip_bad:
             tree, left_out = _readable(tree)

@@ -1,0 +1,102 @@
+"""What a round costs through Flower: seconds and bytes with three sites on this machine, against `loop`.
+
+Run: python -m bench.real_sites [OUT.json]      about five minutes; the page docs/deploy.md shows the result
+"""
+
+import json
+import os
+import runpy
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedlgd.core.records import RoundRecord, committed_records
+from fedlgd.deploy.kit import address, provision
+from fedlgd.deploy.supernode import free_port
+
+ROOT = Path(__file__).parents[1]
+OUT = ROOT / "docs" / "results" / "deploy" / "three-sites.json"
+SITES = ("a", "b", "c")
+ROUNDS = 10
+SETTINGS = ["--method", "fedlgd", "--preset", "quick", "--rounds", str(ROUNDS), "--set", "evaluate_every=1"]
+
+
+def main(out: Path = OUT) -> None:
+    with tempfile.TemporaryDirectory(prefix="fedlgd-") as name:
+        folder, load = Path(name), os.getloadavg()[0]
+        runpy.run_path(str(ROOT / "examples" / "04_flower" / "make_images.py"))["main"](folder / "images")
+        found: dict[str, Any] = {
+            "sites": len(SITES),
+            "rounds": ROUNDS,
+            "cores": os.cpu_count(),
+            "load_before": round(load, 1),
+            "torch": torch.__version__,
+            "loop": measured(folder, "loop", [str(folder / "images"), "--engine", "loop"]),
+            "flower": through_flower(folder),
+        }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(found, indent=1) + "\n")
+    print(out.read_text())
+
+
+def through_flower(folder: Path) -> dict[str, float]:
+    kits, server = folder / "kits", address(f"127.0.0.1:{free_port()}")
+    provision(kits, SITES, server)
+    started = [start(folder, "serve", str(kits / "server"))]
+    try:
+        for site in SITES:
+            data = str(folder / "images" / site)
+            started.append(start(folder, "join", str(kits / f"site-{site}"), "--data", data))
+        found = measured(folder, "flower", ["--engine", "flower", "--kit", str(kits / "server")], wait=60)
+        journal = (kits / "site-a" / "journal.log").read_text()
+        sent = [int(line.split(" bytes")[-2].split()[-1].replace(",", "")) for line in journal.splitlines()]
+        return {**found, "sent_by_a_site": sum(sent[2:]) / ROUNDS}  # without description and enrolment
+    finally:
+        for process in started:
+            process.terminate()
+        for process in started:
+            process.wait()
+
+
+def measured(folder: Path, name: str, how: list[str], wait: float = 0.0) -> dict[str, float]:
+    """The median time between two committed rounds, and the mean bytes of a round."""
+    time.sleep(wait)
+    process = start(folder, "run", *how, *SETTINGS, "-o", name)
+    times = list(commits(folder / name, process))
+    if process.wait():
+        raise SystemExit(f"the run {name} failed; see {folder / 'run.log'}")
+    records: list[RoundRecord] = [r for r in committed_records(folder / name) if r.round >= 0]
+    gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+    return {
+        "seconds": round(statistics.median(gaps), 2),
+        "bytes_up": statistics.fmean(r.bytes_up for r in records),
+        "bytes_down": statistics.fmean(r.bytes_down for r in records),
+    }
+
+
+def commits(run: Path, process: "subprocess.Popen[bytes]") -> Iterator[float]:
+    """The moments at which rounds are committed."""
+    head, last = run / "state" / "head.json", b""
+    while process.poll() is None:
+        time.sleep(0.02)
+        if head.exists() and (now := head.read_bytes()) != last:
+            last = now
+            yield time.monotonic()
+
+
+def start(folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
+    environment = {**os.environ, "FEDLGD_DATA": str(folder / "home"), "OMP_NUM_THREADS": "1"}
+    with (folder / f"{arguments[0]}.log").open("ab") as log:
+        command = [sys.executable, "-m", "fedlgd", *arguments]
+        return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

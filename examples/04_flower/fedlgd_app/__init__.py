@@ -1,0 +1,1 @@
+"""FedLGD as a Flower app."""

@@ -1,0 +1,26 @@
+"""Prepare the folder of a site for the Flower app: its policy, and where its images are.
+
+Run: python examples/04_flower/prepare_site.py FOLDER SITE IMAGES
+"""
+
+import sys
+from pathlib import Path
+
+from fedlgd.core.files import private_folder, write_atomic
+from fedlgd.data.folders.suite import Folders
+from fedlgd.deploy.client import SiteSettings
+from fedlgd.deploy.texts import POLICY
+
+
+def main(folder: Path, site: str, images: Path) -> Path:
+    private_folder(folder)
+    if not (folder / "site.toml").exists():
+        write_atomic(folder / "site.toml", POLICY.encode(), private=True)
+    settings = SiteSettings(site=site, folder=folder, images=Folders(path=str(images.absolute())))
+    settings.open()
+    settings.write()
+    return folder
+
+
+if __name__ == "__main__":
+    print(main(Path(sys.argv[1]).absolute(), sys.argv[2], Path(sys.argv[3])))

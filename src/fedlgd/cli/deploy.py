@@ -1,0 +1,125 @@
+"""`fedlgd provision` and `fedlgd serve`: the coordinator's side of real sites. torch is not imported."""
+
+import json as jsonlib
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from fedlgd.cli.options import ProvisionOptions, ServeOptions
+from fedlgd.cli.terminal import live_line, logged, say, stopped_by_signal
+from fedlgd.core.errors import RunError, SettingError
+from fedlgd.core.files import locked, private_folder
+from fedlgd.core.suggest import check_flower
+
+if TYPE_CHECKING:
+    from fedlgd.deploy.coordinator import Operator
+    from fedlgd.deploy.kit import Kit
+
+STARTED = 60.0  # seconds that the server may take to start
+LOOK = 2.0  # seconds between two looks at who is connected
+
+
+def provision(given: ProvisionOptions) -> None:
+    check_flower()
+    from fedlgd.deploy import kit
+
+    names = [name.strip() for name in (given.sites or given.add).split(",") if name.strip()]
+    if bool(given.sites) + bool(given.add) + given.renew != 1:
+        raise SettingError(
+            "give one of --sites a,b,c (new kits), --add d (more sites) and --renew (new certificate)"
+        )
+    if given.renew:
+        made = [kit.renew(given.folder, given.days)]
+    elif given.add:
+        made = kit.add_sites(given.folder, names)
+    else:
+        made = kit.provision(given.folder, names, kit.address(given.server), given.days)
+    until = kit.expiry(given.folder / "server" / "server.crt")
+    if given.json:
+        typer.echo(jsonlib.dumps({"kits": [str(path) for path in made], "valid_until": until.isoformat()}))
+        return
+    for path in made:
+        typer.echo(path)
+    if not given.quiet:
+        typer.echo(_next_steps(given, until), err=True)
+
+
+def _next_steps(given: ProvisionOptions, until: datetime) -> str:
+    valid = f"The server's certificate is valid until {until:%Y-%m-%d}."
+    if given.renew:
+        return f"{valid} Copy server.crt and server.key to the server and restart it; the sites keep their kits."
+    sent = "Hand each site folder to its site over a channel that you trust: it holds the site's private key."
+    if given.add:
+        return f"{sent} Copy server/sites/ to the server."
+    return f"{sent} Keep {given.folder / 'ca'} offline; it is needed only for --renew. {valid}"
+
+
+def serve(given: ServeOptions) -> None:
+    check_flower()
+    from fedlgd.deploy import kit as kits
+    from fedlgd.deploy import processes
+    from fedlgd.deploy.superlink import EVENT
+
+    kit = kits.read_kit(given.kit, "server")
+    listen = kits.address(given.listen) if given.listen else kit.server
+    busy = RunError(f"the server of {str(given.kit)!r} is already running; stop it first")
+    with locked(private_folder(kit.state) / "serve.lock", busy), logged(kit.state / "server.log") as log:
+        processes.be_quiet(kit.state)
+
+        def hear(line: str) -> None:
+            log(line)
+            if line.startswith(EVENT):
+                say(line.removeprefix(EVENT))
+
+        child = processes.start(["fedlgd.deploy.superlink", str(kit.folder), str(listen)], kit.state, hear)
+        with stopped_by_signal():
+            try:
+                _show_sites(kit, str(listen), lambda: child.poll() is None)
+            finally:
+                processes.stop(child)
+
+
+def _show_sites(kit: "Kit", where: str, alive: Callable[[], bool]) -> None:
+    """Wait for the server, register the sites, and print who comes and goes."""
+    from fedlgd.deploy.coordinator import Operator
+
+    with Operator(kit) as operator, live_line() as show:
+        show("starting")
+        _await(operator, where, alive, kit.state / "server.log")
+        registered: dict[str, bytes] = {}
+        before: list[str] | None = None
+        while alive():
+            if registered != kit.public_keys:
+                operator.register()
+                registered = kit.public_keys
+                say(f"listening on {where}; registered sites: {', '.join(registered) or 'none'}")
+            if (now := operator.connected()) != before:
+                say(_connected(now, list(registered)))
+            before = now
+            show(_connected(now, list(registered)))
+            time.sleep(LOOK)
+    raise RunError(
+        f"the server ended; the last lines of {kit.state / 'server.log'} say why. Start it again to resume"
+    )
+
+
+def _await(operator: "Operator", where: str, alive: Callable[[], bool], log: Path) -> None:
+    end = time.monotonic() + STARTED
+    while alive() and time.monotonic() < end:
+        try:
+            operator.connected()
+            return
+        except RunError:
+            time.sleep(0.25)
+    last = [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-1:]
+    raise RunError(f"the server did not start on {where} ({''.join(last)[-200:]}); see {log}")
+
+
+def _connected(now: Sequence[str], registered: Sequence[str]) -> str:
+    missing = [name for name in registered if name not in now]
+    text = f"connected: {', '.join(now) or 'no site yet'} ({len(now)} of {len(registered)})"
+    return text + (f"; waiting for: {', '.join(missing)}" if missing else "")

@@ -1,0 +1,235 @@
+"""The coordinator's connection to its server: who is connected, and a Flower grid for one run.
+
+`fedlgd run --engine flower` is itself the server half of the Flower app: it claims the task of its run and
+sends the messages. So its progress, its exit code and Ctrl-C are those of every other run.
+"""
+
+import hashlib
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import httpx
+import tomli_w
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.app import Message
+from flwr.cli.build import build_fab_from_files
+from flwr.common.constant import SubStatus
+from flwr.common.serde import run_from_proto
+from flwr.proto import control_pb2, fab_pb2, runtime_pb2
+from flwr.supercore.constant import NodeStatus, TaskType
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
+from flwr.supercore.retry import RetryInvoker, exponential
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import HttpGrid
+
+from fedlgd.core.errors import RunError
+from fedlgd.core.files import locked, private_folder
+from fedlgd.deploy.kit import Kit
+from fedlgd.deploy.superlink import SECRET_HEADER
+
+BEAT = 10.0  # seconds between two signs of life of a run; Flower gives it up after 60
+POLL = 0.25  # seconds between two looks for answers
+OUTAGE = 45.0  # seconds for which a run waits for a server that is away
+
+
+class _Operator:
+    """Shows the secret of the kit to the gate of the server."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        context.request.headers[SECRET_HEADER] = self._secret
+        return call_next(context)
+
+
+class _InWords:
+    """Errors of the connection as errors that a user can act on."""
+
+    def _unary_unary(self, **given: Any) -> Any:
+        try:
+            return super()._unary_unary(**given)  # type: ignore[misc]
+        except httpx.HTTPStatusError as error:
+            raise RunError(_refused(error.response)) from error
+        except httpx.TransportError as error:
+            raise RunError(f"cannot reach the server ({error}); start it first: fedlgd serve KIT") from error
+
+
+class _Control(_InWords, ControlHttpClient):
+    pass
+
+
+class _Runtime(_InWords, RuntimeHttpClient):
+    pass
+
+
+def _refused(response: httpx.Response) -> str:
+    if response.status_code in (401, 403) and "/runtime/" in response.url.path:
+        return "the server has ended this run: it was stopped or not heard of; run the same command to resume"
+    return f"the server refused a request: status {response.status_code}, {response.text[:200]}"
+
+
+class Operator:
+    """What the owner of the server's kit can do."""
+
+    def __init__(self, kit: Kit, wait: float = 0.0) -> None:
+        """`wait`: for how many seconds an absent server is awaited."""
+        self.kit = kit
+        self._secret = _Operator((kit.folder / "secret").read_text())
+        self._control = self._client(_Control, wait)
+
+    def __enter__(self) -> "Operator":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._control.close()
+
+    def nodes(self) -> dict[str, int]:
+        """The Flower node of each registered site of this kit, by the site's public key."""
+        return {name: node.node_id for name, node in self._registered().items()}
+
+    def connected(self) -> list[str]:
+        return [name for name, node in self._registered().items() if node.status == NodeStatus.ONLINE]
+
+    def register(self) -> list[str]:
+        """Register the public keys of the kit and remove all others; returns the sites that were removed."""
+        keys, nodes = _keys(self.kit), self._nodes()
+        removed = [node for node in nodes if node.public_key not in keys.values()]
+        for node in removed:
+            self._control.UnregisterNode(control_pb2.UnregisterNodeRequest(node_id=node.node_id))
+        known = {node.public_key for node in nodes}
+        for name, key in keys.items():
+            if key not in known:
+                self._control.RegisterNode(control_pb2.RegisterNodeRequest(public_key=key, name=name))
+        return [node.name or str(node.node_id) for node in removed]
+
+    @contextmanager
+    def grid(self) -> Iterator["KitGrid"]:
+        """A Flower run and its grid. The run ends with the context; Flower forgets it 60 s after a kill."""
+        busy = RunError(f"another run uses the kit {str(self.kit.folder)!r}; wait until it ends, or stop it")
+        with locked(private_folder(self.kit.state) / "run.lock", busy):
+            grid = self._claim(self._control.StartRun(_start_request()).run_id)
+            over, status = threading.Event(), SubStatus.FAILED
+            beat = threading.Thread(target=grid.beat, args=(over,), daemon=True)
+            beat.start()
+            try:
+                yield grid
+                status = SubStatus.COMPLETED
+            except KeyboardInterrupt:
+                status = SubStatus.STOPPED
+                raise
+            finally:
+                over.set()
+                beat.join()
+                grid.finish(status)
+
+    def _claim(self, run_id: int) -> "KitGrid":
+        """Claim the task of this run; those of runs that were killed before they claimed theirs expire."""
+        with self._client(_Runtime, OUTAGE) as runtime:
+            while True:
+                request = runtime_pb2.AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
+                answer = runtime.AcquireTask(request)
+                if not answer.HasField("task"):
+                    raise RunError("the server lost the run that was started; run the same command again")
+                if answer.task.run_id == run_id:
+                    return KitGrid(self, answer.token)
+
+    def runtime(self, token: str) -> RuntimeHttpClient:
+        client: RuntimeHttpClient = self._client(_Runtime, OUTAGE, RuntimeTokenHttpInterceptor(token))
+        return client
+
+    def _client(self, kind: Any, wait: float, *more: Any) -> Any:
+        versions = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
+        return kind.from_server_address(
+            server_address=str(self.kit.server),
+            insecure=False,
+            root_certificates=self.kit.ca.read_bytes(),
+            interceptors=[self._secret, versions, *more],
+            retry_invoker=_patient(wait) if wait else None,
+        )
+
+    def _nodes(self) -> list[Any]:
+        found = self._control.ListNodes(control_pb2.ListNodesRequest()).nodes_info
+        return [node for node in found if node.status != NodeStatus.UNREGISTERED]
+
+    def _registered(self) -> dict[str, Any]:
+        nodes = {node.public_key: node for node in self._nodes()}
+        return {name: nodes[key] for name, key in _keys(self.kit).items() if key in nodes}
+
+
+class KitGrid(HttpGrid):
+    """Flower's grid, which also passes the gate, looks for answers more often and survives a short outage."""
+
+    def __init__(self, operator: Operator, token: str) -> None:
+        super().__init__(str(operator.kit.server), token=token)
+        self._client = operator.runtime(token)
+        given = self._client.PullTaskInput(runtime_pb2.PullTaskInputRequest())
+        self.set_run(run_from_proto(given.run))
+        self.nodes = operator.nodes()
+        TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
+        TaskIdentity.node_id = given.context.node_id
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        waiting = set(self.push_messages(list(messages)))
+        end = time.monotonic() + (float("inf") if timeout is None else timeout)
+        found: list[Message] = []
+        while waiting and time.monotonic() < end:
+            arrived = list(self.pull_messages(waiting))
+            found += arrived
+            waiting -= {message.metadata.reply_to_message_id for message in arrived}
+            time.sleep(0 if arrived else POLL)
+        return found
+
+    def beat(self, over: threading.Event) -> None:
+        """Signs of life until the run is over. The next request of the run reports a server that ended it."""
+        while not over.wait(BEAT):
+            with suppress(RunError):
+                self._runtime_client.SendTaskHeartbeat(runtime_pb2.SendTaskHeartbeatRequest())
+
+    def finish(self, status: str) -> None:
+        with suppress(RunError):
+            self._runtime_client.PushTaskOutput(runtime_pb2.PushTaskOutputRequest(sub_status=status))
+        self.close()
+
+
+def _keys(kit: Kit) -> dict[str, bytes]:
+    """The public keys of the sites in Flower's format."""
+    keys = {}
+    for name, content in kit.public_keys.items():
+        try:
+            keys[name] = public_key_to_bytes(load_ssh_public_key(content))  # type: ignore[arg-type]
+        except ValueError as error:
+            raise RunError(f"sites/{name}.pub of {str(kit.folder)!r} is no public key; restore it") from error
+    return keys
+
+
+def _patient(seconds: float) -> RetryInvoker:
+    def hopeless(error: Exception) -> bool:
+        return any(word in str(error).lower() for word in ("certificate", "ssl"))
+
+    return RetryInvoker(
+        lambda: exponential(base_delay=0.25, max_delay=5),
+        httpx.TransportError,
+        max_tries=None,
+        max_time=seconds,
+        should_giveup=hopeless,
+    )
+
+
+def _start_request() -> control_pb2.StartRunRequest:
+    """The description of an app without code: the sites run the `fedlgd` that is installed there."""
+    components = {"serverapp": "fedlgd.deploy.server:app", "clientapp": "fedlgd.deploy.client:app"}
+    app = {"publisher": "fedlgd", "components": components, "config": {}}
+    project = {"name": "fedlgd", "version": "1.0.0", "license": "Apache-2.0", "description": "fedlgd"}
+    content = tomli_w.dumps({"project": project, "tool": {"flwr": {"app": app}}}).encode()
+    fab, _ = build_fab_from_files({"pyproject.toml": content})
+    return control_pb2.StartRunRequest(
+        fab=fab_pb2.Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab), federation=""
+    )

@@ -1,0 +1,270 @@
+"""Kits: one folder per party with its keys, certificates and settings.
+
+    FOLDER/ca/      key of the certificate authority; only `provision --renew` uses it. Keep it offline.
+    FOLDER/server/  for the coordinator: TLS certificate and key, public keys of the sites, secret of the operator
+    FOLDER/site-a/  for site a: its private key (EC P-384), the certificate of the authority, its policy
+
+A kit holds no secret of another party: private keys are written into one kit only.
+"""
+
+import datetime as dt
+import ipaddress
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tomli_w
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedlgd.core.errors import RunError, SettingError
+from fedlgd.core.files import make_folder, private_folder, write_atomic, writing
+from fedlgd.deploy import texts
+from fedlgd.runs.literals import read_toml
+
+DAYS = 730  # validity of the server's certificate
+CA_DAYS = 3650
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
+HOST = re.compile(
+    r"(?=.{1,253}$)([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
+)
+ANOTHER_FOLDER = "Choose a folder that you can write"
+
+
+class Address(NamedTuple):
+    """Where the coordinator listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+        try:
+            return ipaddress.ip_address(self.host)
+        except ValueError:
+            return None
+
+
+def address(text: str) -> Address:
+    """HOST:PORT, with an IPv6 address in brackets."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise SettingError(f"server is {text!r}; give host and port, for example fl.hospital.org:9443")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    found = Address(bare, int(port))
+    if found.ip is None and (
+        ":" in bare or bare != host or not HOST.fullmatch(bare) or bare.replace(".", "").isdecimal()
+    ):
+        raise SettingError(f"server is {text!r}; its host is neither an IP address nor a DNS name")
+    if found.ip is not None and found.ip.version == 6 and bare == host:
+        raise SettingError(f"server is {text!r}; write an IPv6 address in brackets: [{host}]:{port}")
+    return found
+
+
+@dataclass(frozen=True)
+class Kit:
+    """The folder of one party: the server if `site` is empty."""
+
+    folder: Path
+    server: Address
+    site: str = ""
+
+    @property
+    def ca(self) -> Path:
+        return self.folder / "ca.crt"
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    @property
+    def public_keys(self) -> dict[str, bytes]:
+        """The registered sites and their public keys, for the server."""
+        return {file.stem: file.read_bytes() for file in sorted((self.folder / "sites").glob("*.pub"))}
+
+
+def provision(folder: Path, sites: Sequence[str], server: Address, days: int = DAYS) -> list[Path]:
+    """Make a kit for the server and one for each site in a new folder; returns the kits."""
+    _check_names(sites)
+    if folder.exists():
+        raise RunError(f"{str(folder)!r} exists; choose another folder, or add a site to it with --add")
+    with writing(folder, ANOTHER_FOLDER):
+        private_folder(folder)
+        authority = _authority(folder / "ca")
+        kit = private_folder(folder / "server")
+        _write(kit / "ca.crt", authority.certificate)
+        _certify(folder, server, days)
+        _write(kit / "secret", secrets.token_hex(32).encode())
+        make_folder(kit / "sites", 0o700)
+        _describe(kit, {"role": "server", "server": str(server)}, "serve", texts.SERVER_README)
+        return [kit, *(_site_kit(folder, name, server) for name in sites)]
+
+
+def add_sites(folder: Path, sites: Sequence[str]) -> list[Path]:
+    """Kits for more sites. Other kits keep their files; the server's gets a public key per site."""
+    _check_names(sites)
+    kit = read_kit(folder / "server")
+    known = {name.lower() for name in kit.public_keys}
+    for name in sites:
+        if name.lower() in known or (folder / f"site-{name}").exists():
+            raise SettingError(f"site {name!r} is already in {str(folder)!r}; choose another name")
+    with writing(folder, ANOTHER_FOLDER):
+        return [_site_kit(folder, name, kit.server) for name in sites]
+
+
+def renew(folder: Path, days: int = DAYS) -> Path:
+    """A new key and certificate for the server, signed by the authority that the sites trust already."""
+    kit = read_kit(folder / "server", expired=True)
+    if not (folder / "ca" / "ca.key").exists():
+        raise RunError(f"{str(folder / 'ca' / 'ca.key')!r} is missing; put it back, or provision new kits")
+    _refuse_expired(folder / "ca" / "ca.crt", f"provision new kits: fedlgd provision FOLDER --server {kit.server}")
+    with writing(folder, ANOTHER_FOLDER):
+        _certify(folder, kit.server, days)
+    return kit.folder
+
+
+def read_kit(folder: Path, role: str = "", expired: bool = False) -> Kit:
+    """The kit in `folder`; `role` is what it must be for (server or site)."""
+    if not (folder / "kit.toml").is_file():
+        raise RunError(f"{str(folder)!r} has no kit.toml; give the folder of a kit made by fedlgd provision")
+    given = read_toml(folder / "kit.toml")
+    try:
+        kit = Kit(folder.absolute(), address(given["server"]), given["site"] if given["role"] == "site" else "")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{str(folder / 'kit.toml')!r} is not the file of a kit; restore it from a copy") from error
+    if role and role != given["role"]:
+        raise RunError(f"{str(folder)!r} is a kit for a {given['role']}; {role} kits are {texts.KIT_NAMES[role]}")
+    if not expired:
+        _refuse_expired(kit.ca, "ask the coordinator for a new kit")
+        if not kit.site:
+            _refuse_expired(folder / "server.crt", "renew it: fedlgd provision FOLDER --renew")
+    return kit
+
+
+def expiry(certificate: Path) -> dt.datetime:
+    """The last moment at which a certificate is valid."""
+    try:
+        return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
+    except (OSError, ValueError) as error:
+        raise RunError(f"{str(certificate)!r} is damaged or missing ({error}); restore it from a copy") from error
+
+
+class _Authority(NamedTuple):
+    key: ec.EllipticCurvePrivateKey
+    certificate: bytes
+
+
+def _check_names(sites: Sequence[str]) -> None:
+    if not sites:
+        raise SettingError("no sites are given; name them: --sites a,b,c")
+    for name in sites:
+        if not NAME.fullmatch(name):
+            raise SettingError(
+                f"site {name!r} is not a valid name; use up to 40 letters, digits, - and _, first a letter"
+            )
+    lowered = [name.lower() for name in sites]
+    for name in sites:
+        if lowered.count(name.lower()) > 1:
+            raise SettingError(f"site {name!r} is given twice; names differ in more than upper and lower case")
+
+
+def _authority(folder: Path) -> _Authority:
+    private_folder(folder)
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedlgd federation CA")])
+    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+    builder = _certificate(name, name, key.public_key(), CA_DAYS)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    certificate = builder.add_extension(usage, critical=True).sign(key, hashes.SHA384())
+    _write(folder / "ca.key", _pem(key))
+    _write(folder / "ca.crt", certificate.public_bytes(Encoding.PEM))
+    return _Authority(key, certificate.public_bytes(Encoding.PEM))
+
+
+def _certify(folder: Path, server: Address, days: int) -> None:
+    """Write a key and a certificate for the address of the server into its kit."""
+    signing = load_pem_private_key((folder / "ca" / "ca.key").read_bytes(), None)
+    issuer = x509.load_pem_x509_certificate((folder / "ca" / "ca.crt").read_bytes())
+    assert isinstance(signing, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, server.host[:64])])
+    builder = _certificate(name, issuer.subject, key.public_key(), days)
+    builder = builder.add_extension(x509.SubjectAlternativeName(_names(server)), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    known = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key())
+    certificate = builder.add_extension(known, critical=False).sign(signing, hashes.SHA384())
+    _write(folder / "server" / "server.key", _pem(key))
+    _write(folder / "server" / "server.crt", certificate.public_bytes(Encoding.PEM))
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    """A certificate that is valid from yesterday, because clocks differ."""
+    now = dt.datetime.now(dt.UTC)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(now - dt.timedelta(days=1)).not_valid_after(now + dt.timedelta(days=days))
+    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+
+
+def _names(server: Address) -> list[x509.GeneralName]:
+    """The names under which sites may reach the server; all names of this machine if it is a loopback address."""
+    own: list[x509.GeneralName] = [x509.IPAddress(server.ip) if server.ip else x509.DNSName(server.host)]
+    if (server.ip and server.ip.is_loopback) or server.host == "localhost":
+        loopback = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        own += [name for name in (*loopback, x509.IPAddress(ipaddress.ip_address("::1"))) if name not in own]
+    return own
+
+
+def _site_kit(folder: Path, name: str, server: Address) -> Path:
+    """A kit with a new key pair; its public key also goes to the server, which registers it."""
+    kit, key = private_folder(folder / f"site-{name}"), ec.generate_private_key(ec.SECP384R1())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
+    _write(kit / "key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    _write(kit / "key.pub", public)
+    _write(kit / "ca.crt", (folder / "server" / "ca.crt").read_bytes())
+    _write(kit / "site.toml", texts.POLICY.encode())
+    _describe(kit, {"role": "site", "site": name, "server": str(server)}, "join", texts.SITE_README)
+    _write(folder / "server" / "sites" / f"{name}.pub", public)
+    return kit
+
+
+def _describe(kit: Path, settings: dict[str, Any], command: str, readme: str) -> None:
+    """The settings, the start script and the README of a kit."""
+    _write(kit / "kit.toml", tomli_w.dumps(settings).encode())
+    script = f'#!/bin/sh\nexec fedlgd {command} "$(dirname "$0")" "$@"\n'
+    _write(kit / "start.sh", script.encode())
+    (kit / "start.sh").chmod(0o700)
+    until = expiry(kit / "server.crt" if settings["role"] == "server" else kit / "ca.crt")
+    _write(kit / "README.md", readme.format(**{"site": "", **settings}, until=f"{until:%Y-%m-%d}").encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    write_atomic(path, content, private=True)
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _refuse_expired(certificate: Path, way_out: str) -> None:
+    until = expiry(certificate)
+    if until < dt.datetime.now(dt.UTC):
+        raise RunError(f"the certificate {str(certificate)!r} expired on {until:%Y-%m-%d}; {way_out}")

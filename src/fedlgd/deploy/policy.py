@@ -1,0 +1,163 @@
+"""The policy of a site (`site.toml`): which tasks of the server it carries out, and what it discloses.
+
+Names of the form `package.module:Class` import code; they are refused unless the policy lists them literally.
+"""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from fedlgd.core.errors import SettingError
+from fedlgd.runs.literals import read_toml
+
+DISCLOSED = ("counts", "scores", "seconds")
+PATH = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
+CODE = re.compile(r"[\w.]+:\w+")  # package.module:Class
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What the server asks for. `settings` are those of the run by their path, e.g. {"distil.per_class": 10}."""
+
+    what: str
+    method: str
+    settings: Mapping[str, Any]
+    net: str
+    rounds: int
+    round: int = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """The allowed values of a setting: one of `values` if there are any, and from `least` to `most`."""
+
+    values: tuple[Any, ...] = ()
+    least: float | None = None
+    most: float | None = None
+    required: bool = False
+
+    def refusal(self, path: str, settings: Mapping[str, Any]) -> str:
+        if path not in settings:
+            return f"the run has no setting {path}, which this site requires" if self.required else ""
+        value = settings[path]
+        if self.values:
+            allowed = any(type(value) is type(v) and value == v for v in self.values)
+            return "" if allowed else f"{path} is {value!r}; allowed: {', '.join(map(repr, self.values))}"
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return f"{path} is {value!r}; this site allows numbers only"
+        if self.least is not None and not value >= self.least:
+            return f"{path} is {value}; this site allows {self.least} or more"
+        if self.most is not None and not value <= self.most:
+            return f"{path} is {value}; this site allows {self.most} or less"
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What a site allows. Without a `site.toml` nothing is allowed."""
+
+    methods: tuple[str, ...]
+    nets: tuple[str, ...]
+    rounds: int
+    disclose: frozenset[str]
+    settings: Mapping[str, Bound] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, file: Path) -> "Policy":
+        """Read `site.toml`. Unknown keys are errors, because a misspelled bound would allow everything."""
+        given = read_toml(file)
+        where = f"policy {str(file)!r}"
+        _refuse_unknown(where, given, [f.name for f in fields(cls)])
+        for name in ("methods", "nets", "rounds", "disclose"):
+            if name not in given:
+                raise SettingError(f"{where} has no {name}; add it, for example from a new kit")
+        if type(given["rounds"]) is not int or given["rounds"] < 0:
+            raise SettingError(f"{where}: rounds is {given['rounds']!r}; give a number of rounds, 0 or more")
+        disclose = _words(where, "disclose", given["disclose"])
+        _refuse_unknown(f"{where}: disclose", disclose, DISCLOSED)
+        bounds = given.get("settings", {})
+        if not isinstance(bounds, Mapping):
+            raise SettingError(f"{where}: settings is {bounds!r}; write a section [settings]")
+        return cls(
+            methods=_words(where, "methods", given["methods"]),
+            nets=_words(where, "nets", given["nets"]),
+            rounds=given["rounds"],
+            disclose=frozenset(disclose),
+            settings={path: _bound(where, path, bound) for path, bound in _leaves(bounds)},
+        )
+
+    def refusal(self, asked: Asked) -> str:
+        """Why this site refuses what is asked; empty if it is allowed."""
+        if not _listed(asked.method, self.methods):
+            return f"method {asked.method!r} is not allowed here; allowed: {', '.join(self.methods) or 'none'}"
+        if not _listed(asked.net, self.nets):
+            return f"net {asked.net!r} is not allowed here; allowed: {', '.join(self.nets) or 'none'}"
+        if not 0 <= asked.rounds <= self.rounds:
+            return f"the run has {asked.rounds} rounds; this site allows {self.rounds} or less"
+        if not -1 <= asked.round < asked.rounds:
+            return f"round {asked.round} is not a round of a run with {asked.rounds} rounds"
+        refusals = (bound.refusal(path, asked.settings) for path, bound in self.settings.items())
+        return next(filter(None, refusals), "") or self._refuse_code(asked.settings)
+
+    def _refuse_code(self, settings: Mapping[str, Any]) -> str:
+        """A setting that names a class would import a module; only the listed ones are allowed."""
+        for path, value in settings.items():
+            listed = path in self.settings and value in self.settings[path].values
+            if isinstance(value, str) and CODE.fullmatch(value) and not listed:
+                return f"{path} is {value!r}, which would run code; list the value in [settings] to allow it"
+        return ""
+
+
+def _listed(name: str, patterns: Sequence[str]) -> bool:
+    """Patterns do not match names that import code; those are listed literally."""
+    return name in patterns or (":" not in name and any(fnmatchcase(name, pattern) for pattern in patterns))
+
+
+def _words(where: str, name: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise SettingError(f"{where}: {name} is {value!r}; give a list of names in quotes")
+    return tuple(value)
+
+
+def _leaves(bounds: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """Bounds by path: `"distil.per_class" = {...}` and `distil.per_class = {...}` mean the same."""
+    found: list[tuple[str, Any]] = []
+    for key, value in bounds.items():
+        nested = isinstance(value, Mapping) and value and all(isinstance(v, Mapping | list) for v in value.values())
+        found += _leaves(value, f"{prefix}{key}.") if nested else [(prefix + key, value)]
+    return found
+
+
+def _bound(where: str, path: str, given: Any) -> Bound:
+    if not PATH.fullmatch(path):
+        raise SettingError(f'{where}: {path!r} is not the name of a setting; write for example "distil.per_class"')
+    if isinstance(given, list) and given:
+        return Bound(values=tuple(given))
+    if not isinstance(given, Mapping) or not given:
+        raise SettingError(
+            f"{where}: {path} is {given!r}; give a list of allowed values, or {{min = ..., max = ...}}"
+        )
+    _refuse_unknown(f"{where}: {path}", given, ("min", "max", "values", "required"))
+    for side in ("min", "max"):
+        if side in given and (isinstance(given[side], bool) or not isinstance(given[side], int | float)):
+            raise SettingError(f"{where}: {side} of {path} is {given[side]!r}; give a number")
+    if not isinstance(given.get("required", False), bool):
+        raise SettingError(f"{where}: required of {path} is {given['required']!r}; use true or false")
+    return Bound(
+        values=tuple(given.get("values", ())),
+        least=given.get("min"),
+        most=given.get("max"),
+        required=given.get("required", False),
+    )
+
+
+def _refuse_unknown(where: str, given: Sequence[str] | Mapping[str, Any], known: Sequence[str]) -> None:
+    for word in given:
+        if word not in known:
+            near = difflib.get_close_matches(word, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"available: {', '.join(known)}"
+            raise SettingError(f"{where}: {word!r} is unknown; {hint}")

@@ -1,0 +1,137 @@
+"""The coordinator's half of a run at real sites: `runs.runner.execute` with the engine flower.
+
+`fedlgd run --engine flower` calls `coordinate` with a grid of its own. `app` does the same for users of `flwr run`:
+the run configuration names the file of a `Request`. The run folder is on the coordinator, as in any other
+run. Stop it at any moment: the same request resumes.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedlgd.core import files
+from fedlgd.core.errors import RunError
+from fedlgd.data.federation import Federation
+from fedlgd.data.folders.problems import natural
+from fedlgd.data.suites.real_sites import without_images
+from fedlgd.engines.flower import MARGIN, PAUSE, Flower, Post, is_name, shown
+from fedlgd.engines.messages import Description, Order, UnreadableError, read_reply
+from fedlgd.engines.validate import check_enrolled
+from fedlgd.runs.config import Config, resolve
+from fedlgd.runs.runner import Listener, Result, execute
+
+app = ServerApp()
+
+MOST_CLASSES = 10_000
+LARGEST_SIDE = 4_096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A run of real sites. `sites`: the node id of every site, from the registered keys. `timeout`: seconds that a
+    round waits for its sites. `config` is the text of the run's `config.toml`, with data name "real-sites"."""
+
+    config: str
+    out: str
+    sites: dict[str, int]
+    timeout: float = 3600.0
+    threads: int = 1
+    command: str = ""
+
+    def write(self, file: Path) -> None:
+        files.write_json(file, msgspec.to_builtins(self))
+
+    @classmethod
+    def read(cls, file: Path) -> "Request":
+        given = files.read_json(file)
+        with files.reading(file):
+            return msgspec.convert(given, cls)
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    coordinate(grid, Request.read(Path(str(context.run_config["request"]))))
+
+
+def coordinate(grid: Grid, request: Request, on_round: Listener | None = None, pause: float = PAUSE) -> Result:
+    """Run or resume the request with the sites that the grid reaches."""
+    torch.set_num_threads(request.threads)
+    config, out = resolve(tomllib.loads(request.config)), Path(request.out).absolute()
+    post = Post(grid=grid, nodes=request.sites, timeout=request.timeout, pause=pause)
+    run = files.digest(str(out).encode(), request.config.encode())
+    federation = _known(out, request.sites) or _described(post, config, run, request)
+    order = Order(run=run, config=request.config, classes=federation.classes, shape=federation.shape)
+    return execute(config, federation, out, on_round, request.command, engine=Flower(post=post, order=order))
+
+
+def _known(out: Path, sites: Mapping[str, int]) -> Federation | None:
+    """The federation of a run that has started; its sites are not asked again."""
+    if not (out / "state").exists():
+        return None
+    file = out / "manifest.json"
+    data = files.read_json(file)["data"]
+    with files.reading(file):
+        notes = {site["name"]: site["note"] for site in data["sites"]}
+        if notes.keys() != sites.keys():
+            raise RunError(
+                f"{str(out)!r} was started with the sites {sorted(notes)}, the kit has {sorted(sites)}; use the "
+                "kit of the run, or start a new run with --out"
+            )
+        return without_images(notes, tuple(data["classes"]), tuple(data["shape"]))
+
+
+def _described(post: Post, config: Config, run: str, request: Request) -> Federation:
+    """Ask the sites for their classes and the shape of their images."""
+    names = list(request.sites)
+    told: dict[str, Description] = {}
+    refused = dict.fromkeys(names, "it is not connected")
+    here = post.wait_for(names, config.plan.quorum)
+    for sent, got in post.ask(Order(run=run, config=request.config), dict.fromkeys(here, ())):
+        try:
+            if isinstance(got, str):
+                raise UnreadableError(got)
+            (found,) = read_reply(got.content, sent.question, Description, 1, MARGIN)
+            if why := _refusal(found, sent.site):
+                raise UnreadableError(why)
+        except UnreadableError as error:
+            refused[sent.site] = str(error)
+            continue
+        told[sent.site] = found
+        del refused[sent.site]
+    check_enrolled(len(names), refused, config.plan.quorum)
+    return without_images({name: _note(told.get(name)) for name in names}, _classes(told), _shape(told))
+
+
+def _refusal(told: Description, site: str) -> str:
+    """Why a description is not used; empty if it is."""
+    if told.fault or told.site != site:
+        return shown(told.fault) or f"it answered in the name of {told.site[:40]!r}"
+    if not all(map(is_name, told.classes)) or not 2 <= len(set(told.classes)) == len(told.classes) <= MOST_CLASSES:
+        return "it has fewer than two classes, too many, or names that cannot be shown"
+    if not all(0 < side <= LARGEST_SIDE for side in told.shape):
+        return f"its images have shape {told.shape}"
+    return ""
+
+
+def _note(told: Description | None) -> str:
+    if told is None or told.images is None:
+        return ""
+    return f"{told.images[0]} training and {told.images[1]} test images"
+
+
+def _classes(told: Mapping[str, Description]) -> tuple[str, ...]:
+    """The class names of all sites, in natural order, as for folders on one machine."""
+    return tuple(natural({name for each in told.values() for name in each.classes}))
+
+
+def _shape(told: Mapping[str, Description]) -> tuple[int, ...]:
+    shapes = {name: each.shape for name, each in sorted(told.items())}
+    if len(set(shapes.values())) > 1:
+        raise RunError(f"images differ in shape: {shapes}; sites join with the same --size and colour")
+    return next(iter(shapes.values()))

@@ -1,0 +1,83 @@
+"""The program at a site that carries out tasks.
+
+Flower sends the code of an app with each run. A site does not run it: this program takes the messages from the
+SuperNode beside it and gives them to the client app of the `fedlgd` that is installed here, one process for all
+tasks.
+"""
+
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+from flwr.app import Message
+from flwr.app.error import Error
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.proto import runtime_pb2
+from flwr.supercore.constant import TaskType
+from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.interceptors import (
+    RuntimeTokenHttpInterceptor,
+    RuntimeVersionHttpInterceptor,
+    SuperExecAuthHttpInterceptor,
+)
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+from fedlgd.core.suggest import own_class
+from fedlgd.deploy.processes import end_with_parent
+
+POLL = 0.25  # seconds between two looks for a task
+ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+
+
+def main(address: str, secret: str, folder: str, app: str = "fedlgd.deploy.client:app") -> None:
+    """Carry out tasks of the SuperNode at `address` until it is ended; `folder` is the kit of the site."""
+    end_with_parent()
+    carry_out = own_class(app, "client app")
+    proof = SuperExecAuthHttpInterceptor(
+        master_secret=Path(secret).read_bytes(), protected_methods=frozenset({ACQUIRE})
+    )
+    request = runtime_pb2.AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+    with _client(address, proof) as client:
+        while True:
+            answer = runtime_pb2.AcquireTaskResponse()
+            with suppress(httpx.TransportError):  # the SuperNode is starting
+                answer = client.AcquireTask(request)
+            if answer.HasField("task"):
+                _do(carry_out, address, answer.token, folder)
+            else:
+                time.sleep(POLL)
+
+
+def _do(app: ClientApp, address: str, token: str, folder: str) -> None:
+    """One task. An app that fails answers with the type of the error alone: its text can tell of images."""
+    with _client(address, RuntimeTokenHttpInterceptor(token)) as client:
+        beat = HeartbeatSender(make_task_heartbeat_fn_http(client))
+        beat.start()
+        status, details = SubStatus.COMPLETED, ""
+        message, context, _, _ = pull_task_input(client)
+        context.node_config["folder"] = folder
+        try:
+            reply = app(message=message, context=context)
+        except Exception as error:
+            sys.excepthook(type(error), error, error.__traceback__)
+            status, details = SubStatus.FAILED, type(error).__name__
+            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, details), reply_to=message)
+        push_message(client, reply, context)
+        push_task_output(client, context, status, details)
+        beat.stop()
+
+
+def _client(address: str, proof: Any) -> RuntimeHttpClient:
+    versions = RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")
+    return RuntimeHttpClient.from_server_address(
+        server_address=address, insecure=True, root_certificates=None, interceptors=[versions, proof]
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

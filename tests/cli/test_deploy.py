@@ -1,0 +1,122 @@
+"""`fedlgd provision`, `serve`, `join` and `run --kit`: what they print and refuse, without a network."""
+
+import json
+
+import pytest
+
+from fedlgd.cli.join import Follower
+from tests.data.pictures import noise, save, tree
+
+
+@pytest.fixture
+def kits(fedlgd, tmp_path):
+    assert fedlgd("provision", "kits", "--sites", "a,b", "--server", "127.0.0.1:9443").code == 0
+    return tmp_path / "kits"
+
+
+def test_provision_prints_the_kits_and_what_to_do(fedlgd):
+    done = fedlgd("provision", "kits", "--sites", "a, b", "--server", "fl.org:9443")
+    assert done.out.splitlines() == ["kits/server", "kits/site-a", "kits/site-b"]
+    assert "valid until" in done.err
+    assert "private key" in done.err
+    added = json.loads(fedlgd("provision", "kits", "--add", "c", "--json").out)
+    assert added["kits"] == ["kits/site-c"]
+    assert fedlgd("provision", "kits", "--renew").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--sites", "a,b"], "server is ''; give host and port"),
+        (["--sites", "a,b", "--server", "host"], "give host and port"),
+        (["--sites", "a,a", "--server", "h:1"], "given twice"),
+        (["--sites", "a/b", "--server", "h:1"], "not a valid name"),
+        (["--server", "h:1"], "give one of --sites"),
+        (["--sites", "a", "--add", "b"], "give one of --sites"),
+        (["--add", "d"], "no kit.toml"),
+        (["--renew"], "no kit.toml"),
+    ],
+)
+def test_provision_refuses(fedlgd, tmp_path, arguments, says):
+    done = fedlgd("provision", "new", *arguments)
+    assert done.code == 2
+    assert says in done.err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_kit_of_the_wrong_kind_is_refused(fedlgd, kits):
+    assert "kit for a site" in fedlgd("serve", str(kits / "site-a")).err
+    assert "kit for a server" in fedlgd("join", str(kits / "server"), "--data", ".").err
+    assert "kit for a site" in fedlgd("run", "--engine", "flower", "--kit", str(kits / "site-a")).err
+    assert "no kit.toml" in fedlgd("serve", "nowhere").err
+
+
+def test_join_stops_with_the_problems_of_the_images(fedlgd, kits, tmp_path):
+    images = tree(tmp_path / "images", ("a",), {"no": 6, "yes": 6}) / "a"
+    (images / "no" / "broken.png").write_bytes(b"not an image")
+    done = fedlgd("join", str(kits / "site-a"), "--data", str(images))
+    assert done.code == 1
+    assert "1 errors" in done.err
+    assert not (kits / "site-a" / "join.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "name their folder: --data DIR"),
+        (["--data", "absent"], "there is no folder"),
+        (["--data", ".", "--set", "rounds=3"], "rounds is not a setting of the data"),
+        (["--data", ".", "--set", "data.sise=3"], "did you mean 'data.size'"),
+    ],
+)
+def test_join_refuses(fedlgd, kits, arguments, says):
+    done = fedlgd("join", str(kits / "site-a"), *arguments)
+    assert done.code in (1, 2)
+    assert says in done.err
+
+
+def test_join_refuses_a_policy_with_a_misspelled_key(fedlgd, kits, tmp_path):
+    policy = kits / "site-a" / "site.toml"
+    policy.write_text(policy.read_text().replace("rounds =", "round ="))
+    save(tmp_path / "x.png", noise(1))
+    done = fedlgd("join", str(kits / "site-a"), "--data", str(tmp_path))
+    assert done.code == 2
+    assert "'round' is unknown; did you mean 'rounds'?" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--engine", "flower"], "--engine flower --kit KIT"),
+        (["--engine", "loop", "--kit", "kits/server"], "--engine flower --kit KIT"),
+        (["builtin-digits", "--kit", "kits/server"], "a federation is given"),
+        (["--kit", "kits/server", "--workers", "2"], "--workers is given"),
+        (["--kit", "kits/server", "--estimate"], "--estimate is given"),
+    ],
+)
+def test_a_run_at_real_sites_refuses_what_is_decided_elsewhere(fedlgd, kits, arguments, says):
+    done = fedlgd("run", *arguments)
+    assert done.code == 2
+    assert says in done.err
+
+
+def test_without_flower_the_commands_say_how_to_install_it(fedlgd, monkeypatch):
+    monkeypatch.setattr("fedlgd.core.suggest.find_spec", lambda _: None)
+    for command in (["provision", "k", "--sites", "a"], ["serve", "k"], ["join", "k"], ["run", "--kit", "k"]):
+        done = fedlgd(*command)
+        assert done.code == 2
+        assert "pip install 'fedlgd[flower]'" in done.err
+
+
+def test_new_lines_of_the_journal_are_shown(tmp_path):
+    said: list[str] = []
+    file = tmp_path / "journal.log"
+    file.write_text("2026 UTC  old\n")
+    follow = Follower(file, said.append)
+    with file.open("a") as journal:
+        journal.write("2026 UTC  sent: one\n2026 UTC  sent: t")
+        journal.flush()
+        follow()
+        journal.write("wo\n")
+    follow()
+    assert said == ["sent: one", "sent: two"]

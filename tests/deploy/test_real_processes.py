@@ -1,0 +1,224 @@
+"""A server and three sites as real processes on this machine, with TLS and keys. Minutes long on a busy machine."""
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedlgd.core.records import RoundRecord, committed_records
+from fedlgd.deploy.kit import Address, address, provision
+from fedlgd.deploy.supernode import free_port
+from tests.data.pictures import tree
+
+pytestmark = [pytest.mark.slow, pytest.mark.enable_socket, pytest.mark.timeout(3000)]
+
+PATIENCE = 900.0  # seconds; starting everything takes 15 on an idle machine
+SITES = ("a", "b", "c")
+TINY = {
+    "net.width": 4,
+    "net.depth": 2,
+    "distil.per_class": 2,
+    "distil.steps": 1,
+    "refine.steps": 1,
+    "anchors.per_class": 2,
+    "anchors.steps": 1,
+}
+
+
+class Desk:
+    """A folder with kits and images, and the processes that the test started in it."""
+
+    def __init__(self, folder: Path, server: Address) -> None:
+        self.folder, self.server = folder, server
+        self.kits, self.images = folder / "kits", tree(folder / "images", SITES, {"no": 14, "yes": 14})
+        self.started: dict[str, subprocess.Popen[bytes]] = {}
+        provision(self.kits, SITES, server)
+
+    def start(self, name: str, *arguments: str | Path) -> subprocess.Popen[bytes]:
+        """`fedlgd` with these arguments; what it prints goes to a file."""
+        with self.log(name).open("ab") as log:
+            command = [sys.executable, "-m", "fedlgd", *map(str, arguments)]
+            self.started[name] = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
+        return self.started[name]
+
+    def serve(self) -> None:
+        self.start("serve", "serve", self.kits / "server")
+
+    def join(self, site: str, kit: Path | None = None, name: str = "") -> None:
+        self.start(name or site, "join", kit or self.kits / f"site-{site}", "--data", self.images / site)
+
+    def run(self, out: str, *more: str) -> subprocess.Popen[bytes]:
+        settings = [f"--set={path}={value}" for path, value in TINY.items()]
+        how = ["--engine", "flower", "--kit", self.kits / "server", "--method", "fedlgd", "--rounds", "6"]
+        return self.start(out, "run", *how, "-o", out, *settings, *more)
+
+    def log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def says(self, name: str, text: str, after: int = 0) -> bool:
+        return text in self.log(name).read_text(errors="replace")[after:]
+
+    def records(self, out: str) -> list[RoundRecord]:
+        folder = self.folder / out
+        return list(committed_records(folder)) if (folder / "state" / "head.json").exists() else []
+
+    def wait(self, what: str, ready: Callable[[], object]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not ready():
+            if time.monotonic() > end:
+                logs = "\n".join(
+                    f"--- {n}\n{self.log(n).read_text(errors='replace')[-2000:]}" for n in self.started
+                )
+                pytest.fail(f"waited in vain: {what}\n{logs}")
+            time.sleep(0.5)
+
+    def stop(self) -> None:
+        for process in self.started.values():
+            process.terminate()
+        for process in self.started.values():
+            process.wait(60)
+
+
+def processes(*words: str) -> list[int]:
+    """The processes whose command line has all these words."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
+            except OSError:
+                continue
+            found += [int(entry.name)] if all(word in line for word in words) else []
+    return found
+
+
+def listening(pid: int) -> set[str]:
+    """The addresses on which a process listens, as the kernel writes them."""
+    sockets = set()
+    for handle in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            sockets.add(os.readlink(handle))  # noqa: PTH115
+        except OSError:
+            continue
+    lines = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
+    ]
+    return {line[1] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in sockets}
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """Three sites that are connected."""
+    folder = tmp_path_factory.mktemp("desk")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FEDLGD_DATA", str(folder / "home"))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        found = Desk(folder, address(f"127.0.0.1:{free_port()}"))
+        try:
+            found.serve()
+            for site in SITES:
+                found.join(site)
+            found.wait("three sites", lambda: found.says("serve", "connected: a, b, c (3 of 3)"))
+            yield found
+        finally:
+            found.stop()
+
+
+def test_the_result_has_the_bits_of_the_loop(desk):
+    assert desk.run("real").wait(PATIENCE) == 0, desk.log("real").read_text()
+    settings = [f"--set={path}={value}" for path, value in TINY.items()]
+    loop = ["run", desk.images, "--engine", "loop", "--method", "fedlgd", "--rounds", "6", "-o", "loop"]
+    assert desk.start("loop", *loop, *settings).wait(PATIENCE) == 0
+    real, here = (load_file(desk.folder / out / "state" / "server-6.safetensors") for out in ("real", "loop"))
+    assert real.keys() == here.keys()
+    assert all(torch.equal(real[name], here[name]) for name in real)
+    assert [r.scores for r in desk.records("real")] == [r.scores for r in desk.records("loop")]
+    assert (desk.folder / "real" / "report.html").exists()
+    journal = (desk.kits / "site-a" / "journal.log").read_text()
+    assert journal.count("sent: answer to train in round") == 6
+    assert "refused" not in journal
+
+
+def test_nothing_listens_beyond_the_address_of_the_server_and_the_loopback(desk):
+    ours = processes(str(desk.kits))
+    assert len(ours) >= 7
+    found = {where for pid in ours for where in listening(pid)}
+    assert f"0100007F:{desk.server.port:04X}" in found
+    assert len(found) == 4
+    assert {where.partition(":")[0] for where in found} == {"0100007F"}
+
+
+def test_a_task_outside_the_policy_is_refused_and_logged_at_the_site(desk):
+    policy = desk.kits / "site-c" / "site.toml"
+    before = policy.read_text()
+    policy.write_text(before.replace("rounds = 500", "rounds = 2"))
+    try:
+        assert desk.run("refused").wait(PATIENCE) == 2
+    finally:
+        policy.write_text(before)
+    assert desk.says("refused", "this site allows 2 or less")
+    assert (
+        "refused: describe: its policy: the run has 6 rounds" in (desk.kits / "site-c" / "journal.log").read_text()
+    )
+
+
+def test_a_run_survives_the_loss_of_a_site_of_the_coordinator_and_of_the_server(desk):
+    run = desk.run("faults", "--set", "quorum=0.5")
+    desk.wait("round 1", lambda: len(desk.records("faults")) >= 2)
+    (node,) = processes("fedlgd.deploy.supernode", str(desk.kits / "site-b"))
+    os.kill(node, signal.SIGKILL)
+    desk.wait("a round without b", lambda: any("b" in r.refused for r in desk.records("faults")))
+    run.kill()
+    desk.started["serve"].kill()
+    done = len(desk.records("faults"))
+    desk.started["serve"].wait()
+    desk.wait("the end of the server", lambda: not processes("fedlgd.deploy.superlink", str(desk.kits)))
+    read = desk.log("serve").stat().st_size
+    desk.serve()
+    desk.wait("the return of b", lambda: desk.says("serve", "connected: a, b, c (3 of 3)", read))
+    assert desk.run("faults", "--set", "quorum=0.5").wait(PATIENCE) == 0, desk.log("faults").read_text()
+    records = desk.records("faults")
+    assert [r.round for r in records] == list(range(-1, 6))
+    assert done < 7
+    assert set(records[-1].scores) == set(SITES)
+    assert not records[-1].refused
+    assert any("b" in r.refused for r in records)
+    assert {site for r in records for site in r.refused} == {"b"}
+
+
+def test_strangers_are_refused_and_named(desk, tmp_path):
+    read = desk.log("serve").stat().st_size
+    provision(tmp_path / "other", ["c"], desk.server)
+    desk.join("c", tmp_path / "other" / "site-c", "wrong-authority")
+    desk.wait("the refusal of the server's certificate", lambda: desk.says("wrong-authority", "does not trust"))
+    stranger = tmp_path / "other" / "site-c"
+    (stranger / "ca.crt").write_bytes((desk.kits / "site-c" / "ca.crt").read_bytes())
+    desk.started["wrong-authority"].terminate()
+    desk.started["wrong-authority"].wait(60)
+    desk.join("c", stranger, "unregistered")
+    desk.wait("the refusal of the key", lambda: desk.says("unregistered", "does not know the key of this kit"))
+    assert desk.says("serve", "the key is not registered", read)
+
+
+def test_plain_text_and_requests_without_the_secret_are_refused(desk):
+    with socket.create_connection(desk.server, 30) as plain:
+        plain.sendall(b"GET /v1/fleet/pull-messages HTTP/1.1\r\n\r\n")
+        assert b"HTTP" not in plain.recv(100)
+    trusted = ssl.create_default_context(cafile=str(desk.kits / "site-a" / "ca.crt"))
+    with httpx.Client(verify=trusted, timeout=60) as client:
+        for path, status in (("control/list-nodes", 403), ("runtime/acquire-task", 403), ("fleet/get-run", 401)):
+            assert client.post(f"https://{desk.server}/v1/{path}", content=b"").status_code == status
+        assert client.get(f"https://{desk.server}/docs").status_code == 404
+    desk.wait("the report", lambda: desk.says("serve", "/v1/control/list-nodes: without the secret"))

@@ -1,0 +1,89 @@
+"""The supervisor of a site, with processes that exist only in the test."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from fedlgd.deploy import supernode
+from fedlgd.deploy.kit import Address, Kit
+from fedlgd.deploy.supernode import Supervisor, reason, supernode_arguments
+
+
+class Fake:
+    """Processes that live for a given time of the test's own clock."""
+
+    def __init__(self, lives: Sequence[float], until: float = float("inf")) -> None:
+        self.now, self.lives, self.until = 0.0, list(lives), until
+        self.started: list[float] = []
+        self.stopped = 0
+        self.said: list[str] = []
+        self.end = 0.0
+
+    def begin(self) -> "Fake":
+        self.started.append(self.now)
+        self.end = self.now + (self.lives.pop(0) if self.lives else float("inf"))
+        return self
+
+    def ended(self) -> str:
+        return "the SuperNode ended" if self.now >= self.end else ""
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        if self.now > self.until:
+            raise KeyboardInterrupt
+
+    def run(self) -> "Fake":
+        with pytest.raises(KeyboardInterrupt):
+            Supervisor(begin=self.begin, say=self.said.append, clock=lambda: self.now, sleep=self.sleep).run()
+        return self
+
+
+def pauses(lives: Sequence[float]) -> list[float]:
+    fake = Fake(lives, until=20_000).run()
+    ends = [start + life for start, life in zip(fake.started, lives, strict=False)]
+    return [round(b - a) for a, b in zip(ends, fake.started[1:], strict=True)]
+
+
+def test_the_first_pause_is_longer_than_the_patience_of_the_server():
+    assert pauses([10])[0] >= 70
+
+
+def test_pauses_grow_up_to_a_limit_and_begin_again_after_a_good_time():
+    assert pauses([1, 1, 1, 1, 1, 1]) == [75, 150, 300, 600, 600, 600]
+    assert pauses([1, 1, 1000, 1]) == [75, 150, 75, 150]
+
+
+def test_processes_end_with_the_supervisor_and_before_the_next_start():
+    fake = Fake([10, 10], until=400).run()
+    assert len(fake.started) == fake.stopped == 3
+    assert fake.said[0] == "the SuperNode ended; the next start is in 75 s"
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed", "does not trust"),
+        ("[code: 2004] Failed to activate SuperNode.", "takes this site for connected"),
+        ("all is well", ""),
+    ],
+)
+def test_the_last_lines_say_why_a_supernode_ended(line, says):
+    assert says in reason(["something", line]) if says else reason([line]) == ""
+
+
+def test_the_supernode_listens_on_this_machine_only_and_runs_no_code_of_the_server():
+    kit = Kit(Path("/kits/site-a"), Address("fl.org", 9443), "a")
+    arguments = supernode_arguments(kit, 1234, Path("/kits/site-a/state/secret"))
+    given = dict(zip(arguments[::2], arguments[1::2], strict=True))
+    assert given["--host"] == "127.0.0.1"
+    assert given["--isolation"] == "process"
+    assert given["--superexec-auth-secret-file"] == "/kits/site-a/state/secret"
+    assert given["--superlink"] == "fl.org:9443"
+    assert given["--root-certificates"] == "/kits/site-a/ca.crt"
+    assert given["--node-config"] == "site='a'"
+    assert "--insecure" not in arguments
+    assert supernode.FIRST_PAUSE >= 70
