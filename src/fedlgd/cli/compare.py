@@ -23,7 +23,7 @@ from fedlgd.report.formats import as_text
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_report
 from fedlgd.report.read import read_runs
-from fedlgd.report.tables import accuracy_table, cost_table, flops_table, without_sites
+from fedlgd.report.tables import accuracy_table, cost_table, without_sites
 from fedlgd.runs.jobs import check_jobs, run_jobs
 from fedlgd.runs.runner import Listener
 from fedlgd.runs.suite import Job, Outcome, budget, matched_steps, parse_entry, plan, run_job
@@ -136,7 +136,7 @@ def _print(outcomes: Sequence[Outcome], budget: str, page: Path, json: bool) -> 
         typer.echo(jsonlib.dumps({"methods": rows, "budget": budget, "failed": failures, "report": str(page)}))
         return
     if groups:
-        tables = (without_sites(accuracy_table(groups), MAX_SITE_COLUMNS), cost_table(groups), flops_table(groups))
+        tables = (without_sites(accuracy_table(groups), MAX_SITE_COLUMNS), cost_table(groups))
         for table in tables:
             typer.echo("\n" + as_text(table))
     typer.echo(f"\n{METRIC}\n{budget}")

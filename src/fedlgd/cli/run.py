@@ -26,10 +26,10 @@ from fedlgd.core.records import RoundRecord
 from fedlgd.data.federation import Federation
 from fedlgd.engines.registry import Engine, choose
 from fedlgd.report.groups import group_runs
-from fedlgd.report.missing import Missing, marked, missing_classes, missing_notes
 from fedlgd.report.page import write_report
 from fedlgd.report.read import read_runs
 from fedlgd.report.summary import unequal_cost
+from fedlgd.report.tables import Missing, marked, missing_classes, missing_notes
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.literals import parse_assignment, read_toml
 from fedlgd.runs.runner import Result, default_folder, execute
