@@ -15,6 +15,7 @@ from fedlgd.cli import report
 from fedlgd.report.watch import Server, Watcher
 from tests import PATIENCE
 from tests.cli.conftest import tiny_run
+from tests.report.fake import write_run
 
 CODE = """
 import sys
@@ -130,3 +131,35 @@ def test_a_report_that_cannot_be_written_is_said(fedlgd, tmp_path):
     done = fedlgd("report", str(tmp_path / "run"), "-o", str(tmp_path / "file" / "report.html"))
     assert done.code == 2
     assert str(tmp_path / "file" / "report.html") in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        (["--csv"], "method,seeds,rounds,mnist,svhn,usps,mean,spread"),
+        (["--latex", "--table=cost"], r"\begin{tabular}{lrrrrrrrrr}"),
+        (["--markdown"], "| method | seeds | rounds | mnist | svhn | usps | mean | spread |"),
+        (["--csv", "--table=two-classes"], "method,site,test images,accuracy,95 % interval,balanced accuracy,AUC"),
+    ],
+)
+def test_a_table_is_printed_and_no_page_is_written(fedlgd, tmp_path, words, first):
+    write_run(tmp_path / "runs" / "a", classes=("no", "yes"))
+    done = fedlgd("report", str(tmp_path / "runs"), *words)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[0] == first
+    assert [file.name for file in (tmp_path / "runs").iterdir()] == ["a"]
+
+
+def test_a_table_that_the_runs_do_not_have_is_said(fedlgd, tmp_path):
+    write_run(tmp_path / "a")
+    done = fedlgd("report", str(tmp_path), "--csv", "--table", "two-classes")
+    assert done.code == 2
+    assert done.err.startswith("fedlgd: these runs have no table 'two-classes'")
+
+
+@pytest.mark.parametrize("more", ["--latex", "--json", "--out=x.html", "--figures=x"])
+def test_a_printed_table_stands_alone(fedlgd, tmp_path, more):
+    write_run(tmp_path / "a")
+    done = fedlgd("report", str(tmp_path), "--csv", more)
+    assert (done.code, done.out) == (2, "")
+    assert "--csv prints one table and writes no file" in done.err

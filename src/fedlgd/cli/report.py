@@ -36,8 +36,8 @@ def print_table(paths: list[Path], name: str, forms: list[str], alone: bool) -> 
     """Print one table of the report as CSV, LaTeX or Markdown; no page is written."""
     if len(forms) > 1 or not alone:
         raise FedlgdError(
-            f"--{forms[0].lower()} prints one table and writes no file; use it without --out, --figures, --json and "
-            "other formats"
+            f"--{forms[0].lower()} prints one table and writes no file; use it without --out, --figures, --json "
+            "and other formats"
         )
     runs, unreadable = read_runs(_folders(paths))
     table = TABLES[name](group_runs(runs))

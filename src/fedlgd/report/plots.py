@@ -33,7 +33,7 @@ _VARIABLES = {INK: "--ink", FAINT: "--rule"} | {
 }
 WIDTH = 5.6
 _POINTS, _FONT_SIZE = 72, 9.5
-_LETTER, _LINE = 0.58, 0.19  # the width of a letter in em, the height of a line in inches
+_LETTER, _LINE = 0.66, 0.19  # the width of a letter in em, the height of a line in inches
 _NO_METADATA = {
     "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
     "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
@@ -71,7 +71,7 @@ def series_style(number: int) -> tuple[str, str]:
     return SERIES[number % len(SERIES)], DASHES[number // len(SERIES) % len(DASHES)]
 
 
-def wrapped(label: str, letters: int = 26) -> str:
+def wrapped(label: str, letters: int = 22) -> str:
     """The label in lines of at most this many letters; more than three lines are cut."""
     lines = wrap(label, letters)
     return "\n".join(lines if len(lines) <= 3 else (*lines[:2], lines[2][: letters - 1] + "…"))
