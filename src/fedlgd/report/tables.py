@@ -31,7 +31,7 @@ def accuracy_table(groups: Sequence[Group]) -> Table:
     scores = range(len(lead), len(lead) + len(sites) + 1)
     rows = [_accuracy_row(group, sites) for group in groups]
     competing = [at for at, group in enumerate(groups) if group.competes]
-    if len(competing) > 1:
+    if len(groups) > 1:
         for at, row in zip(competing, mark_best([rows[at] for at in competing], scores), strict=True):
             rows[at] = row
     missing = missing_classes(groups)
