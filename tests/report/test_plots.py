@@ -78,12 +78,12 @@ def test_a_diverged_loss_leaves_a_gap() -> None:
 
 
 def test_dodge_keeps_order_and_makes_room() -> None:
-    placed = dodge([5.0, 5.1, 9.0, 5.05], 1.0, 0.0, 10.0)
+    placed = dodge([5.0, 5.1, 9.0, 5.05], [1.0] * 4, 0.0, 10.0)
     assert placed[0] < placed[3] < placed[1] < placed[2]
     assert all(above - below >= 1.0 - 1e-9 for below, above in pairwise(sorted(placed)))
-    assert dodge([1.0, 5.0], 1.0, 0.0, 10.0) == [1.0, 5.0]
-    assert dodge([], 1.0, 0.0, 10.0) == []
+    assert dodge([1.0, 5.0], [1.0] * 2, 0.0, 10.0) == [1.0, 5.0]
+    assert dodge([], [], 0.0, 10.0) == []
 
 
 def test_labels_of_lines_that_end_at_the_top_stay_inside() -> None:
-    assert dodge([9.8, 9.9, 10.0], 1.0, 0.0, 10.0) == pytest.approx([8.0, 9.0, 10.0])
+    assert dodge([9.8, 9.9, 10.0], [1.0, 1.0, 2.0], 0.0, 10.0) == pytest.approx([6.5, 7.5, 9.0])

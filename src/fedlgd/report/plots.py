@@ -143,12 +143,11 @@ def line_plot(
     if not any(curve.x for curve in curves):
         return None
     labels = [wrapped(curve.label) for curve in curves]
-    lines = 1 + max(label.count("\n") for label in labels)
-    height = max(3.3, 0.8 + _LINE * lines * len(labels))
+    height = max(3.3, 0.8 + _LINE * sum(label.count("\n") + 1 for label in labels))
     figure, axes = canvas(title, height, left=["0.000"], right=labels, bottom=0.5)
     for curve in curves:
         _draw_line(axes, curve)
-    _label_lines(axes, curves, lines * _LINE / (height - 0.8))
+    _label_lines(axes, curves, _LINE / (height - 0.8))
     axes.set_xlabel(along)
     _set_ticks(axes, units)
     return figure
@@ -165,14 +164,22 @@ def _draw_line(axes: "Axes", curve: Curve) -> None:
         axes.fill_between(curve.x, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
-def _label_lines(axes: "Axes", curves: Sequence[Curve], gap: float) -> None:
-    """Labels to the right of the axes, each connected to the end of its line; `gap` is a share of the height."""
+def _label_lines(axes: "Axes", curves: Sequence[Curve], line: float) -> None:
+    """Labels to the right of the axes, each connected to its curve; `line` is the share of the height of a line."""
     ended = [curve for curve in curves if curve.stats and isfinite(curve.stats[-1].mean)]
     low, high = axes.get_ylim()
     axes.set_ylim(low, high)
     edge = axes.get_xlim()[1]
-    heights = dodge([curve.stats[-1].mean for curve in ended], gap * (high - low), low, high)
-    connector = {"arrowstyle": "-", "linestyle": ":", "linewidth": 0.8, "shrinkA": 1, "shrinkB": 0}
+    sizes = [line * (high - low) * (wrapped(curve.label).count("\n") + 1) for curve in ended]
+    heights = dodge([curve.stats[-1].mean for curve in ended], sizes, low, high)
+    connector = {
+        "arrowstyle": "-",
+        "linestyle": ":",
+        "linewidth": 0.8,
+        "shrinkA": 1,
+        "shrinkB": 0,
+        "relpos": (0, 0.5),
+    }
     for curve, height in zip(ended, heights, strict=True):
         axes.annotate(
             wrapped(curve.label),
@@ -184,17 +191,16 @@ def _label_lines(axes: "Axes", curves: Sequence[Curve], gap: float) -> None:
         )
 
 
-def dodge(heights: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """The same heights in the same order, moved apart by at least `gap`, and kept between `low` and `high`."""
+def dodge(heights: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
+    """The same heights in the same order, moved so that labels of these sizes fit between `low` and `high`."""
     order = sorted(range(len(heights)), key=heights.__getitem__)
-    placed = list(heights)
+    placed = [max(height, low + size / 2) for height, size in zip(heights, sizes, strict=True)]
     for below, above in pairwise(order):
-        placed[above] = max(placed[above], placed[below] + gap)
-    if not placed:
-        return []
-    drift = (sum(placed) - sum(heights)) / len(placed)
-    shift = max(min(-drift, high - max(placed)), low - min(placed))
-    return [height + shift for height in placed]
+        placed[above] = max(placed[above], placed[below] + (sizes[below] + sizes[above]) / 2)
+    placed = [min(height, high - size / 2) for height, size in zip(placed, sizes, strict=True)]
+    for above, below in pairwise(reversed(order)):
+        placed[below] = min(placed[below], placed[above] - (sizes[below] + sizes[above]) / 2)
+    return placed
 
 
 def _set_ticks(axes: "Axes", units: Mapping[str, float]) -> None:
