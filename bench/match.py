@@ -66,6 +66,17 @@ def initial(scene: Scene, checkpoints: Sequence[int]) -> list[Matched]:
     return [Matched("dm-initial", theirs, steps_to(curve, goal), goal) for theirs, goal in goals.items()]
 
 
+def smoothing(scene: Scene, checkpoints: Sequence[int]) -> list[Matched]:
+    """Initial matching without smoothed gradients (`theirs`), and the steps with them that reach the same loss."""
+    judge = Judge(scene)
+    rough = replace(ours.INITIAL, smooth=0.0)
+    goals = {n: judge.loss(ours.initial_dm(scene, replace(rough, steps=n)).images) for n in checkpoints}
+    some = sorted({0, *(n // 2 for n in checkpoints), *checkpoints})
+    smoothed = [(max(1, n), ours.initial_dm(scene, replace(ours.INITIAL, steps=n)).images) for n in some]
+    curve = [(n, judge.loss(images)) for n, images in smoothed]
+    return [Matched("dm-initial, smoothed", theirs, steps_to(curve, goal), goal) for theirs, goal in goals.items()]
+
+
 def _reference_losses(scene: Scene, judge: Judge, checkpoints: Sequence[int]) -> list[float]:
     images = scene.published_start.clone().requires_grad_()
     optimiser, losses = published.optimiser(images), []

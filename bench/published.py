@@ -31,7 +31,7 @@ class ConvNet(nn.Module):
         layers: list[nn.Module] = []
         for i in range(3):
             layers += [nn.Conv2d(width if i else channels, width, 3, padding=1), nn.GroupNorm(width, width)]
-            layers += [nn.ReLU(), nn.AvgPool2d(2)]
+            layers += [nn.ReLU(inplace=True), nn.AvgPool2d(2)]
         self.blocks = nn.Sequential(*layers)
         self.head = nn.Linear(width * (height // 8) * (side // 8), classes)
 

@@ -34,6 +34,7 @@ NAMES = (
     "aggregation",
     "save-load",
 )
+AS_IT_COMES = "as it comes"
 ALLOCATED = ("dm-iterative", "epoch-regularised", "evaluation", "gm")  # phases with many large allocations
 SHIPPED = ("dm-initial", "dm-iterative", "gm", "epoch-plain", "epoch-regularised")  # also with anomaly detection
 
@@ -119,7 +120,15 @@ def machine(how: argparse.Namespace, peak: float) -> Record:
         "python": platform.python_version(),
         "load": os.getloadavg()[0],
         "cores": os.cpu_count(),
+        "cpu": processor(),
     }
+
+
+def processor() -> str:
+    """The name of the CPU, as Linux knows it."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text().splitlines() if file.exists() else []
+    return next((text.partition(":")[2].strip() for text in lines if text.startswith("model name")), "unknown")
 
 
 def phase(one: Phase, how: argparse.Namespace, peak: float) -> Record:
@@ -135,6 +144,7 @@ def phase(one: Phase, how: argparse.Namespace, peak: float) -> Record:
         "published": side(compared.first, theirs, units[0], peak),
         "ours": side(compared.second, mine, units[1], peak),
         "ratio": asdict(compared.ratio),
+        "load": os.getloadavg()[0],
     }
 
 
@@ -169,6 +179,8 @@ def studies(how: argparse.Namespace, scene: Scene) -> Iterator[Record]:
         checkpoints = sorted({max(1, how.dm_steps // 4), max(1, how.dm_steps // 2), how.dm_steps})
         for found in match.initial(small, checkpoints):
             yield {"kind": "match", "width": how.dm_width, **asdict(found)}
+        for found in [] if how.quick else match.smoothing(small, [how.dm_steps // 4, 2 * how.dm_steps]):
+            yield {"kind": "smoothing", "width": how.dm_width, **asdict(found)}
     if how.gm_steps and "gm" in wanted:
         yield {"kind": "match", "width": how.width, **asdict(match.gradient(scene, how.gm_steps))}
 
@@ -187,8 +199,10 @@ def conclusions(found: list[Record], matched: list[Record], shipped: list[Record
     if ratio.keys() == set(NAMES):
         runs = list(projections(found, matched, shipped))
         yield from runs
+        equal = "to the loss of {} published steps"
         bars += [
-            project.Bar(f"whole DIGITS run against {steps} initial steps", wanted, ratio_of(runs, steps))
+            project.Bar(f"DIGITS run {note.format(steps)}", wanted, ratio_of(runs, steps, note.format(steps)))
+            for note in (equal, f"{equal}, evaluated in every round", "as it comes, against {} published steps")
             for steps, wanted in ((10_000, 50), (1_000, 20))
         ]
     for bar in bars:
@@ -216,14 +230,12 @@ def projections(found: list[Record], matched: list[Record], shipped: list[Record
     gm_steps = project.GM_STEPS * fewer["gm"] if "gm" in fewer else ours.looks(ours.METHOD.anchors)
     for run in (project.DIGITS, project.CIFAR10C):
         default = project.ours_(run, costs["ours"], ours.INITIAL.steps, ours.looks(ours.METHOD.anchors))
-        yield _projection(run, "ours", "as it comes", ours.INITIAL.steps, default)
-        every = project.ours_(run, costs["ours"], ours.INITIAL.steps, ours.looks(ours.METHOD.anchors), 1)
-        yield _projection(run, "ours", "evaluated in every round", ours.INITIAL.steps, every)
+        yield _projection(run, "ours", AS_IT_COMES, ours.INITIAL.steps, default)
         for steps in (10_000, 1_000):
             yield _projection(run, "published", "", steps, project.theirs(run, costs["published"], steps))
-            if "dm-initial" in fewer:
-                mine = project.ours_(run, costs["ours"], steps * fewer["dm-initial"], gm_steps)
-                note = f"to the loss of {steps} published steps"
+            for every in (0, 1) if "dm-initial" in fewer else ():
+                mine = project.ours_(run, costs["ours"], steps * fewer["dm-initial"], gm_steps, every)
+                note = f"to the loss of {steps} published steps" + ", evaluated in every round" * every
                 yield _projection(run, "ours", note, round(steps * fewer["dm-initial"]), mine)
 
 
@@ -240,12 +252,12 @@ def _projection(run: project.Run, who: str, note: str, steps: int, seconds: dict
     }
 
 
-def ratio_of(runs: list[Record], steps: int) -> float | None:
-    """Published CPU hours over ours with default settings, on DIGITS."""
+def ratio_of(runs: list[Record], steps: int, note: str) -> float | None:
+    """CPU hours of the published run with this many initial steps over ours, on DIGITS; None if not measured."""
     digits = [record for record in runs if record["run"] == project.DIGITS.name]
     theirs = next(r["total"] for r in digits if r["who"] == "published" and r["initial_steps"] == steps)
-    mine = next(r["total"] for r in digits if r["note"] == "as it comes")
-    return float(theirs / mine)
+    mine = [r["total"] for r in digits if r["note"] == (AS_IT_COMES if note.startswith(AS_IT_COMES) else note)]
+    return float(theirs / mine[0]) if mine else None
 
 
 if __name__ == "__main__":

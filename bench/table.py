@@ -15,9 +15,10 @@ def line(record: Record) -> str:
         return f"{record['phase']}: {ratio(record['ratio'])} times cheaper per {record['unit']}"
     if kind == "allocation":
         return f"{record['phase']}: {ratio(record['ratio'])} times cheaper with the malloc settings of fedlgd"
-    if kind == "match":
+    if kind in ("match", "smoothing"):
         reached = "never" if record["ours"] is None else f"{record['ours']:.0f} steps"
-        goal = f"{record['theirs']} published steps reach {record['value']:.4g}"
+        whose_steps = "published" if kind == "match" else "plain"
+        goal = f"{record['theirs']} {whose_steps} steps reach {record['value']:.4g}"
         return f"{record['phase']}: {goal}, ours in {reached}"
     if kind == "projection":
         return f"{record['run']}, {whose(record)}: {record['total']:.2f} CPU hours"
@@ -38,8 +39,8 @@ def machine(record: Record) -> str:
         f"{quick}Width {record['width']}, {record['data']}, CPU seconds of one thread, {record['repeats']} "
         "repetitions of each side. The reference runs without anomaly detection and with default malloc settings, "
         "ours with the malloc settings of the `fedlgd` command. "
-        f"Peak: {record['peak_gflops']:.0f} GFLOP/s; load {record['load']:.1f} on {record['cores']} cores; "
-        f"torch {record['torch']}."
+        f"{record.get('cpu', 'CPU unknown')}, {record['cores']} cores, peak {record['peak_gflops']:.0f} GFLOP/s; "
+        f"load {record['load']:.1f} at the start; torch {record['torch']}."
     )
 
 
@@ -109,6 +110,7 @@ TITLES = {
     "allocation": "Ours: default malloc settings against those of the `fedlgd` command",
     "anomaly": "The reference: with against without anomaly detection",
     "match": "Steps to the same result",
+    "smoothing": "Ours: steps with smoothed gradients to the loss of plain gradients",
     "projection": "Complete runs, CPU hours of one core",
     "bar": "Targets",
     "growth": "Growth of our cost with the federation",
@@ -116,10 +118,22 @@ TITLES = {
     "memory": "Memory of a run with many sites",
 }
 HEADS = {
-    "phase": ["phase", "unit", "published s", "of peak", "MB", "ours s", "of peak", "MB", "ratio (quartiles)"],
+    "phase": [
+        "phase",
+        "unit",
+        "published s",
+        "of peak",
+        "MB",
+        "ours s",
+        "of peak",
+        "MB",
+        "ratio (quartiles)",
+        "load",
+    ],
     "allocation": ["phase", "ratio (quartiles)"],
     "anomaly": ["phase", "ratio (quartiles)"],
     "match": ["phase", "width", "published steps", "value reached", "our steps"],
+    "smoothing": ["width", "plain steps", "value reached", "smoothed steps"],
     "projection": ["run", "by", "initial DM", "iterative DM", "GM", "regularised", "evaluation", "total"],
     "bar": ["ratio", "target", "measured", "verdict"],
     "growth": ["quantity", "factor", "cost factor"],
@@ -127,10 +141,14 @@ HEADS = {
     "memory": ["method", "sites", "MB at start", "MB peak", "seconds"],
 }
 ROWS = {
-    "phase": lambda r: [r["phase"], r["unit"], *cost(r["published"]), *cost(r["ours"]), ratio(r["ratio"])],
+    "phase": lambda r: [
+        *(r["phase"], r["unit"], *cost(r["published"]), *cost(r["ours"])),
+        *(ratio(r["ratio"]), number(r.get("load"))),
+    ],
     "allocation": lambda r: [r["phase"], ratio(r["ratio"])],
     "anomaly": lambda r: [r["phase"], ratio(r["ratio"])],
     "match": lambda r: [r["phase"], str(r["width"]), str(r["theirs"]), f"{r['value']:.4g}", number(r["ours"])],
+    "smoothing": lambda r: [str(r["width"]), str(r["theirs"]), f"{r['value']:.4g}", number(r["ours"])],
     "projection": lambda r: [r["run"], whose(r), *_hours(r)],
     "bar": lambda r: [r["name"], str(r["wanted"]), number(r["measured"]), r["verdict"]],
     "growth": lambda r: [r["what"], str(r["factor"]), f"{r['ratio']:.2f}"],

@@ -15,20 +15,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import msgspec
 
-from fedlgd.data.registry import SUITES, DataChoice
+from fedlgd.data.catalogue import SUITES
+from fedlgd.data.registry import DataChoice
 from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
-from fedlgd.nets.registry import NETS, settings_of
+from fedlgd.nets.registry import NETS
 from fedlgd.report.formats import Cell, Table
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.read import read_runs
 from fedlgd.report.summary import caveats, unequal_cost
 from fedlgd.report.tables import accuracy_table, cost_table
-from fedlgd.runs.config import SettingInfo, described
+from fedlgd.runs.config import SettingInfo, described, described_net
 
 HERE = Path(__file__).parent
 RECORDS = HERE / "results" / "records"
@@ -69,7 +70,7 @@ def settings_page() -> str:
         lines += [f"### `data.name = {name!r}`", "", about, "", table, ""]
     lines += ["## Networks", ""]
     for name in NETS:
-        lines += [f"### `net.name = {name!r}`", "", settings_table(net_settings(name)), ""]
+        lines += [f"### `net.name = {name!r}`", "", settings_table(described_net(name)), ""]
     lines += ["## Groups of settings", ""]
     for section, group in groups.items():
         lines += [f"### `{section}`", "", paragraph(group), "", settings_table(described(group, f"{section}.")), ""]
@@ -100,11 +101,6 @@ def common_names(methods: Iterable[Any]) -> set[str]:
 def data_settings() -> list[SettingInfo]:
     """The settings of every federation; each suite has a table of its own settings."""
     return [info for info in described(DataChoice, "data.") if not info.path.startswith("data.suite")]
-
-
-def net_settings(name: str) -> list[SettingInfo]:
-    hints = get_type_hints(NETS[name].__init__)
-    return [SettingInfo(f"net.{k}", v, choices=get_args(hints.get(k))) for k, v in settings_of(name).items()]
 
 
 def method_lines(cls: Any, groups: Mapping[str, Any], common: set[str]) -> Iterator[str]:

@@ -33,7 +33,8 @@ def test_data_list_says_what_is_ready_and_how_to_get_the_rest(fedlgd, digits_hom
     assert not found()["digits"]["ready"]
     assert found()["digits"]["fetch"] == "fedlgd data fetch digits"
     assert "mnist.npz" in found()["digits"]["missing"]
-    assert "fetch:" in fedlgd("data", "list").out
+    assert "digits: fedlgd data fetch digits" in fedlgd("data", "list").out
+    assert "retina-ab: needs retina_a.npz, retina_b.npz" in fedlgd("data", "list").out
     for file in SUITES["digits"].files:
         (digits_home / file).touch()
     assert found()["digits"]["ready"]
@@ -276,3 +277,47 @@ def test_data_show_takes_a_suite_of_ones_own(fedlgd, tmp_path, monkeypatch):
     wrong = fedlgd("data", "show", "own_suite:Nothing")
     assert wrong.code == 2
     assert "cannot import the data suite 'own_suite:Nothing'" in wrong.err
+
+
+@pytest.fixture
+def bad_sites(tmp_path) -> Path:
+    rng = np.random.default_rng(0)
+    for site in ("a", "b"):
+        for label in ("x", "y"):
+            for i in range(12):
+                path = tmp_path / "bad" / site / label / f"{i}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(rng.integers(0, 255, (16, 16, 3), dtype=np.uint8)).save(path)
+    for file in ("a/x/torn.png", "b/y/empty.png"):
+        (tmp_path / "bad" / file).write_bytes(b"")
+    return tmp_path / "bad"
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_run_on_a_bad_folder_lists_all_problems_and_can_skip_them(fedlgd, bad_sites, tmp_path):
+    words = ["run", str(bad_sites), "--rounds", "1", "-o", str(tmp_path / "run")]
+    words += [f"--set={k}={v}" for k, v in TINY.items() if not k.startswith("data.")]
+    done = fedlgd(*words)
+    assert done.code == 2
+    assert "torn.png" in done.err
+    assert "empty.png" in done.err
+    assert "--skip-bad" in done.err
+    assert not (tmp_path / "run").exists()
+    skipped = fedlgd(*words, "--skip-bad", "--json")
+    assert skipped.code == 0, skipped.err
+    assert "left out: 1 of site 'a', 1 of site 'b'" in skipped.err
+    sites = json.loads((tmp_path / "run" / "manifest.json").read_text())["data"]["sites"]
+    assert [(site["train"] + site["test"], "1 unreadable" in site["note"]) for site in sites] == [(24, True)] * 2
+    assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())["data"]["skip_bad"] is True
+    for file in (bad_sites / "a").rglob("*.png"):
+        file.write_bytes(b"")
+    assert "site 'a' has no readable image" in fedlgd(*words, "--skip-bad").err
+
+
+def test_the_settings_of_a_federation_are_shown_before_its_data_is_there(fedlgd):
+    done = fedlgd("data", "show", "cifar10c")
+    assert done.code == 2
+    assert "data.severity" in done.out
+    assert "gaussian_noise" in done.out
+    assert "fedlgd data fetch cifar10" in done.err
+    assert "gaussian_noise" not in fedlgd("data", "list").out

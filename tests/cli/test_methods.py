@@ -1,12 +1,20 @@
 """`fedlgd methods` and `fedlgd nets`."""
 
 import json
+import subprocess
 import sys
 import textwrap
 
+import pytest
+
+from fedlgd.data.catalogue import SUITES
+from fedlgd.data.suites.digits import REQUIRED
+from fedlgd.data.suites.retina import PAIRED
 from fedlgd.methods import registry
+from fedlgd.methods.catalogue import METHODS, PARTS
 from fedlgd.nets.registry import NETS
-from fedlgd.runs.config import described
+from fedlgd.runs.config import configure, described
+from tests import PATIENCE
 
 OWN_METHOD = '''
     from dataclasses import dataclass
@@ -78,3 +86,46 @@ def test_nets_lists_every_net_with_its_size(fedlgd):
     assert by_name["convnet"]["settings"]["width"] == 128
     assert by_name["convnet"]["parameters"] > 300_000
     assert all(name in plain.out for name in NETS)
+
+
+def test_the_catalogue_says_what_the_classes_say():
+    """It stands apart from the classes so that a list needs no torch."""
+    assert list(METHODS) == registry.names()
+    assert {name: about.presets for name, about in METHODS.items()} == {
+        name: tuple(registry.find(name).presets) for name in registry.names()
+    }
+    assert len({about.line for about in METHODS.values()}) == len(METHODS)
+    assert list(PARTS) == list(registry.stacks())
+    accepts = configure("fedavg")
+    for name, part in PARTS.items():
+        assert configure(f"fedavg+{name}", train_on="virtual").kind == part.kind
+        assert part.kind in accepts.stackable
+
+
+def test_the_catalogue_of_federations_names_the_files_that_the_suites_read():
+    assert SUITES["digits"].files == tuple(f"{name}.npz" for name in REQUIRED)
+    assert SUITES["retina-ab"].files == tuple(f"{file}.npz" for file, _ in PAIRED.values())
+
+
+TORCH_FREE = """
+import sys, time
+sys.argv = ["fedlgd", *{words!r}]
+from fedlgd.cli import main
+try:
+    main()
+except SystemExit:
+    pass
+print(time.process_time(), "torch" in sys.modules, "numpy" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("words", [["methods"], ["data", "list"], ["--help"], ["run", "--help"]], ids=" ".join)
+def test_a_list_answers_without_torch(words):
+    """0.2 s of CPU time on the machine of the tests; the bound leaves room for slower ones."""
+    code = TORCH_FREE.format(words=words)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
+    )
+    seconds, torch, numpy = done.stdout.split()[-3:]
+    assert (torch, numpy) == ("False", "False")
+    assert float(seconds) < 1.0

@@ -330,7 +330,7 @@ def test_lines_say_each_round_with_the_time_left(clock: list[float], capsys: pyt
         clock[0] += 100.0
         lines.round(record(number, (0.5, 0.7), ("a", "b"), flags=("anchors",)))
     assert capsys.readouterr().err.splitlines() == [
-        "enrolled; CPU time, also of sets from the cache: 6 s",
+        "setup: sites enrolled; CPU time, also of sets from the cache: 6 s",
         "round 1/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  updated: anchors",
         "round 2/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  updated: anchors  about 2 min left",
         "round 3/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  updated: anchors",
@@ -352,3 +352,13 @@ def test_training_loss_is_empty_where_nobody_trained(clock: list[float]) -> None
     shown = table()
     shown.round(RoundRecord(round=0, scores={"a": Score(0.5, math.nan, (1,), (2,))}))
     assert row_of(shown, 1) == ["1", "50.0", "50.0", "0", "B", "0:00"]
+
+
+def test_before_the_first_round_it_says_setup_and_the_loss_is_explained(clock: list[float]) -> None:
+    shown = table()
+    shown.tick("enrol", 1, 5)
+    assert any(line.startswith("setup") for line in seen(shown))
+    shown.round(RoundRecord(round=-1))
+    assert any(line.startswith("round 0/20") for line in seen(shown))
+    shown.round(record(0, (0.5,) * 5))
+    assert any("loss: with regularisers" in line for line in seen(shown))

@@ -43,7 +43,8 @@ def test_the_command_starts_at_once_says_where_and_ctrl_c_ends_it_with_exit_code
         process.kill()
     assert process.returncode == 0
     assert said.startswith(f"Watching {tmp_path / 'later'} at http")
-    assert err.strip() == "Stopped watching; the runs continue."
+    assert "later' yet; waiting for a run in it" in err
+    assert err.strip().endswith("Stopped watching; the runs continue.")
     assert out.strip() == "heavy: []"
 
 
@@ -113,10 +114,10 @@ def test_report_makes_one_page_of_all_runs_below_a_folder(fedlgd, tmp_path):
 
 def test_report_without_a_run_says_so(fedlgd, tmp_path):
     (tmp_path / "empty").mkdir()
-    for place in ("empty", "nowhere"):
+    for place, said in (("empty", "no run in "), ("nowhere", "there is no folder ")):
         done = fedlgd("report", str(tmp_path / place))
         assert done.code == 2
-        assert done.err.startswith("fedlgd: no run in ")
+        assert done.err.startswith(f"fedlgd: {said}")
         assert place in done.err
     (tmp_path / "empty" / "manifest.json").write_text("{}")
     done = fedlgd("report", str(tmp_path / "empty"))
@@ -163,3 +164,9 @@ def test_a_printed_table_stands_alone(fedlgd, tmp_path, more):
     done = fedlgd("report", str(tmp_path), "--csv", more)
     assert (done.code, done.out) == (2, "")
     assert "--csv prints one table and writes no file" in done.err
+
+
+def test_a_folder_that_does_not_exist_is_named(fedlgd):
+    done = fedlgd("report", "watch", "nothere")
+    assert done.code == 2
+    assert "there is no folder 'watch', 'nothere'" in done.err

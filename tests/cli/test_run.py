@@ -37,8 +37,8 @@ def test_the_command_from_start_to_report(digits_home, tmp_path):
     assert ESCAPE not in done.stdout + done.stderr
     first, *lines = done.stderr.splitlines()
     assert re.fullmatch(r"engine (loop: one process|pool: worker processes: \d+), .*", first)
-    assert [re.match(r"enrolled|round \d/3", line).group() for line in lines] == [
-        "enrolled",
+    assert [re.match(r"setup|round \d/3", line).group() for line in lines] == [
+        "setup",
         "round 1/3",
         "round 2/3",
         "round 3/3",
@@ -194,7 +194,7 @@ def test_a_folder_of_another_run_is_exit_code_2(fedlgd, tmp_path):
     before = snapshot(tmp_path / "out")
     done = fedlgd(*tiny_run(tmp_path / "out", rounds=2))
     assert done.code == 2
-    assert "stored: rounds = 1, now: rounds = 2" in done.err
+    assert "rounds is 1 there and 2 here" in done.err
     assert done.err.count("\n") == 1
     assert snapshot(tmp_path / "out") == before
 
@@ -350,3 +350,28 @@ def test_the_table_is_legible_with_any_number_of_sites(sites, across, capsys, mo
     else:
         assert re.search(r"s5 .*5\.0", printed)
         assert re.search(rf"mean .*{re.escape(mean)}", printed)
+
+
+def test_help_shows_the_defaults(fedlgd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    config, help = resolve({}), fedlgd("run", "--help").out
+    values = {"--rounds": config.plan.rounds, "--ratio": config.plan.ratio, "--seed": config.plan.seed}
+    values |= {"--method": config.method.name, "--net": config.net["name"], "Federation (fedlgd": config.data.name}
+    for option, value in values.items():
+        line = next(line for line in help.splitlines() if option in line)
+        assert f"[default: ({value})]" in line
+
+
+def test_sites_have_the_order_of_the_federation_everywhere(fedlgd, tmp_path):
+    order = ["mnist", "scans", "photos", "fonts", "street"]
+    run = fedlgd(*tiny_run(tmp_path / "run", rounds=1))
+    round_line = next(line for line in run.err.splitlines() if line.startswith("round 1/1"))
+    assert [word for word in round_line.split() if word in order] == order
+    again = fedlgd(*tiny_run(tmp_path / "run", "--json", rounds=1))
+    assert list(json.loads(again.out)["accuracy"]) == order
+
+
+def test_enrolment_is_called_setup_and_rounds_count_from_1(fedlgd, tmp_path):
+    lines = fedlgd(*tiny_run(tmp_path / "run", "--engine=loop", rounds=2)).err.splitlines()
+    assert [line.split()[0] for line in lines] == ["engine", "setup:", "round", "round"]
+    assert [line.split()[1] for line in lines[2:]] == ["1/2", "2/2"]

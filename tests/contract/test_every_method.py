@@ -49,7 +49,7 @@ def _fitted(method: Any, data: Federation) -> tuple[tiny.Run, list[tuple[int, in
     """Two rounds; and (images of an epoch, steps taken) of each local training."""
     fits: list[tuple[int, int]] = []
 
-    def sgd(net, start, n, objective, how, rng, wrapped=common.sgd):
+    def sgd(net, start, n, objective, *rest, wrapped=common.sgd):
         steps = 0
 
         def counted(w, index):
@@ -57,7 +57,7 @@ def _fitted(method: Any, data: Federation) -> tuple[tiny.Run, list[tuple[int, in
             steps += 1
             return objective(w, index)
 
-        trained = wrapped(net, start, n, counted, how, rng)
+        trained = wrapped(net, start, n, counted, *rest)
         assert trained.steps == steps
         fits.append((n, steps))
         return trained

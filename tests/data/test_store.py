@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from fedlgd.core.files import OLD
-from fedlgd.data.store import cached, data_home
+from fedlgd.data.home import data_home
+from fedlgd.data.store import cached
 from fedlgd.runs.cache import shared_cache
 
 

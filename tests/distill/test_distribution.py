@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedlgd.core.errors import DataError, SettingError
+from fedlgd.core.errors import DataError, DivergedError, SettingError
 from fedlgd.core.losses import class_means, mean_gap
 from fedlgd.core.meter import metered
 from fedlgd.core.net import Net
@@ -547,3 +547,13 @@ def test_smooth_steps_are_steps_along_the_smoothed_gradient():
     )
     torch.testing.assert_close(smooth, smoothed(plain, 1.5))
     assert not torch.allclose(smooth, plain)
+
+
+def test_a_virtual_set_that_is_not_finite_names_the_learning_rate_of_the_pixels():
+    how = replace(PLAIN, lr=1e38, steps=4)
+    with pytest.raises(DivergedError, match=r"distillation at site .* diverged; lower distil\.lr, which is 1e\+38"):
+        distil(_site(), tiny.net(), how, Stream(0))
+    start = distil(_site(), tiny.net(), replace(how, steps=0), Stream(0))
+    params = tiny.net().init(Stream(0))
+    with pytest.raises(DivergedError, match=r"refinement .* diverged; lower distil\.lr"):
+        refine(start, _site().train, tiny.net(), params, how, 0, Stream(0))

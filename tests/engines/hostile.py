@@ -138,6 +138,6 @@ def honest(case: str) -> Honest:
     data, memory = battery.prepared(method, data, net, PLAN.seed), tiny.Kept()
     next(tiny.play(method, data, net, PLAN, memory))
     net, state = method.adapt(net), memory.server()
-    sites = Sites(method, data, net, PLAN.seed, memory.states, Place())
+    sites = Sites(method, data, net, PLAN, memory.states, Place())
     tasks = [Task(what="train", site=name, round=0, message=method.broadcast(state, name)) for name in data.by_name]
     return Honest(method, data, net, memory, sites, {task.site: sites(task) for task in tasks})

@@ -18,7 +18,7 @@ from fedlgd.core.records import committed_records
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.plan import Plan
 from fedlgd.engines.pool import Pool
-from fedlgd.engines.validate import hello_refusal, refusal
+from fedlgd.engines.validate import check_quorum, hello_refusal, listed, refusal
 from fedlgd.methods import common
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.parts import Part
@@ -382,7 +382,15 @@ def test_the_terminal_and_the_report_name_refused_sites(tmp_path: Path, monkeypa
     how = config(Hostile(method=FedAvg(), rounds=(1,)), quorum=0.5)
     execute(how, tiny.federation(test=1), tmp_path / "run", Lines(3).round)
     lines = capsys.readouterr().err.splitlines()
-    assert ["refused: bee (weight is nan" in line for line in lines] == [False, False, True, False]
+    assert ["refused: 'bee' (weight is nan" in line for line in lines] == [False, False, True, False]
     page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
     assert "<dt>refused in round 2</dt><dd>bee (weight is nan" in page
     assert page.count("refused in round") == 1
+
+
+def test_equal_reasons_are_said_once():
+    refused = {f"site{i}": "training diverged" for i in range(7)} | {"bee": "it did not answer"}
+    words = "'site0', 'site1', 'site2', 'site3', 'site4' and 2 more (training diverged)"
+    assert listed(refused) == f"'bee' (it did not answer), {words}"
+    with pytest.raises(RunError, match=r"round 1: 0 of 2 .*a changed setting needs a new run: another --out"):
+        check_quorum(0, 0, 2, {"ape": "no", "bee": "no"}, 1.0)

@@ -82,9 +82,9 @@ def steps(monkeypatch) -> list[int]:
     """How many images an epoch of each local training has."""
     seen: list[int] = []
 
-    def sgd(net, start, n, objective, how, rng, wrapped=common.sgd):
+    def sgd(net, start, n, *rest, wrapped=common.sgd):
         seen.append(n)
-        return wrapped(net, start, n, objective, how, rng)
+        return wrapped(net, start, n, *rest)
 
     monkeypatch.setattr(common, "sgd", sgd)
     return seen

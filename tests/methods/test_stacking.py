@@ -243,9 +243,9 @@ def test_a_pull_of_ones_own_takes_the_place_of_the_contrastive_one():
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
-        ("fedlgd+anchors", "anchors cannot be stacked on fedlgd; it accepts: regulariser"),
+        ("fedlgd+anchors", "anchors cannot be stacked on fedlgd; it accepts: median, trimmed, proximal"),
         ("fedbn+refine", "refine cannot be stacked on fedbn"),
-        ("vhl+anchors", "anchors cannot be stacked on vhl; it accepts: refine, regulariser"),
+        ("vhl+anchors", "anchors cannot be stacked on vhl; it accepts: refine, median, trimmed, proximal"),
         ("fedavg+anchors+anchors", r"anchors cannot be stacked on fedavg\+anchors"),
         ("fedavg+anchor", "no part for methods is called 'anchor'; did you mean 'anchors'"),
         ("fedavg+tests.methods.own:Quadratic", "is not a Regulariser; subclass"),
@@ -265,8 +265,8 @@ def fits(monkeypatch) -> list[tuple[int, int]]:
     """(images of an epoch, steps) of each local training."""
     made: list[tuple[int, int]] = []
 
-    def sgd(net, start, n, objective, how, rng, wrapped=common.sgd):
-        trained = wrapped(net, start, n, objective, how, rng)
+    def sgd(net, start, n, *rest, wrapped=common.sgd):
+        trained = wrapped(net, start, n, *rest)
         made.append((n, trained.steps))
         return trained
 

@@ -1,9 +1,10 @@
 """Configuration: one namespace, one order of precedence, and no setting that is silently ignored."""
 
+import re
 import tomllib
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,8 @@ from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.methods.parts import name_of
-from fedlgd.runs.config import Config, configure, resolve
+from fedlgd.nets.registry import NETS
+from fedlgd.runs.config import Config, configure, described_net, resolve
 from fedlgd.runs.literals import parse_assignment, read_toml
 from tests.runs.own import Own
 
@@ -448,7 +450,7 @@ STACK_SETTINGS = st.fixed_dictionaries(
     {},
     optional={
         "rounds": st.integers(1, 10**6),
-        "train_on": st.sampled_from(["real", "virtual"]),
+        "train_on": st.just("virtual"),
         "server_lr": st.floats(0.1, 2),
         "anchors.steps": st.integers(0, 3),
         "anchors.in_loss": st.sampled_from(["unselected", "always", "never"]),
@@ -508,7 +510,7 @@ def test_a_term_is_stacked_on_a_users_own_method():
     assert config.method.term.mu == 0.5
     assert name_of(config.method) == "tests.runs.own:Own+proximal"
     assert resolve(tomllib.loads(config.toml())) == config
-    with pytest.raises(SettingError, match=r"anchors cannot be stacked on own; it accepts: regulariser"):
+    with pytest.raises(SettingError, match=r"anchors cannot be stacked on own; it accepts: proximal"):
         resolve({"method": "tests.runs.own:Own+anchors"})
 
 
@@ -573,3 +575,46 @@ def test_a_file_that_is_missing_or_not_toml_or_not_text_is_named(tmp_path: Path)
         read_toml(bad)
     with pytest.raises(SettingError, match="Is a directory"):
         read_toml(tmp_path)
+
+
+# Settings of others, and settings that a method fixes
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"method": "fedavg", "pull": {"weight": 3}}, "method fedlgd and parts +anchors, +noise, not of fedavg"),
+        ({"method": "fedavg", "mu": 3}, "methods fednova, fedprox, moon, not of fedavg"),
+        ({"net": {"name": "resnet18", "width": 3}}, "network convnet, not of the chosen net"),
+        ({"data": {"skip_bad": True}}, "federation folders, not of the chosen data"),
+    ],
+)
+def test_a_setting_of_another_method_part_network_or_federation_says_whose_it_is(given, words):
+    with pytest.raises(SettingError, match=re.escape(f"it is a setting of {words}")) as error:
+        resolve(given)
+    assert "did you mean" not in str(error.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steady(Own):
+    """A method of one's own that fixes a setting of its base class."""
+
+    boldness: ClassVar[float] = 2.0
+
+
+def test_a_setting_that_a_class_fixes_is_refused_with_its_value():
+    with pytest.raises(SettingError, match=r"boldness of own is always 2\.0; leave boldness out"):
+        configure(Steady, boldness=3)
+    with pytest.raises(SettingError, match=r"train_on of fedlgd is always 'virtual'"):
+        resolve({"train_on": "real"})
+
+
+def test_refinement_means_virtual_sets_and_refuses_real_images():
+    assert resolve({"method": "fedavg+refine"}).method.train_on == "virtual"
+    with pytest.raises(SettingError, match=r"refine updates virtual sets, but fedavg trains on real images; use"):
+        resolve({"method": "fedavg+refine", "train_on": "real"})
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_every_setting_of_a_network_has_a_help_line(name):
+    assert all(info.help for info in described_net(name))

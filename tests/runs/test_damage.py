@@ -227,12 +227,12 @@ def test_another_python_is_fine(half, data):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda c: replace(c, plan=replace(c.plan, rounds=9)), "stored: rounds = 3, now: rounds = 9"),
-        (lambda c: replace(c, plan=replace(c.plan, seed=9)), "stored: seed = 0, now: seed = 9"),
-        (lambda c: replace(c, method=method("fedlgd", **{"local.lr": 0.5})), "now: lr = 0.5"),
-        (lambda c: replace(c, method=method("fedavg")), "now: method ="),
-        (lambda c: replace(c, net={"name": "convnet", "depth": 2, "width": 4}), "now: name ="),
-        (lambda c: replace(c, data=replace(c.data, limit=5)), "now: limit = 5"),
+        (lambda c: replace(c, plan=replace(c.plan, rounds=9)), "rounds is 3 there and 9 here"),
+        (lambda c: replace(c, plan=replace(c.plan, seed=9)), "seed is 0 there and 9 here"),
+        (lambda c: replace(c, method=method("fedlgd", **{"local.lr": 0.5})), "there and 0.5 here"),
+        (lambda c: replace(c, method=method("fedavg")), "and 'fedavg' here"),
+        (lambda c: replace(c, net={"name": "convnet", "depth": 2, "width": 4}), "and 'convnet' here"),
+        (lambda c: replace(c, data=replace(c.data, limit=5)), "data.limit is 0 there and 5 here"),
     ],
 )
 def test_another_configuration_in_the_same_folder_is_refused(change, words, half, data):
@@ -250,7 +250,18 @@ def test_a_setting_more_or_less_is_another_configuration_whichever_came_first(tm
         run_until(0, first, data, folder)
         message = refused(folder, second, data)
         assert "another configuration" in message
-        assert ("now: bias = true" in message) == (second is more)
+        there, here = ("not set", "True") if second is more else ("True", "not set")
+        assert f"net.bias is {there} there and {here} here" in message
+
+
+def test_every_differing_setting_is_named_with_the_file_that_has_the_stored_ones(tmp_path, data):
+    first = config(method("fedavg"), net=FAST_NET)
+    run_until(0, first, data, tmp_path / "out")
+    message = refused(tmp_path / "out", config(method("fedprox"), net=FAST_NET, seed=7), data)
+    assert "method is 'fedavg' there and 'fedprox' here" in message
+    assert "seed is 0 there and 7 here" in message
+    assert "mu is not set there and" in message
+    assert str(tmp_path / "out" / "config.toml") in message
 
 
 def test_an_edited_configuration_is_refused_even_if_it_is_the_one_wanted(half, data):

@@ -2,8 +2,10 @@
 
 import multiprocessing
 import os
+import re
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -118,3 +120,23 @@ def test_jobs_at_once_have_one_thread_each():
     check_jobs(2, 1, Place())
     with pytest.raises(SettingError, match="threads is 2, but each of 3 parallel jobs has one"):
         check_jobs(3, 2, Place())
+
+
+def test_who_is_waited_for_is_said(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("fedlgd.runs.jobs.SILENCE", 0.05)
+
+    def do(job, listener):
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return Outcome(job)
+
+    def let_go() -> None:
+        while not caplog.messages:
+            time.sleep(0.01)
+        os.kill(children()[0].pid, signal.SIGCONT)
+
+    helper = threading.Thread(target=let_go)
+    helper.start()
+    (outcome,) = run_jobs(planned("fedavg", 1, tmp_path), 2, do)
+    helper.join()
+    assert not outcome.error
+    assert re.fullmatch(r"waiting for FedAvg on real data, seed 0 \(pid \d+\) for \d+ s", caplog.messages[0])

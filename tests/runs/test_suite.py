@@ -111,3 +111,9 @@ def test_matched_steps_are_what_fedlgd_takes(key, per_class, classes):
     wanted = vector("schedule")["batches_per_epoch"][f"{key}_plus_global"]
     assert matched_steps(per_class, 10, classes, batch=32, epochs=1) == wanted
     assert matched_steps(per_class, 10, classes, batch=32, epochs=2) == 2 * wanted
+
+
+@pytest.mark.parametrize("specs", ["fedavg,fedavg", "fedavg, fedavg", "moon:mu=5,moon:mu=5"])
+def test_an_entry_given_twice_is_refused(specs):
+    with pytest.raises(SettingError, match=r"--methods has .* twice; name it once"):
+        plan([parse_entry(spec) for spec in specs.split(",")], 1, Path("out"), {})

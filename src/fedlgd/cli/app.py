@@ -120,9 +120,14 @@ def methods(
     json: Json = False,
 ) -> None:
     """List the methods, or show the settings and presets of one."""
+    if name is None:
+        from fedlgd.cli.listing import list_methods
+
+        list_methods(json)
+        return
     from fedlgd.cli import methods
 
-    methods.methods(name, json)
+    methods.show(name, json)
 
 
 @app.command(epilog="Example: fedlgd nets")
@@ -135,16 +140,16 @@ def nets(json: Json = False) -> None:
 
 @data_app.command("list", epilog="Example: fedlgd data list")
 def data_list(json: Json = False) -> None:
-    """List the federations, their settings, and whether their files are in the data home."""
-    from fedlgd.cli import data
+    """List the federations and whether their files are in the data home."""
+    from fedlgd.cli.listing import list_suites
 
-    data.list_suites(json)
+    list_suites(json)
 
 
 @data_app.command("show", epilog="Example: fedlgd data show builtin-digits --sheet digits.png --shift")
 @takes(options.ShowOptions)
 def data_show(given: options.ShowOptions) -> None:
-    """Show the sites of a federation: class counts, colours, a contact sheet, the domain shift."""
+    """Show a federation: settings, class counts, colours, a contact sheet, the domain shift."""
     from fedlgd.cli import data
 
     data.show(given)

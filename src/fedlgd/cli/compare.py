@@ -2,7 +2,7 @@
 
 import json as jsonlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -10,17 +10,26 @@ from typing import Any
 import typer
 
 from fedlgd.cli.estimate import announce_copies, announce_jobs
+from fedlgd.cli.fit import fitted, terminal_width
 from fedlgd.cli.options import CompareOptions
 from fedlgd.cli.progress import duration, progress
-from fedlgd.cli.run import MAX_SITE_COLUMNS, assignments, choose_engine, command_line, place_of, resumable, set_up
+from fedlgd.cli.run import (
+    MAX_SITE_COLUMNS,
+    assignments,
+    choose_engine,
+    command_line,
+    open_data,
+    place_of,
+    resumable,
+    set_up,
+)
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.files import writing
 from fedlgd.core.records import RoundRecord
 from fedlgd.data.federation import Federation
 from fedlgd.engines.registry import Engine
 from fedlgd.nets.registry import build_net
-from fedlgd.report.formats import as_text
-from fedlgd.report.groups import group_runs
+from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.page import write_report
 from fedlgd.report.read import read_runs
 from fedlgd.report.tables import accuracy_table, cost_table, without_sites
@@ -38,8 +47,7 @@ def compare(given: CompareOptions) -> None:
     set_up(given.threads)
     settings = assignments(given, {})
     entries = [parse_entry(spec) for spec in given.methods.split(",")]
-    with progress(given.silent):
-        federation = plan(entries, 1, given.out, settings, given.preset)[0].config.data.open()
+    federation = open_data(plan(entries, 1, given.out, settings, given.preset)[0].config.data, given.silent)
     steps = _fedlgd_steps(settings, given.preset, len(federation.classes)) if given.match_steps else 0
     jobs = plan(entries, given.seeds, given.out, settings, given.preset, steps)
     with resumable():
@@ -75,7 +83,7 @@ def _run_in_turn(
     for i, job in enumerate(jobs, 1):
         if not given.silent:
             typer.echo(f"[{i}/{len(jobs)}] {_name(job)}")
-        with progress(given.silent, job.config.plan.rounds, folder=job.folder) as show:
+        with progress(given.silent, job.config.plan.rounds, folder=job.folder, sites=federation.names) as show:
             outcomes.append(_run_tracked(job, federation, engine, given, show))
         _report_failure(outcomes[-1])
     return outcomes
@@ -136,10 +144,21 @@ def _print(outcomes: Sequence[Outcome], budget: str, page: Path, json: bool) -> 
         typer.echo(jsonlib.dumps({"methods": rows, "budget": budget, "failed": failures, "report": str(page)}))
         return
     if groups:
-        tables = (without_sites(accuracy_table(groups), MAX_SITE_COLUMNS), cost_table(groups))
-        for table in tables:
-            typer.echo("\n" + as_text(table))
-    typer.echo(f"\n{METRIC}\n{budget}")
+        for table in _tables(groups, terminal_width()):
+            typer.echo("\n" + table)
+        typer.echo(f"\n{METRIC}\n{budget}")
     for folder, error in failures.items():
         typer.echo(f"failed: {folder}: {error}")
-    typer.echo(f"Report: {page}")
+    if groups:
+        typer.echo(f"Report: {page}")
+
+
+def _tables(groups: Sequence[Group], width: int) -> Iterator[str]:
+    """Accuracy and cost."""
+    accuracy = without_sites(accuracy_table(groups), MAX_SITE_COLUMNS)
+    text = fitted(accuracy, width, ("spread", "seeds", "rounds"), turn=True)
+    if max(map(len, text.splitlines())) > width:
+        text = fitted(without_sites(accuracy, 0), width, ("spread", "seeds", "rounds"))
+        text += "\nThe accuracy at each site is in the report."
+    yield text
+    yield fitted(cost_table(groups), width, ("evaluate", "server", "train", "distil"))

@@ -4,35 +4,39 @@ import json as jsonlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import typer
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedlgd.cli.listing import fetch_command
+from fedlgd.cli.methods import settings_table
 from fedlgd.cli.options import CheckOptions, FetchOptions, ShowOptions
 from fedlgd.cli.progress import progress
 from fedlgd.cli.shift import measure_shift, shift_tables
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.files import writing
+from fedlgd.data.catalogue import SUITES
 from fedlgd.data.federation import Federation
 from fedlgd.data.fetch.prepare import Outcome, attempt, chosen
 from fedlgd.data.folders.check import check_data
 from fedlgd.data.folders.problems import Problem
-from fedlgd.data.registry import SUITES
+from fedlgd.data.home import data_home
+from fedlgd.data.registry import DataChoice
 from fedlgd.data.sheet import contact_sheet
-from fedlgd.data.statistics import Statistics, spark, statistics_of
-from fedlgd.data.store import data_home
-from fedlgd.data.suite import Suite
-from fedlgd.runs.config import resolve
+from fedlgd.data.statistics import Colours, Statistics, spark, statistics_of
+from fedlgd.runs.config import described, resolve
 from fedlgd.runs.literals import parse_assignment
 
 MAX_ALIKE = 3  # problems of one kind at one site in the table of `check`
-MAX_LISTED = 3  # values of a list in the table of `list`
+SKIP = "--skip-bad leaves out files that cannot be read"
 CHANNELS = ("red", "green", "blue")
 
 
@@ -47,44 +51,26 @@ def chosen_data(name: str | None, folder: Path | None) -> dict[str, str | None]:
     return {"data.name": "folders", "data.path": str(folder.expanduser().absolute())}
 
 
-def list_suites(json: bool) -> None:
-    rows = [
-        {
-            "name": name,
-            "about": suite.about,
-            "ready": not suite.missing,
-            "missing": suite.missing,
-            "fetch": _fetch_command(suite),
-            "settings": msgspec.to_builtins(suite.settings()),
-        }
-        for name, suite in SUITES.items()
-    ]
-    if json:
-        typer.echo(jsonlib.dumps(rows))
-        return
-    table = Table("name", "about", "state", "settings", title=f"data home: {data_home()}", show_lines=True)
-    for row in rows:
-        settings = "\n".join(f"{key} = {_shortened(value)}" for key, value in row["settings"].items())
-        missing = f"fetch: {row['fetch']}" if row["fetch"] else f"missing: {', '.join(row['missing'])}"
-        table.add_row(row["name"], row["about"], "ready" if row["ready"] else missing, escape(settings))
-    Console().print(table)
-
-
-def _fetch_command(suite: Suite) -> str:
-    """The command that downloads missing files; empty if none are missing or none can be downloaded."""
-    return f"fedlgd data fetch {suite.fetch}" if suite.missing and suite.fetch else ""
-
-
-def _shortened(value: Any) -> str:
-    if isinstance(value, list) and len(value) > MAX_LISTED:
-        return f"[{jsonlib.dumps(value[0])}, ... {len(value)} values]"
-    return jsonlib.dumps(value)
+def describe(name: str) -> dict[str, Any]:
+    """A federation in `fedlgd data list --json`."""
+    suite = SUITES[name]
+    return {
+        "name": name,
+        "about": suite.about,
+        "ready": not suite.missing,
+        "missing": suite.missing,
+        "fetch": fetch_command(suite),
+        "settings": msgspec.to_builtins(suite.settings()),
+    }
 
 
 def show(given: ShowOptions) -> None:
     settings = {**chosen_data(given.name, None), **dict(map(parse_assignment, given.settings or ()))}
+    chosen = resolve({}, settings).data
+    if not given.json and (found := described(chosen.suite, "data.")):
+        Console().print(settings_table(found))
     with progress(given.silent):
-        federation = resolve({}, settings).data.open()
+        federation = chosen.open()
         sites = [statistics_of(site) for site in federation.sites]
         shifts = measure_shift(federation, given) if given.shift or given.per_class else []
     if given.json:
@@ -102,24 +88,32 @@ def show(given: ShowOptions) -> None:
 def _counts(federation: Federation, sites: Sequence[Statistics]) -> Table:
     title = f"{federation.name}: {len(sites)} sites, {len(federation.classes)} classes, {federation.shape}"
     table = Table(title=escape(title), caption=escape(federation.note))
-    for column in ("site", "train", "test", "training images per class", "note"):
+    for column in ("site", "train", "test", "train per class", "note"):
         table.add_column(column, justify="right" if column in ("train", "test") else "left")
     for s in sites:
         numbers = " ".join(map(str, s.train_per_class))
+        if len(set(s.train_per_class)) == 1:
+            numbers = f"{s.train_per_class[0]} each"
         table.add_row(escape(s.site), str(s.train), str(s.test), numbers, escape(s.note))
     return table
 
 
 def _colours(sites: Sequence[Statistics]) -> Table:
-    heads = (f"{channel}: mean, std, histogram" for channel in CHANNELS)
-    table = Table("site", *heads, title="colours of the training images")
+    table = Table(title="colours of the training images: mean, std, histogram", box=box.SIMPLE_HEAD)
+    for column in ("site", *CHANNELS):
+        table.add_column(column, no_wrap=column != "site")
     for s in sites:
         cells = [
-            f"{mean:.2f} {std:.2f} [{colour}]{spark(shares)}[/]"
+            f"{mean:.2f} {std:.2f} [{colour}]{spark(_halved(shares))}[/]"
             for colour, mean, std, shares in zip(CHANNELS, s.mean, s.std, s.histogram, strict=True)
         ]
         table.add_row(escape(s.site), *cells)
     return table
+
+
+def _halved(shares: Colours) -> Colours:
+    """Half as many bins, so that three histograms fit 80 columns."""
+    return tuple(a + b for a, b in zip(shares[::2], shares[1::2], strict=True))
 
 
 def check(given: CheckOptions) -> None:
@@ -134,6 +128,23 @@ def check(given: CheckOptions) -> None:
             Console(soft_wrap=False).print(_problems(checked.problems))
         typer.echo(f"{checked.sites} sites, {checked.images} readable images: {errors} errors, {warnings} warnings")
     raise typer.Exit(1 if errors or (given.strict and warnings) else 0)
+
+
+@contextmanager
+def explained(chosen: DataChoice, quiet: bool) -> Iterator[None]:
+    """After an error in a folder of images, print all its problems, as `fedlgd data check` does."""
+    try:
+        yield
+    except DataError as error:
+        path = Path(getattr(chosen.suite, "path", ""))
+        if quiet or chosen.name != "folders" or not path.exists():
+            raise
+        with progress(quiet):
+            problems = check_data(path).problems
+        if len(problems) < 2:
+            raise
+        Console(stderr=True).print(_problems(problems))
+        raise DataError(f"{error}\nAll problems are listed above; {SKIP}") from error
 
 
 def _problems(problems: Sequence[Problem]) -> Table:

@@ -3,41 +3,39 @@
 import inspect
 import json as jsonlib
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 import msgspec
 import typer
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
 from fedlgd.methods import registry
+from fedlgd.methods.catalogue import METHODS
 from fedlgd.nets.registry import NETS, build_net, settings_of
-from fedlgd.runs.config import described
+from fedlgd.runs.config import SettingInfo, described, described_net
+
+MAX_LISTED = 6  # values of a list that are shown as a default
 
 
-def methods(name: str | None, json: bool) -> None:
-    rows = [_describe(each) for each in ([name] if name else registry.names())]
+def show(name: str, json: bool) -> None:
+    row = describe(name)
     if json:
-        typer.echo(jsonlib.dumps(rows[0] if name else rows))
-    elif name:
-        _print_method(name, rows[0])
+        typer.echo(jsonlib.dumps(row))
     else:
-        table = Table("name", "about", "presets")
-        for row in rows:
-            table.add_row(row["name"], escape(row["about"]), " ".join(row["presets"]))
-        Console().print(table)
-        typer.echo(f"Add parts to a method with +, as in scaffold+anchors: {', '.join(registry.stacks())}.")
-        typer.echo("fedlgd methods NAME shows the settings of a method.")
+        _print_method(name, row)
 
 
-def _describe(name: str) -> dict[str, Any]:
+def describe(name: str) -> dict[str, Any]:
     cls, settings = registry.find(name), registry.recipe(name).settings
     details = [{**asdict(info), "allowed": info.allowed} for info in described(settings)]
     return {
         "name": name,
-        "about": (inspect.getdoc(sys.modules[cls.__module__]) or "").partition("\n")[0],
+        "about": METHODS[name].line if name in METHODS else _first_line(sys.modules[cls.__module__]),
         "presets": list(settings.presets),
         "settings": msgspec.to_builtins(settings()),
         "description": inspect.getdoc(cls) or "",
@@ -46,22 +44,32 @@ def _describe(name: str) -> dict[str, Any]:
     }
 
 
+def _first_line(documented: Any) -> str:
+    return (inspect.getdoc(documented) or "").partition("\n")[0]
+
+
 def _print_method(name: str, row: dict[str, Any]) -> None:
     console = Console()
     typer.echo(f"{name}: {row['about']}\n\n{row['description']}\n")
-    table = Table("setting", Column("default", max_width=24), "help", title="Settings: --set setting=value")
-    for info in row["setting_details"]:
-        allowed = f"({info['allowed']})" if info["allowed"] else ""
-        table.add_row(
-            info["path"], *map(escape, (jsonlib.dumps(info["default"]), f"{info['help']} {allowed}".strip()))
-        )
-    console.print(table)
+    console.print(settings_table(described(registry.recipe(name).settings)))
     presets = Table("preset", "settings", title="Presets: --preset NAME", show_lines=True)
     for preset, settings in row["preset_settings"].items():
         lines = [f"{path} = {jsonlib.dumps(value)}" for path, value in settings.items()]
         presets.add_row(preset, escape("\n".join(lines) or "the defaults"))
     if presets.row_count:
         console.print(presets)
+
+
+def settings_table(settings: Iterable[SettingInfo]) -> Table:
+    """Path, default, help line and allowed values."""
+    table = Table(Column("setting", no_wrap=True), Column("default", max_width=20), "help", box=box.SIMPLE_HEAD)
+    table.title = "Settings: --set setting=value"
+    for info in settings:
+        default, about = jsonlib.dumps(info.default), f"{info.help} ({info.allowed})" if info.allowed else info.help
+        if isinstance(info.default, tuple | list) and len(info.default) > MAX_LISTED:
+            default, about = f"{len(info.default)} values", f"{about} Default: {', '.join(map(str, info.default))}"
+        table.add_row(info.path, escape(default), escape(about))
+    return table
 
 
 def nets(json: bool) -> None:
@@ -77,9 +85,7 @@ def nets(json: bool) -> None:
     if json:
         typer.echo(jsonlib.dumps(rows))
         return
-    table = Table(*rows[0], title="for 28x28 images, 10 classes", show_lines=True)
+    table = Table("name", "parameters", "MFLOP per image", title="for 28x28 images, 10 classes")
     for row in rows:
-        settings = "\n".join(f"{key} = {value}" for key, value in row["settings"].items())
-        size = f"{row['parameters']:,}".replace(",", " ")
-        table.add_row(row["name"], settings, size, str(row["MFLOP per image"]))
-    Console().print(table)
+        table.add_row(row["name"], f"{row['parameters']:,}".replace(",", " "), str(row["MFLOP per image"]))
+    Console().print(table, *(settings_table(described_net(name)) for name in NETS))

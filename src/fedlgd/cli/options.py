@@ -42,13 +42,25 @@ class ComputeOptions(Output):
 class ConfigOptions:
     """Settings of a run that have an option of their own."""
 
-    data: Annotated[str | None, Argument(help="Federation (fedlgd data list), or a folder of images.")] = None
+    data: Annotated[
+        str | None,
+        Argument(help="Federation (fedlgd data list), or a folder of images.", show_default="builtin-digits"),
+    ] = None
     folder: Annotated[Path | None, Option("--data", help="Your own images: a folder, a .csv or a .npz.")] = None
-    preset: Annotated[str, Option(help="Preset of the method: paper, official, quick.")] = ""
-    train_on: Annotated[str | None, Option(help="Train on real or virtual images.")] = None
-    net: Annotated[str | None, Option(help="Network (see fedlgd nets), or package.module:Class.")] = None
-    rounds: Annotated[int | None, Option("--rounds", "-t", help="Number of rounds.")] = None
-    ratio: Annotated[float | None, Option(help="Fraction of sites sampled in each round.")] = None
+    skip_bad: Annotated[
+        bool, Option("--skip-bad", help="Leave out your own files that cannot be read as images.")
+    ] = False
+    preset: Annotated[str, Option(help="Preset of the method: paper, official, quick.", show_default="none")] = ""
+    train_on: Annotated[
+        str | None, Option(help="Train on real or virtual images.", show_default="real; FedLGD: virtual")
+    ] = None
+    net: Annotated[
+        str | None, Option(help="Network (see fedlgd nets), or package.module:Class.", show_default="convnet")
+    ] = None
+    rounds: Annotated[int | None, Option("--rounds", "-t", help="Number of rounds.", show_default="100")] = None
+    ratio: Annotated[float | None, Option(help="Fraction of sites sampled in each round.", show_default="1.0")] = (
+        None
+    )
     settings: Set = None
     track: Annotated[list[str] | None, Option(help="Also log to tensorboard, wandb or mlflow; repeatable.")] = None
 
@@ -63,9 +75,11 @@ class DemoOptions(Output):
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(ConfigOptions, ComputeOptions):
-    method: Annotated[str | None, Option("--method", "-m", help="Method, e.g. fedavg, scaffold+anchors.")] = None
+    method: Annotated[
+        str | None, Option("--method", "-m", help="Method, e.g. fedavg, scaffold+anchors.", show_default="fedlgd")
+    ] = None
     anchors: Annotated[bool, Option("--anchors", help="Short for --method METHOD+anchors.")] = False
-    seed: Annotated[int | None, Option(help="Random seed.")] = None
+    seed: Annotated[int | None, Option(help="Random seed.", show_default="0")] = None
     config: Annotated[Path | None, Option("--config", "-c", help="Read settings from a TOML file.")] = None
     out: Annotated[Path | None, Option("--out", "-o", help="Run folder (default: below runs/).")] = None
     estimate: Annotated[bool, Option("--estimate", help="Only estimate the run time.")] = False

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from rich.text import Text
 from fedlgd.cli.table import Evaluations
 from fedlgd.core.errors import RunError
 from fedlgd.core.meter import listening
-from fedlgd.core.records import RoundRecord, committed_records
+from fedlgd.core.records import RoundRecord, committed_records, in_order
+from fedlgd.engines.validate import listed
 from fedlgd.report.formats import number_of_bytes
 
 Listener = Callable[[RoundRecord], None]
@@ -54,11 +55,6 @@ def duration(seconds: float) -> str:
         return f"about {seconds:.0f} s"
     hours, minutes = divmod(round(seconds / 60), 60)
     return f"about {hours} h {minutes} min" if hours else f"about {minutes} min"
-
-
-def refusals(record: RoundRecord) -> str:
-    """bee (weight is nan), cat (it did not answer)"""
-    return ", ".join(f"{site} ({reason})" for site, reason in record.refused.items())
 
 
 def clock_time(seconds: float) -> str:
@@ -108,7 +104,7 @@ class Lines:
     def _describe(self, record: RoundRecord) -> str:
         if record.round < 0:
             spent = sum((record.cpu or record.seconds).values())
-            return f"enrolled; CPU time, also of sets from the cache: {spent:.0f} s"
+            return f"setup: sites enrolled; CPU time, also of sets from the cache: {spent:.0f} s"
         parts = [f"round {record.round + 1}/{self._rounds}"]
         if record.scores:
             parts.append(f"mean {100 * record.accuracy:.1f} %")
@@ -117,7 +113,7 @@ class Lines:
         if record.flags:
             parts.append(f"updated: {', '.join(record.flags)}")
         if record.refused:
-            parts.append(f"refused: {refusals(record)}")
+            parts.append(f"refused: {listed(record.refused)}")
         return "  ".join(parts)
 
     def _print(self, text: str) -> None:
@@ -148,7 +144,7 @@ class LiveView:
         self._pace = Pace()
         self._steps: dict[str, tuple[Pace, int]] = {}
         self._done = self._sent = 0
-        self._ended = False
+        self._ended = self._set_up = False
         self._refused = ""
         for record in earlier:
             self._add(record, "before")
@@ -184,18 +180,19 @@ class LiveView:
         return clock_time(time.monotonic() - self._began)
 
     def _add(self, record: RoundRecord, at: str) -> None:
-        self._done = record.round + 1
+        self._done, self._set_up = record.round + 1, True
         self._sent += record.bytes_up + record.bytes_down
         self._evaluations.add(record, self._sent, at)
         if record.refused:
-            self._refused = f"round {self._done} refused: {refusals(record)}"
+            self._refused = f"round {self._done} refused: {listed(record.refused)}"
 
     def _bars(self) -> Table:
         """A bar for the rounds and one for each long step inside a round, with the time left."""
         bars = Table.grid(padding=(0, 1))
         if self._rounds:
             left = self._pace.left(self._rounds) if self._done < self._rounds else None
-            text, elapsed = f"round {self._done}/{self._rounds}", f"{self._elapsed} elapsed"
+            text = f"round {self._done}/{self._rounds}" if self._set_up else "setup"
+            elapsed = f"{self._elapsed} elapsed"
             bars.add_row(*self._bar(text, self._done, self._rounds, left, elapsed))
         for label, (pace, total) in list(self._steps.items())[:MAX_STEP_BARS]:
             text = f"{label} {_amount(pace.done, total, self._in_bytes)}"
@@ -227,10 +224,11 @@ def _is_terminal() -> bool:
     return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def _earlier(folder: Path | None) -> Iterator[RoundRecord]:
+def _earlier(folder: Path | None, sites: Sequence[str]) -> Iterator[RoundRecord]:
     """The committed records of a run that is resumed; the run itself reports a damaged folder."""
     with suppress(RunError):
-        yield from committed_records(folder) if folder else ()
+        for record in committed_records(folder) if folder else ():
+            yield in_order(record, sites)
 
 
 @contextmanager
@@ -241,17 +239,19 @@ def progress(
     folder: Path | None = None,
     lasting: bool = False,
     in_bytes: bool = False,
+    sites: Sequence[str] = (),
 ) -> Iterator[Listener]:
     """Show the progress of the work inside: its long steps, and the rounds of a run given to the yielded listener.
 
-    folder: a terminal also shows the records that are already there. The other arguments are those of `LiveView`.
+    folder: a terminal also shows the records that are already there, with `sites` in this order. The other
+    arguments are those of `LiveView`.
     """
     if quiet:
         yield lambda _: None
         return
     view: LiveView | Lines = Lines(rounds, in_bytes)
     if _is_terminal():
-        view = LiveView(rounds, title, _earlier(folder), lasting, in_bytes)
+        view = LiveView(rounds, title, _earlier(folder, sites), lasting, in_bytes)
     try:
         with listening(view.tick):
             yield view.round

@@ -49,6 +49,8 @@ def print_table(paths: list[Path], name: str, forms: list[str], alone: bool) -> 
 
 
 def _folders(paths: list[Path]) -> list[Path]:
+    if missing := [repr(str(path)) for path in paths if not path.exists()]:
+        raise FedlgdError(f"there is no folder {', '.join(missing)}; give a run folder, or a folder of run folders")
     folders = [run for path in paths for run in run_folders(path)]
     if not folders:
         raise FedlgdError(f"no run in {', '.join(map(str, paths))}; a run folder contains manifest.json")
@@ -61,6 +63,8 @@ def watch(paths: list[Path], port: int, open_page: bool) -> None:
             raise FedlgdError(f"{str(path)!r} is a file; give a run folder, or a folder that contains run folders")
     with _server(paths, port) as server:
         typer.echo(f"Watching {', '.join(map(str, paths))} at {server.url} (stop with Ctrl-C)")
+        if missing := [repr(str(path)) for path in paths if not path.exists()]:
+            typer.echo(f"fedlgd: there is no folder {', '.join(missing)} yet; waiting for a run in it", err=True)
         if open_page:
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
         try:

@@ -16,14 +16,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedlgd.cli.data import chosen_data
+from fedlgd.cli.data import chosen_data, explained
 from fedlgd.cli.estimate import announce_copies, announce_run, print_estimate
+from fedlgd.cli.fit import UNBOUNDED
 from fedlgd.cli.options import ComputeOptions, ConfigOptions, DemoOptions, RunOptions
 from fedlgd.cli.progress import progress
 from fedlgd.core.device import Place
 from fedlgd.core.files import writing
 from fedlgd.core.records import RoundRecord
 from fedlgd.data.federation import Federation
+from fedlgd.data.registry import DataChoice
 from fedlgd.engines.registry import Engine, choose
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_report
@@ -98,6 +100,7 @@ def assignments(given: ConfigOptions, more: Mapping[str, Any]) -> dict[str, Any]
         "rounds": given.rounds,
         "ratio": given.ratio,
         "train_on": given.train_on,
+        "data.skip_bad": given.skip_bad or None,
         **more,
     }
     chosen = {path: value for path, value in flags.items() if value is not None}
@@ -122,9 +125,14 @@ def set_up(threads: int) -> None:
 
 def _prepare(config: Config, given: RunOptions, quiet: bool) -> tuple[Federation, Engine]:
     set_up(given.threads)
-    with progress(quiet):
-        federation = config.data.open()
+    federation = open_data(config.data, quiet)
     return federation, choose_engine(given, federation, given.engine, given.workers)
+
+
+def open_data(chosen: DataChoice, quiet: bool) -> Federation:
+    """The federation; if a folder of images has errors, all its problems are printed first."""
+    with explained(chosen, quiet), progress(quiet):
+        return chosen.open()
 
 
 def _execute(config: Config, folder: Path, given: RunOptions, title: str = "") -> Result:
@@ -145,7 +153,7 @@ def _execute(config: Config, folder: Path, given: RunOptions, title: str = "") -
             announce_run(config, folder, federation, engine)
             announce_copies(config, folder, federation)
         with (
-            progress(quiet, config.plan.rounds, title, folder, lasting=True) as show,
+            progress(quiet, config.plan.rounds, title, folder, lasting=True, sites=federation.names) as show,
             Tracking(given.track or (), Tracked(title, folder, config)) as track,
         ):
             result = execute(config, federation, folder, listen, command_line(), "", engine)
@@ -200,12 +208,21 @@ def print_accuracy(accuracies: Mapping[str, Mapping[str, float]], missing: Missi
     for name, accuracy in accuracies.items():
         values = [accuracy[site] for site in sites]
         rows.append([name, *(f"{100 * v:.1f}" for v in (*values, statistics.fmean(values)))])
-    if len(sites) > MAX_SITE_COLUMNS:
-        rows = [list(column) for column in zip(*rows, strict=True)]
-        rows[0][0] = "site"
-    table = Table(title="Accuracy (%) on the test images of each site after the last round")
+    console = Console()
+    table, turned = _as_table(rows), [["site", *rows[0][1:]], *rows[1:]]
+    if len(sites) > MAX_SITE_COLUMNS or _natural_width(console, table) > console.width:
+        table = _as_table([list(column) for column in zip(*turned, strict=True)])
+    console.print("Accuracy (%) on the test images of each site after the last round", table, sep="\n")
+
+
+def _as_table(rows: Sequence[Sequence[str]]) -> Table:
+    table = Table()
     for i, column in enumerate(rows[0]):
         table.add_column(escape(column), justify="right" if i else "left")
     for row in rows[1:]:
         table.add_row(*map(escape, row))
-    Console().print(table)
+    return table
+
+
+def _natural_width(console: Console, table: Table) -> int:
+    return console.measure(table, options=console.options.update_width(UNBOUNDED)).maximum

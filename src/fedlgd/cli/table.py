@@ -25,7 +25,7 @@ LAYOUTS = (
     ("round", MEAN, "lowest", "highest", "loss"),
     ("round", MEAN, "lowest"),
 )
-"""Columns, widest first; the first layout that fits is used. `loss` is the training loss."""
+"""Columns, widest first; the first layout that fits is used. `loss` is the training loss, regularisers included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,8 @@ class Evaluations:
             table = self._table(layout, rows)
             if self._console.measure(table, options=unbounded).maximum <= self._console.width:
                 break
-        notes = [f"{''.join(self._signs)} since the previous evaluation; bold: best so far"]
+        loss = "; loss: with regularisers" if "loss" in layout else ""
+        notes = [f"{''.join(self._signs)} since the previous evaluation; bold: best so far{loss}"]
         if SITES not in layout:
             lowest = sorted(rows[-1].sites.items(), key=lambda item: item[1])[:MAX_NAMED]
             notes.append("lowest: " + ", ".join(f"{site} {_percent(value)}" for site, value in lowest))

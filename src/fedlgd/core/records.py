@@ -5,8 +5,8 @@ A run folder has one JSON line per round in `records.jsonl`; `state/head.json` s
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -64,6 +64,11 @@ class RoundRecord:
         if not self.scores:
             return math.nan
         return sum(s.accuracy for s in self.scores.values()) / len(self.scores)
+
+
+def in_order(record: RoundRecord, names: Sequence[str]) -> RoundRecord:
+    """The record with its scores in the order of `names`, which is the order of tables; files have any order."""
+    return replace(record, scores={name: record.scores[name] for name in names if name in record.scores})
 
 
 def encode_record(record: RoundRecord) -> bytes:

@@ -37,15 +37,18 @@ class Settings:
         for f in fields(self):
             path, value = f"{self.section}.{f.name}".lstrip("."), getattr(self, f.name)
             check_bounds(path, value, f.metadata)
-            if f.name in words and value not in words[f.name]:
-                raise SettingError(f"{path} is {value!r}; choose one of: {', '.join(map(str, words[f.name]))}")
+            for word in value if isinstance(value, tuple) else (value,):
+                if f.name in words and word not in words[f.name]:
+                    raise SettingError(f"{path} is {value!r}; choose one of: {', '.join(map(str, words[f.name]))}")
 
 
 @cache
 def _words(cls: Any) -> dict[str, tuple[str, ...]]:
-    """The allowed values of each field that is a choice."""
-    hints = get_type_hints(cls).items()
-    return {name: get_args(hint) for name, hint in hints if get_origin(hint) is Literal}
+    """The allowed values of each field that is a choice, or a tuple of choices."""
+    hints = {
+        name: get_args(hint)[0] if get_origin(hint) is tuple else hint for name, hint in get_type_hints(cls).items()
+    }
+    return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
 
 
 TESTS: dict[str, tuple[Callable[[Any, float], bool], str]] = {

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -31,33 +31,53 @@ class Local(Settings):
     lr: float = setting(0.01, "Learning rate.", above=0)
     momentum: float = setting(0.0, "Momentum of SGD, reset in every round; 0: off.", least=0, below=1)
     weight_decay: float = setting(0.0, "Weight decay of SGD; 0: off.", least=0)
+    schedule: Literal["constant", "cosine"] = setting(
+        "constant", "Learning rate over the rounds: `constant`, or `cosine` from `lr` to 0 at the end of the run."
+    )
+    augment: tuple[Literal["rotate", "zoom", "shift", "color"], ...] = setting(
+        (), "Augmentation of training batches, drawn for each image: rotate, zoom, shift, color; []: off."
+    )
+
+    def at(self, t: int, rounds: int) -> "Local":
+        """The settings of round t:  eta_t = eta (1 + cos(pi t / T)) / 2  (Loshchilov and Hutter, ICLR 2017)."""
+        if self.schedule == "constant":
+            return self
+        return replace(self, lr=self.lr * (1 + math.cos(math.pi * t / rounds)) / 2, schedule="constant")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """The result of SGD: parameters, number of steps, and mean loss during training."""
+    """The result of SGD: parameters, number of steps, mean loss during training, and the last velocity."""
 
     params: Params
     steps: int
     loss: float
+    velocity: Params = field(default_factory=dict)
 
 
-def sgd(net: Net, start: Params, n: int, objective: Objective, how: Local, rng: Stream) -> Trained:
-    """Minimise `objective(w, index)` over shuffled batches of n items:  v <- m v + g,  w <- w - lr v."""
+def sgd(
+    net: Net, start: Params, n: int, objective: Objective, how: Local, rng: Stream, velocity: Params | None = None
+) -> Trained:
+    """Minimise `objective(w, index)` over shuffled batches of n items:  v <- m v + g,  w <- w - lr v.
+
+    v starts at `velocity`, or at 0.
+    """
     w = clone(start)
-    leaves = [w[name].requires_grad_() for name in w if name in net.trainable]
-    velocity: list[Tensor] = []
+    names = [name for name in w if name in net.trainable]
+    leaves = [w[name].requires_grad_() for name in names]
+    v = [velocity[name] for name in names] if velocity else []
     losses: list[Tensor] = []
     with net.training(), noise(rng.at("noise").number()):
         for index in batches(n, how, rng.generator("shuffle")):
             loss = objective(w, index)
             grads = torch.autograd.grad(loss, leaves, materialize_grads=True)
-            velocity = _descend(leaves, list(grads), velocity, how)
+            v = _descend(leaves, list(grads), v, how)
             losses.append(loss.detach())
     mean = torch.stack(losses).double().mean().item()
     if not (math.isfinite(mean) and all(bool(value.isfinite().all()) for value in w.values())):
-        raise DivergedError(f"training diverged (mean loss {mean:g}); lower local.lr, which is {how.lr:g}")
-    return Trained({name: value.detach() for name, value in w.items()}, len(losses), mean)
+        raise DivergedError(f"training diverged; lower local.lr, which is {how.lr:g}")
+    moved = dict(zip(names, v, strict=False))
+    return Trained({name: value.detach() for name, value in w.items()}, len(losses), mean, moved)
 
 
 def batches(n: int, how: Local, generator: Generator) -> Iterator[Tensor]:

@@ -31,6 +31,11 @@ class Federation:
     public: bool = False
 
     @property
+    def names(self) -> list[str]:
+        """The sites whose test images score a model, in the order in which they are shown."""
+        return [site.name for site in self.test_sites or self.sites]
+
+    @property
     def tested(self) -> list[Site]:
         """The sites whose test images score a model, sorted by name."""
         return sorted(self.test_sites or self.sites, key=lambda s: s.name)
@@ -92,7 +97,7 @@ def _check_site(site: Site, min_per_class: int) -> None:
             wrong = low if low < 0 else high
             raise DataError(
                 f"{where}: label {wrong} is out of range for {len(site.classes)} classes; "
-                f"labels go from 0 to {len(site.classes) - 1}"
+                f"use labels from 0 to {len(site.classes) - 1}, or name more classes"
             )
         if data.x.is_floating_point() and not bool(torch.isfinite(data.x).all()):
             raise DataError(f"{where}: pixels contain NaN or infinity; replace them")

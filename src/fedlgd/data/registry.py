@@ -7,54 +7,10 @@ from typing import Any, ClassVar
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.settings import Settings, setting
 from fedlgd.core.suggest import did_you_mean
+from fedlgd.data.catalogue import SUITES
 from fedlgd.data.federation import Federation, limited
-from fedlgd.data.folders.suite import Folders
 from fedlgd.data.suite import COMMON, Opens, Suite, own_suite
 from fedlgd.data.suites.builtin import BuiltinDigits
-from fedlgd.data.suites.cifar10c.suite import Cifar10C
-from fedlgd.data.suites.digits import REQUIRED, Digits
-from fedlgd.data.suites.retina import PAIRED, Retina, RetinaPair
-from fedlgd.data.suites.split import Split
-
-SUITES: dict[str, Suite] = {
-    "builtin-digits": Suite(
-        "five digit sites with real domain shift, 28x28 RGB, made from images inside PyPI packages",
-        BuiltinDigits,
-        public=True,
-    ),
-    "digits": Suite(
-        "the paper's five digit sites: MNIST, SVHN, USPS, SynthDigits (or a stand-in, marked as such), MNIST-M",
-        Digits,
-        tuple(f"{name}.npz" for name in REQUIRED),
-        "digits",
-        public=True,
-    ),
-    "cifar10c": Suite(
-        "57 sites: the 19 corruptions of CIFAR-10-C, three sites each with label shift; generated here or official",
-        Cifar10C,
-        ("cifar10_test.npz",),
-        "cifar10",
-        public=True,
-    ),
-    "split": Suite(
-        "one prepared domain partitioned among sites: evenly, by Dir(alpha), by size or in shards",
-        Split,
-        ("mnist.npz",),
-        "mnist",
-    ),
-    "retina": Suite(
-        "glaucoma against normal, 96x96, at the paper's four eye clinics or any others in the data home",
-        Retina,
-        ("retina",),
-        "retina",
-    ),
-    "retina-ab": Suite(
-        "glaucoma against normal, 96x96, at two real sites that are not the paper's",
-        RetinaPair,
-        tuple(f"{file}.npz" for file, _ in PAIRED.values()),
-    ),
-    "folders": Suite("your own images, one folder per site: fedlgd run --data DIR", Folders),
-}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The data home: prepared domains, one .npz each, and a cache of arrays made from them. Arrays are mapped."""
+"""Arrays in the data home: prepared domains, one .npz each, and a cache made from them. Arrays are mapped."""
 
 import hashlib
 import logging
@@ -25,11 +25,11 @@ from PIL import Image
 from fedlgd.core.errors import DataError
 from fedlgd.core.files import OLD, clear_parts, write_atomic, writing
 from fedlgd.core.types import LabelledSet, Scale, Site
+from fedlgd.data.home import HOME_VARIABLE, data_home
 
 Arrays = dict[str, NDArray[Any]]
 Pixels = NDArray[np.uint8]
 
-HOME_VARIABLE = "FEDLGD_DATA"
 PARTS = ("train", "test")
 SEAL_SIZE = 32
 LOCAL_HEADER = 30  # bytes of a zip member's header before its name
@@ -47,16 +47,6 @@ HEADERS = {
 }
 
 log = logging.getLogger(__name__)
-
-
-def data_home() -> Path:
-    """The directory named by FEDLGD_DATA, else the user's cache directory. It may not exist yet."""
-    chosen = os.environ.get(HOME_VARIABLE)
-    if chosen:
-        return Path(chosen).expanduser()
-    import pooch  # here, because its import takes longer than all others of this module
-
-    return Path(pooch.os_cache("fedlgd"))
 
 
 def saving(path: Path) -> AbstractContextManager[None]:
@@ -228,7 +218,7 @@ def read_domain(path: Path, parts: tuple[str, ...] = PARTS) -> Arrays:
                     f"{path} has no array {key!r}; a prepared domain has train_x, train_y, test_x, test_y"
                 )
             if arrays[key].dtype != np.uint8:
-                raise DataError(f"{path}: {key} is {arrays[key].dtype}; a prepared domain holds uint8")
+                raise DataError(f"{path}: {key} is {arrays[key].dtype}; convert it to uint8")
         x, y = arrays[f"{part}_x"], arrays[f"{part}_y"]
         if x.ndim not in (3, 4) or (x.ndim == 4 and x.shape[3] != 3) or y.ndim != 1 or len(x) != len(y):
             raise DataError(

@@ -1,14 +1,19 @@
-"""What a suite is: settings that open a federation. A suite of your own is named `package.module:Class`."""
+"""What a suite is: settings that open a federation. A suite of your own is named `package.module:Class`.
+
+This module does not import torch.
+"""
 
 import inspect
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.settings import Settings
 from fedlgd.core.suggest import own_class
-from fedlgd.data.federation import Federation
-from fedlgd.data.store import data_home
+from fedlgd.data.home import data_home
+
+if TYPE_CHECKING:
+    from fedlgd.data.federation import Federation
 
 COMMON = ("name", "limit", "test_limit")  # settings that every federation has
 
@@ -16,7 +21,7 @@ COMMON = ("name", "limit", "test_limit")  # settings that every federation has
 class Opens(Protocol):
     """The settings of a suite: a frozen dataclass with a default for every field, which opens a federation."""
 
-    def open(self) -> Federation: ...
+    def open(self) -> "Federation": ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,17 +33,22 @@ class SuiteSettings(Settings):
 
 @dataclass(frozen=True)
 class Suite:
-    """A named federation and the class of its settings.
+    """A named federation. The class of its settings, `source`, is imported on first use.
 
     files: what it needs in the data home. fetch: the data sets to ask `fedlgd data fetch` for. public: whether
     anyone may see its images.
     """
 
     about: str
-    settings: type[Opens]
+    source: str
     files: tuple[str, ...] = ()
     fetch: str = ""
     public: bool = False
+
+    @property
+    def settings(self) -> type[Opens]:
+        cls: type[Opens] = own_class(self.source, "the data suite", DataError)
+        return cls
 
     @property
     def missing(self) -> list[str]:
@@ -59,4 +69,4 @@ def own_suite(spec: str) -> Suite:
         raise DataError(f"data suite {spec!r} has no default for {', '.join(required)}; give every field a default")
     if taken := [f.name for f in fields(cls) if f.name in COMMON]:
         raise DataError(f"data suite {spec!r} has a field {taken[0]!r}, which every suite has already; rename it")
-    return Suite((inspect.getdoc(cls) or spec).splitlines()[0], cast(type[Opens], cls))
+    return Suite((inspect.getdoc(cls) or spec).splitlines()[0], spec)

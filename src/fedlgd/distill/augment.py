@@ -15,7 +15,7 @@ Transform = Callable[[Tensor], Tensor]
 Sides = tuple[int, int]
 
 
-def color(x: Tensor, brightness: float, saturation: float, contrast: float) -> Tensor:
+def color(x: Tensor, brightness: float | Tensor, saturation: float | Tensor, contrast: float | Tensor) -> Tensor:
     """x + (u1 - 1/2);  (x - m) 2 u2 + m, m the mean over channels;  (x - m)(u3 + 1/2) + m, m the image mean."""
     x = x + (brightness - 0.5)
     m = x.mean(dim=1, keepdim=True)

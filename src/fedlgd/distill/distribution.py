@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedlgd.core.device import to_cpu, to_device
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import DivergedError, SettingError
 from fedlgd.core.losses import class_means, mean_gap
 from fedlgd.core.meter import phase, track
 from fedlgd.core.net import Net
@@ -94,6 +94,7 @@ def distil(site: Site, net: Net, how: Distil, rng: Stream) -> VirtualSet:
         return to_cpu(match(start, labels, site.train, family, lambda i: family.init(rng.at("net", i)), how, rng))
 
     images = to_device(recall(made_from, compute))
+    _check_finite(images, made_from["how"]["lr"], f"distillation at site {site.name!r}")
     return VirtualSet(images=images, labels=labels, origin=site.name, round=-1)
 
 
@@ -141,7 +142,13 @@ def refine(
     if how.plan == "bank" and not how.augment and net.per_image:
         how = replace(how, pairs=1, reuse=max(1, how.steps), real_per_class=len(real))
     images = match(virtual.images, virtual.labels, real, net, lambda _: params, how, rng)
+    _check_finite(images, how.lr, "refinement of the virtual set")
     return replace(virtual, images=images, round=round)
+
+
+def _check_finite(images: Tensor, lr: float, what: str) -> None:
+    if not bool(images.isfinite().all()):
+        raise DivergedError(f"{what} diverged; lower distil.lr, which is {lr:g}")
 
 
 def match(

@@ -39,7 +39,7 @@ class Loop:
     ) -> Rounds:
         """Run every round that is not committed yet."""
         net = method.adapt(net)
-        sites = Sites(method, federation, net, plan.seed, states, self.place)
+        sites = Sites(method, federation, net, plan, states, self.place)
         return serve(method, federation, net, plan, memory, partial(map, sites), self.place)
 
     def states(self) -> States:

@@ -52,7 +52,7 @@ class Pool:
     ) -> Rounds:
         """Like `loop`, with the sites' work in other processes. Close the generator to end them."""
         net = method.adapt(net)
-        sites = Sites(method, federation, net, plan.seed, states, self.place)
+        sites = Sites(method, federation, net, plan, states, self.place)
         crew = Crew(sites, self.processes(federation))
         try:
             yield from serve(method, federation, net, plan, memory, crew.work, self.place)
@@ -182,7 +182,8 @@ class Worker:
             return None
         if kind == b"F":
             failure = decode(Failure, body)
-            raise RunError(f"site {self._site!r}: {failure.said}") from WorkerError(failure.trace)
+            where = "" if repr(self._site) in failure.said else f"site {self._site!r}: "
+            raise RunError(where + failure.said) from WorkerError(failure.trace)
         return decode(Answer, body)
 
     def _gone(self) -> RunError:

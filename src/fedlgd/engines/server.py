@@ -181,7 +181,8 @@ class Server:
         return refusal(answer.update, answer.site, self.method.expects(task.message, self.net))
 
     def _serve(self, updates: Inbox, state: ServerState) -> ServerState:
-        return self.method.server(state, updates, self.net, self._root.at("server", state.round))
+        method = self.method.at(state.round, self.plan.rounds)
+        return method.server(state, updates, self.net, self._root.at("server", state.round))
 
     def _scores(self, state: ServerState, versions: dict[str, int]) -> dict[str, Score]:
         """Evaluate the new model at all tested sites, whether they were sampled or not."""

@@ -16,6 +16,7 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.types import Broadcast, Hello, SiteState, Update
 from fedlgd.data.federation import Federation
 from fedlgd.engines.memory import States
+from fedlgd.engines.plan import Plan
 from fedlgd.methods.protocol import Method
 
 
@@ -54,9 +55,9 @@ class Sites:
     """Runs tasks with the images and states of the sites: task -> answer."""
 
     def __init__(
-        self, method: Method, federation: Federation, net: Net, seed: int, states: States, place: Place
+        self, method: Method, federation: Federation, net: Net, plan: Plan, states: States, place: Place
     ) -> None:
-        self._method, self._net, self._root = method, net, Stream(seed)
+        self._method, self._net, self._root, self._rounds = method, net, Stream(plan.seed), plan.rounds
         self._states, self._place = states, place
         self._sites = federation.by_name
         self._tested = {site.name: site for site in federation.tested}
@@ -89,8 +90,9 @@ class Sites:
     def _fit(self, task: Task, given: tuple[Broadcast, SiteState]) -> tuple[Update, SiteState | None]:
         """The update, and the new state, or None if it has not changed."""
         rng = self._root.at("site", task.site, task.round)
+        method = self._method.at(task.round, self._rounds)
         with phase("train"):
-            update, after = self._method.site(*given, self._sites[task.site], self._net, rng)
+            update, after = method.site(*given, self._sites[task.site], self._net, rng)
         return update, None if same(given[1], after) else after
 
     def _score(self, task: Task) -> dict[str, Any]:

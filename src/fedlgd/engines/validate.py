@@ -14,9 +14,10 @@ from fedlgd.core.records import Score
 from fedlgd.core.types import Hello, Params, ServerState, Update
 from fedlgd.methods.protocol import Expected
 
-NAMED = 5  # refused sites that an error names with their reasons
+NAMED = 5  # sites, and reasons, that a message names
 LARGEST = sys.float_info.max
-DIVERGED = "lower local.lr or the step of the server, or bound every update with clip_update"
+CHANGED = "a changed setting needs a new run: another --out"
+DIVERGED = f"lower local.lr or the step of the server, or bound every update with clip_update ({CHANGED})"
 
 
 def refusal(update: Update | None, site: str, expected: Expected) -> str:
@@ -40,15 +41,21 @@ def check_quorum(t: int, valid: int, asked: int, refused: Mapping[str, str], quo
     if valid < needed:
         raise RunError(
             f"round {t + 1}: {valid} of {asked} sites sent a valid update, quorum={quorum:g} needs {needed}; "
-            f"refused: {listed(refused)}. The round is not committed; correct the cause, or lower quorum to go on "
-            "without these sites"
+            f"refused: {listed(refused)}. The round is not committed; correct the cause, or lower quorum to go "
+            f"on without these sites ({CHANGED})"
         )
 
 
 def listed(refused: Mapping[str, str]) -> str:
-    """'bee' (weight is nan), 'cat' (it did not answer), and 40 more"""
-    named = [f"{site!r} ({reason})" for site, reason in sorted(refused.items())]
-    return ", ".join(named[:NAMED]) + (f", and {len(named) - NAMED} more" if len(named) > NAMED else "")
+    """'bee', 'cat' (it did not answer), 'dog' (weight is nan) and 40 more: equal reasons once"""
+    alike: dict[str, list[str]] = {}
+    for site, reason in sorted(refused.items()):
+        alike.setdefault(reason, []).append(repr(site))
+    return _first([f"{_first(sites)} ({reason})" for reason, sites in alike.items()])
+
+
+def _first(words: list[str]) -> str:
+    return ", ".join(words[:NAMED]) + (f" and {len(words) - NAMED} more" if len(words) > NAMED else "")
 
 
 def check_state(state: ServerState) -> None:
@@ -58,16 +65,18 @@ def check_state(state: ServerState) -> None:
         if not _all_finite(value):
             raise RunError(f"round {t}: {name!r} of the new model is not finite: training diverged; {DIVERGED}")
     if state.anchors and not _all_finite(state.anchors.images):
-        raise RunError(f"round {t}: the anchors are not finite: gradient matching diverged; lower anchors.lr")
+        raise RunError(
+            f"round {t}: the anchors are not finite: gradient matching diverged; lower anchors.lr ({CHANGED})"
+        )
 
 
 def check_scores(t: int, scores: Mapping[str, Score]) -> None:
     """Stop before the commit if the model has no finite loss at a site."""
-    for site, score in scores.items():
-        if not math.isfinite(score.loss):
-            raise RunError(
-                f"round {t + 1}: the test loss at site {site!r} is {score.loss}: training diverged; {DIVERGED}"
-            )
+    bad = {site: f"{score.loss}" for site, score in scores.items() if not math.isfinite(score.loss)}
+    if bad:
+        raise RunError(
+            f"round {t + 1}: the test loss is not finite at {listed(bad)}: training diverged; {DIVERGED}"
+        )
 
 
 def _update_faults(update: Update | None, site: str, expected: Expected) -> Iterator[str]:

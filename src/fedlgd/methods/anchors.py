@@ -26,7 +26,7 @@ class Selected(Settings):
 
     section: ClassVar[str] = "selected"
 
-    first: int = setting(0, "The first selected round.", least=0, most=1_000_000)
+    first: int = setting(0, "The first selected round; 0 is the first round of the run.", least=0, most=1_000_000)
     every: int = setting(5, "Number of rounds between selected rounds.", least=1, most=1_000_000)
     count: int = setting(10, "Number of selected rounds; 0: no selected rounds.", least=0, most=1_000_000)
 

@@ -21,7 +21,7 @@ class LocalOnly(common.Training):
 
     name: ClassVar[str] = "local-only"
     personal: ClassVar[bool] = True
-    stackable: ClassVar[tuple[str, ...]] = ("regulariser",)
+    stackable: ClassVar[tuple[str, ...]] = ("regulariser", "momentum")
 
     enrol, start = common.enrol, common.start
 
@@ -53,7 +53,7 @@ class Pooled(common.Training):
 
     name: ClassVar[str] = "pooled"
     pooled: ClassVar[bool] = True
-    stackable: ClassVar[tuple[str, ...]] = ("regulariser",)
+    stackable: ClassVar[tuple[str, ...]] = ("regulariser", "momentum")
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         return SiteState(), Hello(site=site.name, counts=site.train.counts(net.classes))

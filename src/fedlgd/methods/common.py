@@ -2,7 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from functools import partial
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+from torch import Generator, Tensor
 
 from fedlgd.core.meter import phase
 from fedlgd.core.net import Net
@@ -12,6 +15,7 @@ from fedlgd.core.train import Local, Trained, sgd
 from fedlgd.core.tree import Mean
 from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.distribution import Distil, distil
+from fedlgd.methods.jitter import jittered
 from fedlgd.methods.objective import Embedded, Joined, Term, plain, pulled
 from fedlgd.methods.protocol import Cost, Method
 
@@ -38,7 +42,7 @@ class Training(Settings, Method):
         "paper": {"train_on": "virtual", **PAPER},
         "quick": {"train_on": "virtual", **QUICK},
     }
-    stackable: ClassVar[tuple[str, ...]] = ("anchors", "noise", "refine", "regulariser")
+    stackable: ClassVar[tuple[str, ...]] = ("anchors", "noise", "refine", "regulariser", "momentum")
     """The kinds of parts that the method accepts."""
 
     train_on: Literal["real", "virtual"] = setting("real", "Sites train on real images or on their virtual set.")
@@ -48,6 +52,13 @@ class Training(Settings, Method):
     @property
     def label(self) -> str:
         return f"{type(self).__name__}{', personalised,' if self.personal else ''} on {self.train_on} data"
+
+    def at(self, t: int, rounds: int) -> Self:
+        return self if self.local.schedule == "constant" else replace(self, local=self.local.at(t, rounds))
+
+    def batch(self, part: LabelledSet, generator: Generator) -> LabelledSet:
+        """A batch as it is trained on, with `local.augment`. Override it for an augmentation of your own."""
+        return replace(part, x=jittered(part.x, self.local.augment, generator))
 
     def cost(self, t: int, site: Site, classes: int) -> Cost | None:
         if self.pooled:
@@ -104,6 +115,20 @@ def first_model(net: Net, rng: Stream) -> Params:
     return net.init(Stream(rng.seed).at("init"))
 
 
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Images of a site as its method trains on them."""
+
+    data: LabelledSet
+    prepare: Callable[[LabelledSet], LabelledSet]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def take(self, index: Tensor) -> LabelledSet:
+        return self.prepare(self.data.take(index))
+
+
 class Beside(NamedTuple):
     """Anchors in local training: whether they are in the cross-entropy, and the regulariser."""
 
@@ -122,9 +147,10 @@ def fit(
     *,
     terms: Sequence[Term] = (),
     beside: Beside | None = None,
+    velocity: Params | None = None,
 ) -> Trained:
     """Local SGD from `model` on cross-entropy, the terms of the method, and the anchors."""
-    data = training_set(state, site)
+    data = Batches(training_set(state, site), partial(method.batch, generator=rng.generator("augment")))
     n, objective = len(data), plain(net, data, terms)
     if beside:
         n += len(beside.images) if beside.in_loss else 0
@@ -132,7 +158,7 @@ def fit(
         if beside.pull:
             objective = pulled(net, data, beside.images, beside.pull, terms)
     with phase("train"):
-        return sgd(net, model, n, objective, method.local, rng)
+        return sgd(net, model, n, objective, method.local, rng, velocity)
 
 
 def update(site: Site, state: SiteState, trained: Trained) -> Update:

@@ -22,7 +22,7 @@ class FedBN(common.Training):
 
     name: ClassVar[str] = "fedbn"
     personal: ClassVar[bool] = True
-    stackable: ClassVar[tuple[str, ...]] = ("regulariser", "robust")
+    stackable: ClassVar[tuple[str, ...]] = ("regulariser", "momentum", "robust")
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         state, hello = common.enrol(self, site, net, rng)

@@ -50,7 +50,7 @@ class FedLGD(Training):
         },
         "quick": {**QUICK, "anchors.steps": 10, "refine.steps": 10},
     }
-    stackable: ClassVar[tuple[str, ...]] = ("regulariser", "robust")
+    stackable: ClassVar[tuple[str, ...]] = ("regulariser", "momentum", "robust")
 
     train_on: ClassVar[Literal["virtual"]] = "virtual"  # type: ignore[misc]
     anchors: Anchors = Anchors()

@@ -43,6 +43,7 @@ class FedNova(common.Training):
     """
 
     name: ClassVar[str] = "fednova"
+    stackable: ClassVar[tuple[str, ...]] = ("anchors", "noise", "refine", "regulariser")  # a_c: momentum is reset
 
     mu: float = setting(0.0, "Weight of the proximal term; 0: off.", least=0)
 

@@ -100,7 +100,7 @@ class FedProtoLocal(Prototypes):
 
     name: ClassVar[str] = "fedproto-local"
     personal: ClassVar[bool] = True
-    stackable: ClassVar[tuple[str, ...]] = ("regulariser",)
+    stackable: ClassVar[tuple[str, ...]] = ("regulariser", "momentum")
 
     enrol, start = common.enrol, common.start
 

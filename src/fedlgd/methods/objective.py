@@ -49,7 +49,7 @@ class Source(Protocol):
 class Joined:
     """Two sets as one without copying; the images of the first set come first."""
 
-    first: LabelledSet
+    first: Source
     second: LabelledSet
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ def plain(net: Net, data: Source, terms: Sequence[Term] = ()) -> Objective:
 
 def pulled(
     net: Net,
-    local: LabelledSet,
+    local: Source,
     anchors: LabelledSet,
     pull: Callable[[Embedded], Tensor],
     terms: Sequence[Term] = (),

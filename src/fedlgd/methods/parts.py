@@ -6,7 +6,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from fedlgd.core.errors import SettingError
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
@@ -21,6 +21,7 @@ from fedlgd.methods.anchors import (
     start_anchors,
     uploaded_statistics,
 )
+from fedlgd.methods.catalogue import parts_of
 from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Term
 from fedlgd.methods.protocol import Cost, Fit, Method, Net, Settings, Stream, Trained, Visit
@@ -39,9 +40,8 @@ class Part:
 
     def __post_init__(self) -> None:
         if self.kind not in self.stackable(self.method):
-            possible = ", ".join(self.stackable(self.method)) or "nothing"
-            what = self.stack if self.stack == self.kind else f"{self.stack} ({self.kind})"
-            raise SettingError(f"{what} cannot be stacked on {self.method.name}; it accepts: {possible}")
+            possible = ", ".join(parts_of(self.stackable(self.method))) or "nothing"
+            raise SettingError(f"{self.stack} cannot be stacked on {self.method.name}; it accepts: {possible}")
         twice = self.sections.keys() & all_settings(self.method).keys()
         if twice:
             raise SettingError(f"{self.method.name} already has a section {twice.pop()!r}; stack each part once")
@@ -83,6 +83,9 @@ class Part:
     @property
     def title(self) -> str:
         return self.stack
+
+    def at(self, t: int, rounds: int) -> Self:
+        return replace(self, method=self.method.at(t, rounds))
 
     def cost(self, t: int, site: Site, classes: int) -> Cost | None:
         cost = self.method.cost(t, site, classes)
@@ -159,6 +162,14 @@ class Refined(Part):
     presets: ClassVar[Presets] = {"paper": {"refine.real_per_class": 256}, "quick": {"refine.steps": 10}}
 
     refine: Refine = Refine()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (data := getattr(self.method, "train_on", "virtual")) != "virtual":
+            raise SettingError(
+                f"refine updates virtual sets, but {self.method.name} trains on {data} images; use "
+                "train_on=virtual (--train-on virtual), or leave refine out"
+            )
 
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         if state.virtual and self.refine.move_in(msg.round):

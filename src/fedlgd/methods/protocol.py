@@ -64,6 +64,10 @@ class Method(Protocol):
     pooled: ClassVar[bool] = False
     """Whether the sites are joined before the first round. Not federated: an upper bound for comparison."""
 
+    def at(self, t: int, rounds: int) -> "Method":
+        """The method in round t of `rounds`, with the learning rate of that round; by default always the same."""
+        return self
+
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         """Site, once: its initial state, and the `Hello` it sends."""
         ...

@@ -14,6 +14,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.settings import Settings
 from fedlgd.core.suggest import did_you_mean, own_class
 from fedlgd.methods.anchors import Anchors
+from fedlgd.methods.momentum import Momentum
 from fedlgd.methods.parts import Anchored, Refined, Regularised
 from fedlgd.methods.protocol import Method
 from fedlgd.methods.refine import Refine
@@ -21,7 +22,7 @@ from fedlgd.methods.regularisers import REGULARISERS, Pull, Regulariser
 from fedlgd.methods.robust import Median, Trim, Trimmed
 
 FIVE = ("enrol", "start", "broadcast", "site", "server")
-DEFAULTS = ("presets", "personal", "pooled", "expects", "expects_hello", "adapt", "model_at", "cost", "label")
+DEFAULTS = ("presets", "personal", "pooled", "at", "expects", "expects_hello", "adapt", "model_at", "cost", "label")
 _methods: dict[str, type[Method]] = {}
 
 
@@ -48,11 +49,15 @@ def names() -> list[str]:
 
 @dataclass(frozen=True)
 class Stack:
-    """A part for a method: its sections with defaults, its presets, and the function that wraps a method."""
+    """A part for a method: its sections with defaults, its presets, and the function that wraps a method.
+
+    `defaults`: settings of the method that have another default under this part.
+    """
 
     sections: Mapping[str, Settings]
     wrap: Callable[..., Any]
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
 def find(name: str) -> type[Any]:
@@ -60,6 +65,12 @@ def find(name: str) -> type[Any]:
     _import_all()
     base = name.partition("+")[0]
     return _methods.get(base) or _own_method(base)
+
+
+def fixed(cls: type[Any]) -> dict[str, Any]:
+    """The settings of its base classes that a method does not leave open, with their values."""
+    inherited = {f.name for base in cls.__mro__[1:] if is_dataclass(base) for f in fields(base)}
+    return {name: getattr(cls, name) for name in inherited - {f.name for f in fields(cls)}}
 
 
 @dataclass(frozen=True)
@@ -87,7 +98,13 @@ def recipe(name: str) -> Recipe:
         preset: {**settings, **{k: v for stack in stacked for k, v in stack.presets.get(preset, {}).items()}}
         for preset, settings in base.presets.items()
     }
-    added = [(section, type(default), field(default=default)) for section, default in sections.items()]
+    added: list[Any] = [(section, type(default), field(default=default)) for section, default in sections.items()]
+    changed = {name: value for stack in stacked for name, value in stack.defaults.items()}
+    added += [
+        (f.name, f.type, field(default=changed[f.name], metadata=f.metadata))
+        for f in fields(base)
+        if f.name in changed
+    ]
     space = {"name": name, "presets": presets}
     made = make_dataclass(base.__name__, added, bases=(base,), namespace=space, frozen=True, kw_only=True)
     return Recipe(made, base, stacked)
@@ -121,7 +138,8 @@ def stacks() -> dict[str, Stack]:
     return {
         "anchors": Stack({"anchors": Anchors(), "pull": Pull()}, Anchored, Anchored.presets),
         "noise": Stack(still, Anchored),
-        "refine": Stack({"refine": Refine()}, Refined, Refined.presets),
+        "refine": Stack({"refine": Refine()}, Refined, Refined.presets, {"train_on": "virtual"}),
+        "momentum": Stack({}, Momentum),
         "median": Stack({}, Median),
         "trimmed": Stack({"trimmed": Trim()}, Trimmed),
         **{name: _regulariser(cls) for name, cls in REGULARISERS.items()},

@@ -40,7 +40,7 @@ class VHL(common.Training):
 
     name: ClassVar[str] = "vhl"
 
-    stackable: ClassVar[tuple[str, ...]] = ("refine", "regulariser", "robust")
+    stackable: ClassVar[tuple[str, ...]] = ("refine", "regulariser", "momentum", "robust")
 
     per_class: int = setting(10, "Virtual images per class.", least=1, most=100_000)
     source: Literal["style", "noise"] = setting(

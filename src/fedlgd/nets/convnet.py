@@ -1,7 +1,7 @@
 """ConvNet of dataset condensation: `depth` x [conv 3x3, norm, ReLU, pool 2x2], flatten, linear."""
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -25,6 +25,13 @@ def norm_layer(kind: Norm, channels: int) -> nn.Module:
 
 class ConvNet(nn.Module):
     """Features are the flattened output of the last block: 1 152 values for 28x28 images by default."""
+
+    help: ClassVar[dict[str, str]] = {
+        "depth": "Blocks of convolution, normalisation, ReLU and pooling.",
+        "width": "Channels of each block.",
+        "norm": "Normalisation: of each channel (instance), of groups of channels, of the batch, or none.",
+        "pooling": "Pooling by 2 after each block: average, maximum, or none.",
+    }
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ CONTRACT = (
 
 def settings_of(name: str) -> dict[str, Any]:
     """The settings of a network with their defaults."""
-    parameters = inspect.signature(_find(name)).parameters.values()
+    parameters = inspect.signature(find_net(name)).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
@@ -37,7 +37,7 @@ def build_net(
 ) -> Net:
     """Build a network for images of `shape` and check its interface."""
     settings = dict(settings or {})
-    kind = _find(name)
+    kind = find_net(name)
     accepted = settings_of(name)
     for key, value in settings.items():
         if key not in accepted:
@@ -97,7 +97,8 @@ def _check_size(build: Callable[[int], nn.Module], classes: int, label: str) -> 
         )
 
 
-def _find(name: str) -> type[nn.Module]:
+def find_net(name: str) -> type[nn.Module]:
+    """The class of a network."""
     if name in NETS:
         return NETS[name]
     if ":" not in name:

@@ -1,6 +1,6 @@
 """ResNet18 as in the released code (default) and as printed in the paper."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -35,6 +35,10 @@ class Block(nn.Module):
 class ResNet18(nn.Module):
     """`code`: 3x3 stride-1 stem, instance norm, 4x4 average pool, two-layer head on large images.
     `printed`: 7x7 stride-2 stem, batch norm, global average pool."""
+
+    help: ClassVar[dict[str, str]] = {
+        "version": "As in the released code (instance norm), or as printed in the paper (batch norm)."
+    }
 
     def __init__(
         self, shape: tuple[int, int, int], classes: int, version: Literal["code", "printed"] = "code"

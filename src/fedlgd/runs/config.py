@@ -14,12 +14,13 @@ import tomli_w
 
 from fedlgd.core.errors import SettingError
 from fedlgd.data import registry as suites
+from fedlgd.data.catalogue import SUITES
 from fedlgd.data.registry import DataChoice
 from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.methods.parts import all_settings, name_of
 from fedlgd.methods.protocol import Method
-from fedlgd.nets.registry import settings_of
+from fedlgd.nets.registry import MOST, NETS, find_net, settings_of
 
 NAMED = ("data", "net")  # sections that can be given as only a name
 
@@ -91,7 +92,7 @@ def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None =
     net = {"name": "convnet", **merged["net"]}
     data = {"name": DataChoice().name, **merged["data"]}
     suite = suites.find(_word("data.name", data["name"])).settings
-    _refuse_unknown(merged, _known(cls, _word("net.name", net["name"]), suite))
+    _refuse_unknown(merged, _known(cls, _word("net.name", net["name"]), suite), cls)
     parts = _split(cls, merged)
     return Config(
         method=recipe.make(_convert(parts["method"], cls)),
@@ -115,7 +116,7 @@ def configure(method: str | type[Method], preset: str = "", **settings: Any) -> 
     raw = _begin(cls, preset)
     for path, value in settings.items():
         _assign(raw, path.replace("__", "."), msgspec.to_builtins(value))
-    _refuse_unknown(raw, list(_field_paths(cls)))
+    _refuse_unknown(raw, list(_field_paths(cls)), cls)
     return recipe.make(_convert(raw, cls))
 
 
@@ -154,7 +155,9 @@ def _assign(raw: dict[str, Any], path: str, value: Any) -> None:
         if isinstance(inner, str) and section in NAMED:
             inner = raw[section] = {"name": inner}
         if not isinstance(inner, dict):
-            raise SettingError(f"setting {path!r}: {section!r} is a value, not a section")
+            raise SettingError(
+                f"setting {path!r}: {section!r} is a value, not a section; set it with {section}=VALUE"
+            )
         raw = inner
     raw[last] = value
 
@@ -182,20 +185,44 @@ def _known(cls: type, net: str, suite: type) -> list[str]:
     return [*ours, *_field_paths(cls), *(f"net.{key}" for key in settings_of(net))]
 
 
-def _refuse_unknown(raw: Mapping[str, Any], known: list[str]) -> None:
+def _refuse_unknown(raw: Mapping[str, Any], known: list[str], cls: type[Method]) -> None:
     sections = {path[:i] for path in known for i, letter in enumerate(path) if letter == "."}
-    for path in _leaves(raw):
-        if path == "train_on" and path not in known:
-            raise SettingError("this method always trains on virtual sets; leave train_on out")
+    fixed = registry.fixed(cls)
+    for path, _ in flat(raw):
+        if path in fixed:
+            raise SettingError(f"{path} of {cls.name} is always {fixed[path]!r}; leave {path} out")
         if path not in known and path not in sections:
-            raise SettingError(f"unknown setting {path!r}; {_hint(path, known)}")
+            raise SettingError(f"unknown setting {path!r}; {_hint(path, known, cls.name)}")
 
 
-def _hint(path: str, known: list[str]) -> str:
-    """The most similar path; paths that end in the same word are preferred."""
+def _hint(path: str, known: list[str], method: str) -> str:
+    """Who has this setting, and the most similar path: with the same last word, or any if nobody has it."""
+    owners, section = list(_owners(path)), path.rpartition(".")[0]
+    here = f"the chosen {section}" if section in NAMED else method
+    have = f"it is a setting of {' and '.join(owners)}, not of {here}" if owners else ""
     same_word = [k for k in known if k.rpartition(".")[2] == path.rpartition(".")[2]]
-    near = difflib.get_close_matches(path, same_word, 1, cutoff=0) or difflib.get_close_matches(path, known, 1)
-    return f"did you mean {near[0]!r}?" if near else f"available: {', '.join(sorted(known))}"
+    near = [] if owners and section else difflib.get_close_matches(path, same_word, 1, cutoff=0)
+    near = near or ([] if owners else difflib.get_close_matches(path, known, 1))
+    guess = f"did you mean {near[0]!r}?" if near else ""
+    return "; ".join(filter(None, (have, guess))) or f"available: {', '.join(sorted(known))}"
+
+
+def _owners(path: str) -> Iterator[str]:
+    """The methods, parts, networks and federations that have a setting."""
+    others: dict[str, dict[str, Iterator[str]]] = {
+        "method": {name: _field_paths(registry.find(name)) for name in registry.names()},
+        "part": {
+            f"+{name}": (
+                p for section, own in stack.sections.items() for p in _field_paths(type(own), f"{section}.")
+            )
+            for name, stack in registry.stacks().items()
+        },
+        "network": {name: (f"net.{key}" for key in settings_of(name)) for name in NETS},
+        "federation": {name: _field_paths(suite.settings, "data.") for name, suite in SUITES.items()},
+    }
+    for kind, settings in others.items():
+        if names := [name for name, paths in settings.items() if path in paths]:
+            yield f"{kind if len(names) == 1 else kind + 's'} {', '.join(names)}"
 
 
 def _field_paths(cls: Any, prefix: str = "") -> Iterator[str]:
@@ -208,14 +235,14 @@ def _field_paths(cls: Any, prefix: str = "") -> Iterator[str]:
             yield prefix + f.name
 
 
-def _leaves(raw: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Dotted paths of all values and of empty sections; a key that contains a dot is quoted."""
+def flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """All values and empty sections by dotted path; a key that contains a dot is quoted."""
     for key, value in raw.items():
         path = prefix + (f'"{key}"' if "." in key else key)
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{path}.")
+            yield from flat(value, f"{path}.")
         else:
-            yield path
+            yield path, value
 
 
 def _spelled_out(settings: Any) -> dict[str, Any]:
@@ -264,6 +291,19 @@ class SettingInfo:
         signs = {"least": ">=", "above": ">", "most": "<=", "below": "<"}
         limits = ", ".join(f"{sign} {self.bounds[name]}" for name, sign in signs.items() if name in self.bounds)
         return " | ".join(msgspec.json.encode(choice).decode() for choice in self.choices) or limits
+
+
+def described_net(name: str) -> list[SettingInfo]:
+    """The settings of a network; the help lines are in the dictionary `help` of its class."""
+
+    def bounds(key: str) -> dict[str, float]:
+        return {"least": 1, "most": MOST[key]} if name in NETS and key in MOST else {}
+
+    hints, lines = get_type_hints(find_net(name).__init__), getattr(find_net(name), "help", {})
+    return [
+        SettingInfo(f"net.{key}", default, lines.get(key, ""), bounds(key), get_args(hints.get(key)))
+        for key, default in settings_of(name).items()
+    ]
 
 
 def described(settings: Any, prefix: str = "") -> list[SettingInfo]:

@@ -1,16 +1,24 @@
 """Run several jobs in parallel, each in a process with one thread. Results are bit-identical to sequential runs."""
 
 import json
+import logging
 import signal
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 
 from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
+from fedlgd.core.meter import listening
 from fedlgd.core.records import RoundRecord
 from fedlgd.engines.process import Child, check_fork
 from fedlgd.runs.runner import Listener
 from fedlgd.runs.suite import Job, Outcome
+
+log = logging.getLogger(__name__)
+
+SILENCE = 60.0  # seconds without progress of any job before a warning names the running jobs
+ALIVE = b"null"
 
 Do = Callable[[Job, Listener], Outcome]
 
@@ -54,17 +62,28 @@ class Running:
     def hear(self) -> Iterator[Outcome]:
         """Wait for a message from any job; yield the outcomes of finished jobs."""
         by_connection = {child.connection: child for child in self.children}
-        for connection in wait(list(by_connection)):
+        since = time.monotonic()
+        while not (ready := wait(list(by_connection), SILENCE)):
+            log.warning("waiting for %s for %.0f s", self._names(), time.monotonic() - since)
+        for connection in ready:
             child = by_connection[connection]  # type: ignore[index]
-            self._enrolling.discard(child)
             try:
-                outcome = _outcome(self.children[child], child.connection.recv_bytes())
+                said = child.connection.recv_bytes()
+                if said == ALIVE:
+                    continue
+                outcome = _outcome(self.children[child], said)
             except (EOFError, OSError):
                 outcome = _gone(self.children[child], child.wait())
+            self._enrolling.discard(child)
             if outcome:
                 del self.children[child]
                 child.wait()
                 yield outcome
+
+    def _names(self) -> str:
+        """fedavg, seed 0 (pid 4711), fedlgd, seed 1 (pid 4712)"""
+        jobs = self.children.items()
+        return ", ".join(f"{job.label}, seed {job.config.plan.seed} (pid {child.id})" for child, job in jobs)
 
     def stop(self) -> None:
         for child in self.children:
@@ -74,13 +93,20 @@ class Running:
 
 
 def _tell(do: Do, job: Job, connection: Connection) -> None:
-    """In the child process: report the end of the enrolment, and the outcome."""
+    """In the child process: report progress, the end of the enrolment, and the outcome."""
+    spoke = 0.0
 
-    def enrolled(record: RoundRecord) -> None:
-        if record.round < 0:
-            connection.send_bytes(b"{}")
+    def progress(*_: object) -> None:
+        nonlocal spoke
+        if (now := time.monotonic()) - spoke > SILENCE / 10:
+            spoke = now
+            connection.send_bytes(ALIVE)
 
-    outcome = do(job, enrolled)
+    def record(new: RoundRecord) -> None:
+        connection.send_bytes(b"{}" if new.round < 0 else ALIVE)
+
+    with listening(progress):
+        outcome = do(job, record)
     connection.send_bytes(json.dumps({"error": outcome.error, "accuracy": outcome.accuracy}).encode())
 
 

@@ -20,9 +20,11 @@ def read_toml(path: Path) -> dict[str, Any]:
             content = file.read(MOST_TEXT + 1)
         return _read_toml(content.decode(), f"config {str(path)!r}")
     except OSError as error:
-        raise SettingError(f"cannot read config {str(path)!r}: {error.strerror}") from error
+        raise SettingError(
+            f"cannot read config {str(path)!r}: {error.strerror}; correct the path of --config"
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingError(f"config {str(path)!r} is not valid TOML: {error}") from error
+        raise SettingError(f"config {str(path)!r} is not valid TOML: {error}; correct the file") from error
 
 
 def _read_toml(text: str, what: str) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The manifest of a run: written at the start, checked before the run is resumed."""
 
 import platform
+import tomllib
 import warnings
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from fedlgd.engines.loop import Loop
 from fedlgd.engines.memory import safe_name
 from fedlgd.engines.registry import Engine, facts
 from fedlgd.methods.parts import name_of
-from fedlgd.runs.config import Config
+from fedlgd.runs.config import Config, flat
 from fedlgd.runs.store import FORMAT, RunDirectory, check_format
 
 
@@ -66,8 +66,8 @@ def _check_same(path: Path, manifest: dict[str, Any], text: str, federation: Fed
             raise ValueError("it has changed since the start of the run")
     if stored != text.encode():
         raise RunError(
-            f"{str(path)!r} has a run with another configuration ({_first_difference(stored.decode(), text)}); "
-            "use its configuration, or another folder with --out"
+            f"{str(path)!r} has a run with another configuration: {_differences(stored.decode(), text)}; "
+            f"use the settings in {file}, or another folder with --out"
         )
     for name, version in _versions().items():
         if name != "python" and manifest["versions"][name] != version:
@@ -88,9 +88,15 @@ def _check_same(path: Path, manifest: dict[str, Any], text: str, federation: Fed
         )
 
 
-def _first_difference(stored: str, wanted: str) -> str:
-    pairs = zip_longest(stored.splitlines(), wanted.splitlines(), fillvalue="nothing")
-    return next(f"stored: {old}, now: {new}" for old, new in pairs if old != new)
+def _differences(stored: str, wanted: str) -> str:
+    """net.width is 8 there and 16 here, mu is not there and 0.1 here"""
+    old, new = (dict(flat(tomllib.loads(text))) for text in (stored, wanted))
+    paths = [path for path in old | new if path not in old or path not in new or old[path] != new[path]]
+
+    def value(of: dict[str, Any], path: str) -> str:
+        return repr(of[path]) if path in of else "not set"
+
+    return ", ".join(f"{path} is {value(old, path)} there and {value(new, path)} here" for path in paths)
 
 
 def _versions() -> dict[str, str]:

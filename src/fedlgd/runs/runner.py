@@ -12,7 +12,7 @@ from torch import nn
 from fedlgd.core.device import Place
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.net import Net
-from fedlgd.core.records import RoundRecord
+from fedlgd.core.records import RoundRecord, in_order
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Params, SiteState, VirtualSet
 from fedlgd.data.federation import Federation, pooled
@@ -168,8 +168,9 @@ def execute(
         subject = Subject(federation, config.method.adapt(net), memory, states, rng)
         if out is not None:
             rounds = _illustrated(config, subject, rounds, records, out)
-        for record in rounds:
-            records.append(record)
+        records = [in_order(record, federation.names) for record in records]
+        for new in rounds:
+            records.append(record := in_order(new, federation.names))
             if on_round:
                 on_round(record)
         return _result(records, config.method, subject)

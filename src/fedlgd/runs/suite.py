@@ -6,7 +6,7 @@ An entry of a comparison is a method, its parts, and its settings:
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +77,7 @@ def plan(
 ) -> list[Job]:
     """Each entry with each seed. `assignments` apply to all entries; `steps` above 0: SGD steps per round."""
     _refuse_unused(entries, assignments)
+    _refuse_twice(entries)
     jobs = []
     for entry in entries:
         settings = {**_for_method(entry.method, assignments), **entry.settings, "method": entry.method}
@@ -93,13 +94,13 @@ def plan(
 
 
 def _for_method(method: str, assignments: Mapping[str, Any]) -> dict[str, Any]:
-    """`fedprox.mu` applies to FedProx only; `train_on` applies to every method that has this setting."""
-    base, own = method.partition("+")[0], {}
+    """`fedprox.mu` applies to FedProx only; a setting that a method fixes, such as `train_on`, to the others."""
+    base, own, fixed = method.partition("+")[0], {}, registry.fixed(registry.find(method))
     for path, value in assignments.items():
         first, _, rest = path.partition(".")
         if first in registry.names():
             own.update({rest: value} if first == base else {})
-        elif path != "train_on" or path in {f.name for f in fields(registry.find(method))}:
+        elif path not in fixed:
             own[path] = value
     return own
 
@@ -109,7 +110,21 @@ def _refuse_unused(entries: Sequence[Entry], assignments: Mapping[str, Any]) -> 
     for path, value in assignments.items():
         if not any(_for_method(entry.method, {path: value}) for entry in entries):
             compared = ", ".join(entry.method for entry in entries)
-            raise SettingError(f"setting {path!r} applies to none of the compared methods ({compared})")
+            raise SettingError(
+                f"setting {path!r} applies to none of the compared methods ({compared}); "
+                "leave it out, or add a method that has it"
+            )
+
+
+def _refuse_twice(entries: Sequence[Entry]) -> None:
+    seen: dict[str, Entry] = {}
+    for entry in entries:
+        if (first := seen.setdefault(entry.folder, entry)) is not entry:
+            both = repr(entry.spec) if entry.spec == first.spec else f"{first.spec!r} and {entry.spec!r}"
+            raise SettingError(
+                f"--methods has {both} twice; name it once, or give each its own settings: "
+                f"{entry.method}:local.lr=0.1 (for more repetitions use --seeds)"
+            )
 
 
 def matched_steps(per_class: int, anchors: int, classes: int, batch: int, epochs: int) -> int:

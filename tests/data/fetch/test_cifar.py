@@ -175,3 +175,11 @@ def test_a_disk_that_fills_leaves_nothing(small_c, tmp_path, monkeypatch):
     ):
         unpack(tmp_path, small_c)
     assert list((tmp_path / "home").iterdir()) == []
+
+
+def test_folders_of_a_killed_process_are_cleared(small_c, tmp_path):
+    for name in (".CIFAR-10-C.0123abcd", ".CIFAR-10-C.0123abcd.old"):
+        (tmp_path / "home" / name).mkdir(parents=True)
+        (tmp_path / "home" / name / "fog.npy").write_bytes(b"half")
+    unpack(tmp_path, small_c)
+    assert [path.name for path in (tmp_path / "home").iterdir()] == ["CIFAR-10-C"]

@@ -74,4 +74,7 @@ def check_cifar10c(folder: Path) -> None:
         if name == LABELS and array.shape == SHAPE_C[:1]:
             labels_of(path, array)
         elif array.shape != SHAPE_C or array.dtype != np.uint8:
-            raise DataError(f"{path} is {array.dtype} of shape {array.shape}; expected uint8 of shape {SHAPE_C}")
+            raise DataError(
+                f"{path} is {array.dtype} of shape {array.shape}; expected uint8 of shape {SHAPE_C}; "
+                "download it again"
+            )

@@ -123,7 +123,9 @@ def read_mat(file: IO[bytes], path: Path) -> Images:
             raise missing(path, f"variable {name}")
     x, y = (found[name].numbers() for name in ("X", "y"))
     if found["X"].kind != UINT8 or x.dtype != np.uint8 or x.ndim != 4 or x.shape[2] != 3:
-        raise DataError(f"{path}: X is {x.dtype} of shape {x.shape}; expected uint8 of shape (h, w, 3, n)")
+        raise DataError(
+            f"{path}: X is {x.dtype} of shape {x.shape}; expected uint8 of shape (h, w, 3, n); download it again"
+        )
     return paired(path, x.transpose(3, 0, 1, 2), np.where(y == 10, 0, y).reshape(-1))
 
 

@@ -15,7 +15,8 @@ import urllib3
 from fedlgd.core.errors import DataError
 from fedlgd.core.meter import tick
 from fedlgd.data.fetch.sources import Original
-from fedlgd.data.store import HOME_VARIABLE, saving
+from fedlgd.data.home import HOME_VARIABLE
+from fedlgd.data.store import saving
 
 CHUNK = 1 << 18
 TIMEOUT = (10, 60)  # seconds to connect, and between two chunks

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlgd.core.errors import DataError, FedlgdError
+from fedlgd.core.files import locked
 from fedlgd.data.store import Pixels, saving
 
 Images = tuple[Pixels, Pixels]
@@ -53,16 +54,35 @@ def paired(where: object, x: NDArray[Any], y: NDArray[Any]) -> Images:
 
 def labels_of(where: object, y: NDArray[Any]) -> Pixels:
     if len(y) and not (y.min() >= 0 and y.max() <= 9 and np.array_equal(y, np.floor(y))):
-        raise DataError(f"{where} has labels from {y.min()} to {y.max()}; expected integers from 0 to 9")
+        raise DataError(
+            f"{where} has labels from {y.min()} to {y.max()}; expected integers from 0 to 9; download it again"
+        )
     return y.astype(np.uint8)
 
 
 @contextlib.contextmanager
 def replacing(folder: Path) -> Iterator[Path]:
-    """A temporary folder to fill, renamed to `folder` at the end; after an error the old folder is unchanged."""
+    """A temporary folder to fill, renamed to `folder` at the end; after an error the old folder is unchanged.
+
+    One process at a time does this, so temporary folders that are there already are of killed processes.
+    """
     beside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     with saving(folder):
-        beside.mkdir(parents=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = folder.with_name(f".{folder.name}.lock")
+        lock.touch()
+    with locked(lock, DataError(f"another process is preparing {folder}; wait until it has finished")):
+        for stale in folder.parent.glob(f".{folder.name}.*/"):
+            shutil.rmtree(stale, ignore_errors=True)
+        with saving(folder):
+            beside.mkdir()
+        try:
+            yield from _filled(beside, folder)
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _filled(beside: Path, folder: Path) -> Iterator[Path]:
     try:
         yield beside
         if folder.exists():

@@ -93,7 +93,7 @@ def members(root: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
 
 def _bounded(content: bytes, name: object) -> bytes:
     if len(content) > LARGEST:
-        raise DataError(f"{name} is larger than any picture or list of labels in this data set; it is not read")
+        raise DataError(f"{name} is larger than any picture or list of labels in this data set; download it again")
     return content
 
 
@@ -129,7 +129,10 @@ def _stacked(where: str, part: Part) -> Images:
     if not names:
         raise DataError(f"{where} has no pictures; download the data set again")
     if odd := part.pictures.keys() ^ part.labels.keys():
-        raise DataError(f"{where}: {len(odd)} names have a picture or a label but not both, for example {min(odd)}")
+        raise DataError(
+            f"{where}: {len(odd)} names have a picture or a label but not both, for example {min(odd)}; "
+            "download it again"
+        )
     shapes = {picture.shape for picture in part.pictures.values()}
     if len(shapes) > 1:
         raise DataError(f"{where} has pictures of {len(shapes)} sizes, e.g. {min(shapes)} and {max(shapes)}")
@@ -147,7 +150,9 @@ def unpack_rim_one(given: Path, home: Path) -> None:
         for entry in archive.infolist():
             if place := _rim_one_place(PurePosixPath(entry.filename)):
                 if entry.file_size > LARGEST:
-                    raise DataError(f"{entry.filename} is larger than any picture of this data set; it is not read")
+                    raise DataError(
+                        f"{entry.filename} is larger than any picture of this data set; download it again"
+                    )
                 with archive.open(entry) as stream:
                     copy_member(stream, target / place, entry.file_size)
         for folder in folders:

@@ -65,7 +65,10 @@ def _rows(file: Path, root: Path) -> Iterator[tuple[int, Row]]:
             columns = [name.strip().lower() for name in next(csv.reader([head], delimiter=delimiter), [])]
             missing = [name for name in COLUMNS if name not in columns]
             if missing:
-                raise DataError(f"{shown(file)} has no column {', '.join(missing)}; its first line has {columns}")
+                raise DataError(
+                    f"{shown(file)} has no column {', '.join(missing)}; its first line has {columns}: "
+                    "rename or add it"
+                )
             reader = csv.reader(lines, delimiter=delimiter)
             for values in reader:
                 row = dict(zip(columns, (value.strip() for value in values), strict=False))

@@ -13,7 +13,8 @@ from PIL import Image
 from fedlgd.core.errors import DataError
 from fedlgd.core.meter import track
 from fedlgd.data.folders.image_source import ArrayRow, Header, ImageFile, SiteImages
-from fedlgd.data.store import PARTS, Arrays, Pixels, cache_key, cached, data_home
+from fedlgd.data.home import data_home
+from fedlgd.data.store import PARTS, Arrays, Pixels, cache_key, cached
 
 Fit = Literal["stretch", "crop", "pad"]
 Colour = Literal["auto", "grey"]

@@ -7,16 +7,16 @@ tensor in `store`.
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.settings import setting
 from fedlgd.data.federation import Federation, federation
 from fedlgd.data.folders.decoding import Colour, Fit, Recipe, decoded
-from fedlgd.data.folders.image_source import SiteImages
+from fedlgd.data.folders.image_source import ImageFile, SiteImages, site_of_files
 from fedlgd.data.folders.layouts import Tree, survey
-from fedlgd.data.folders.problems import refuse_errors, shown
+from fedlgd.data.folders.problems import ImageError, refuse_errors, shown
 from fedlgd.data.scaling import Scaling, scales
 from fedlgd.data.store import Arrays, site_of
 from fedlgd.data.suite import SuiteSettings
@@ -44,6 +44,8 @@ class Folders(SuiteSettings):
         most=10**6,
     )
 
+    skip_bad: bool = setting(False, "Leave out files that cannot be read as images.")
+
     def open(self) -> Federation:
         """The sites, decoded on first use and cached in the data home; afterwards they are mapped from there."""
         if not self.path:
@@ -54,17 +56,22 @@ class Folders(SuiteSettings):
     def open_as(self, name: str, note: str = "") -> Federation:
         """The federation under another name. Everything that names alone can tell is checked before decoding."""
         tree = survey(Path(self.path).expanduser().absolute())
+        left_out = [0] * len(tree.sites)
+        if self.skip_bad:
+            tree, left_out = _readable(tree)
         _refuse(tree, self.min_per_class)
         recipe = Recipe(self.size, self.fit, self.colour, self.test_share, self.split_seed)
         arrays = decoded(tree.sites, tree.classes, recipe)
         scaled = scales([each["train_x"] for each in arrays], self.scaling)
         sites = [
-            site_of(images.name, each, tree.classes, scale, self._note(images, leak))
-            for images, each, scale, leak in zip(tree.sites, arrays, scaled, leaks(arrays), strict=True)
+            site_of(images.name, each, tree.classes, scale, self._note(images, leak, left))
+            for images, each, scale, leak, left in zip(
+                tree.sites, arrays, scaled, leaks(arrays), left_out, strict=True
+            )
         ]
         return federation(name, sites, note or f"the user's own images, layout {tree.layout}", self.min_per_class)
 
-    def _note(self, site: SiteImages, leak: int) -> str:
+    def _note(self, site: SiteImages, leak: int, left_out: int) -> str:
         """How a site's images were processed, and what a reader of its results must know."""
         notes = []
         if self.size:
@@ -75,7 +82,35 @@ class Folders(SuiteSettings):
             notes.append(f"scaled by the training pixels of {'the site' if self.scaling == 'own' else 'all sites'}")
         if leak:
             notes.append(f"{leak} test images are also training images of a site")
+        if left_out:
+            notes.append(f"{left_out} unreadable files left out")
         return "; ".join(notes)
+
+
+def _readable(tree: Tree) -> tuple[Tree, list[int]]:
+    """Without the files that cannot be read, and how many each site has; rows of an .npz are readable."""
+    sites, left_out = [], list[int]()
+    for site in tree.sites:
+        good = [image for image in site.images if not isinstance(image, ImageFile) or _is_readable(image)]
+        if not good:
+            raise DataError(f"site {site.name!r} has no readable image; remove the site or replace its files")
+        left_out.append(len(site.images) - len(good))
+        files = [image for image in good if isinstance(image, ImageFile)]
+        sites.append(site_of_files(site.name, files) if left_out[-1] else site)
+    if sum(left_out):
+        counts = ", ".join(
+            f"{count} of site {site.name!r}" for site, count in zip(sites, left_out, strict=True) if count
+        )
+        warnings.warn(f"files that cannot be read are left out: {counts}", stacklevel=4)
+    return replace(tree, sites=tuple(sites)), left_out
+
+
+def _is_readable(image: ImageFile) -> bool:
+    try:
+        image.read()
+    except ImageError:
+        return False
+    return True
 
 
 def _refuse(tree: Tree, least: int) -> None:
@@ -83,7 +118,7 @@ def _refuse(tree: Tree, least: int) -> None:
     refuse_errors(tree.problems)
     path, classes = shown(tree.path), tree.classes
     if len(classes) < 2:
-        raise DataError(f"{path} has only one class, {', '.join(classes)}; classification needs at least two")
+        raise DataError(f"{path} has only one class, {', '.join(classes)}; add images of another class")
     for site in tree.sites:
         counts = Counter(image.label for image in site.images if image.part != "test")
         for label in classes:

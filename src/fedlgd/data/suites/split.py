@@ -10,6 +10,7 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.settings import setting
 from fedlgd.data import partition, store
 from fedlgd.data.federation import Federation, federation
+from fedlgd.data.home import data_home
 from fedlgd.data.suite import SuiteSettings
 
 NAME = "split"
@@ -46,7 +47,7 @@ class Split(SuiteSettings):
 
     def open(self) -> Federation:
         """The sites, mapped from the data home; partitioned and cached there on first use."""
-        path = store.data_home() / f"{self.of}.npz"
+        path = data_home() / f"{self.of}.npz"
         key = store.cache_key(store.npz_digest(path) if path.is_file() else "", self)
         arrays = store.cached(f"made/{NAME}-{RECIPE}/{self.of}-{self.by}-{self.sites}-{key}", self._made)
         classes = tuple(str(k) for k in range(1 + max(int(arrays[f"{part}_y"].max()) for part in store.PARTS)))

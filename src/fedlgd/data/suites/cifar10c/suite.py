@@ -15,6 +15,7 @@ from fedlgd.core.suggest import did_you_mean
 from fedlgd.core.types import Scale, Site
 from fedlgd.data import store
 from fedlgd.data.federation import Federation, federation
+from fedlgd.data.home import data_home
 from fedlgd.data.partition import dirichlet
 from fedlgd.data.store import Arrays, Pixels
 from fedlgd.data.suite import SuiteSettings
@@ -141,7 +142,7 @@ class Made:
         return corrupted(self._photographs["test_x"], name, severity, wanted, self._seed)
 
     def digest(self, name: str) -> str:
-        path = store.data_home() / f"{PHOTOGRAPHS}.npz"
+        path = data_home() / f"{PHOTOGRAPHS}.npz"
         return store.npz_digest(path) if path.is_file() else ""
 
     def describe(self, name: str, severity: int) -> str:
@@ -179,13 +180,13 @@ class Official:
 
 
 def _file(name: str) -> Path:
-    return store.data_home() / FOLDER / f"{name}.npy"
+    return data_home() / FOLDER / f"{name}.npy"
 
 
 def _mapped(name: str) -> Pixels:
     path = _file(name)
     if not path.is_file():
-        raise DataError(f"the data home {store.data_home()} has no {FOLDER}/{name}.npy; {GET_OFFICIAL}")
+        raise DataError(f"the data home {data_home()} has no {FOLDER}/{name}.npy; {GET_OFFICIAL}")
     try:
         return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (ValueError, EOFError) as error:

@@ -1,0 +1,89 @@
+"""Learning-rate schedule and kept momentum: against torch's own optimiser over all rounds."""
+
+import math
+
+import pytest
+import torch
+
+from fedlgd.core.errors import SettingError
+from fedlgd.core.rng import Stream
+from fedlgd.core.train import Local, batches
+from fedlgd.core.types import Params
+from fedlgd.engines.plan import Plan
+from fedlgd.methods.fedavg import FedAvg
+from fedlgd.methods.fedlgd import FedLGD
+from fedlgd.methods.momentum import Momentum
+from fedlgd.runs.config import configure
+from tests import tiny
+
+ONE = tiny.federation(tiny.NAMES[:1])
+NET = tiny.net()
+
+
+def with_torch(how: Local, rounds: int, kept: bool) -> Params:
+    """One site, all rounds in a row, with torch.optim.SGD and its cosine schedule."""
+    site, root = ONE.sites[0], Stream(0)
+    w = {name: value.clone().requires_grad_() for name, value in NET.init(root.at("init")).items()}
+    optimiser = torch.optim.SGD(w.values(), how.lr, momentum=how.momentum)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, rounds)
+    for t in range(rounds):
+        if not kept:
+            optimiser.state.clear()
+        generator = root.at("site", site.name, t).generator("shuffle")
+        for index in batches(len(site.train), how, generator):
+            optimiser.zero_grad()
+            tiny.cross_entropy(NET, w, site.train.take(index)).backward()
+            optimiser.step()
+        if how.schedule == "cosine":
+            cosine.step()
+    return {name: value.detach() for name, value in w.items()}
+
+
+def same(a: Params, b: Params) -> None:
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_run_at_one_site_is_torchs_own_sgd(schedule, kept):
+    method = tiny.settings(FedAvg(), {"local.momentum": 0.9, "local.schedule": schedule})
+    played = tiny.Run(Momentum(method=method) if kept else method, ONE, Plan(rounds=3), using=NET)
+    same(played.states[-1].params, with_torch(method.local, 3, kept))
+    other = with_torch(method.local, 3, not kept)
+    assert any(not torch.allclose(other[name], played.states[-1].params[name], atol=1e-5) for name in other)
+
+
+def test_the_cosine_starts_at_the_rate_ends_near_zero_and_is_applied_once():
+    how = Local(lr=0.4, schedule="cosine")
+    rates = [how.at(t, 10).lr for t in range(10)]
+    assert rates == [pytest.approx(0.2 * (1 + math.cos(math.pi * t / 10))) for t in range(10)]
+    assert how.at(5, 10).at(5, 10) == how.at(5, 10)
+    assert Local(lr=0.4).at(9, 10) == Local(lr=0.4)
+
+
+def test_both_halves_of_a_method_have_the_rate_of_the_round(monkeypatch):
+    """FedLGD's server divides by the rate that the sites used: G = (theta_t - theta_{t+1}) / eta_t."""
+    rates = []
+    original = FedLGD.server
+
+    def server(self, state, *rest):
+        rates.append(self.local.lr)
+        return original(self, state, *rest)
+
+    monkeypatch.setattr(FedLGD, "server", server)
+    method = tiny.fedlgd(local__schedule="cosine", local__lr=0.1)
+    tiny.Run(method, ONE, Plan(rounds=2), using=NET)
+    assert rates == [pytest.approx(0.1), pytest.approx(0.05)]
+
+
+def test_parts_pass_the_round_on_to_their_method():
+    method = configure("scaffold+anchors+proximal", train_on="virtual", local__schedule="cosine", local__lr=0.1)
+    assert method.at(1, 2).local.lr == pytest.approx(0.05)
+
+
+def test_kept_momentum_needs_momentum_and_a_method_that_allows_it():
+    with pytest.raises(SettingError, match=r"local.momentum is 0; set it"):
+        configure("fedavg+momentum")
+    with pytest.raises(SettingError, match="cannot be stacked on fednova"):
+        configure("fednova+momentum", local__momentum=0.9)
