@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format coverage bench bench-quick clean
+.PHONY: help setup demo test test-all check format coverage docs bench bench-quick clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -39,6 +39,14 @@ format: setup  ## Format the code
 
 coverage: setup  ## Run the tests and show lines without coverage
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term-missing:skip-covered
+
+docs: $(VENV)/.docs  ## Build these pages as a site with search: out/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "Site: out/site/index.html"
+
+$(VENV)/.docs: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	@touch $@
 
 bench: setup  ## Benchmark the published procedure and ours, phase by phase (most of an hour)
 	$(BIN)/python -m bench.run

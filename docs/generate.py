@@ -28,7 +28,7 @@ from fedlgd.report.formats import Cell, Table
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.read import read_runs
 from fedlgd.report.summary import caveats, unequal_cost
-from fedlgd.report.tables import accuracy_table, cost_table, flops_table
+from fedlgd.report.tables import accuracy_table, cost_table
 from fedlgd.runs.config import SettingInfo, described, described_net
 
 HERE = Path(__file__).parent
@@ -175,8 +175,8 @@ def results_page(folder: Path) -> str:
     lines += [*RULE, "", markdown(accuracy_table(groups)), ""]
     lines += [f"- {caveat}" for caveat in caveats(groups)]
     lines += [f"- {run.manifest.data.name}: {run.manifest.data.note}.", ""]
-    lines += ["## Cost", "", "Total of all sites, mean over seeds. Enrolment is the first distillation.", ""]
-    lines += [markdown(cost_table(groups)), "", markdown(flops_table(groups)), ""]
+    lines += ["## Cost", "", "Total of all sites, mean over seeds. Setup is the first distillation.", ""]
+    lines += [markdown(cost_table(groups)), ""]
     return "\n".join(lines)
 
 

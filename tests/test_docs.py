@@ -4,10 +4,14 @@ import ast
 import importlib
 import importlib.util
 import re
+import shlex
 from pathlib import Path
 
+import click
 import pytest
+import typer
 
+from fedlgd.cli.app import app
 from fedlgd.methods import registry
 
 ROOT = Path(__file__).parent.parent
@@ -30,6 +34,20 @@ def test_links_between_documents_lead_somewhere(page):
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\((?!http)([^)#]+)", text):
         assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
+
+
+PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+COMMANDS = sorted({line for page in PAGES for line in re.findall(r"^ {4,}(fedlgd .+)$", page.read_text(), re.M)})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_in_the_pages_has_the_options_of_the_program(command):
+    """Parsed, not run. `...` stands for more words, and `#` starts a comment."""
+    words = [word for word in shlex.split(command, comments=True) if word not in ("...", "[...]")]
+    found, arguments = typer.main.get_command(app), words[1 : words.index(">") if ">" in words else None]
+    while isinstance(found, click.Group):
+        found = found.commands[arguments.pop(0)]
+    assert found.make_context("fedlgd", arguments)
 
 
 SCRIPTS = [*(ROOT / "docs").rglob("*.py"), *(ROOT / "bench").glob("*.py"), *(ROOT / "examples").glob("*.py")]

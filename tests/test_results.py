@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from fedlgd.report.groups import Group, group_runs
-from fedlgd.report.noise import difference
 from fedlgd.report.read import read_runs
-from fedlgd.report.summary import headline
+from fedlgd.report.summary import difference, headline
 
 RECORDS = Path(__file__).parent.parent / "docs/results/records"
 EPOCHS, STEPS = "builtin-digits", "builtin-digits-matched-steps"

@@ -13,6 +13,7 @@ from tests.report.fake import write_analysis, write_run
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 HOSTILE = "<script>window.stolen = 1</script>\"'&"
+LONG = "FedLGD with a name of more than thirty letters"
 FINAL = {"mnist": 0.95, "svhn": 0.62, HOSTILE: 0.91}
 Open = Callable[..., Any]
 
@@ -36,17 +37,25 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     better = {"mnist": 0.90, "svhn": 0.68, HOSTILE: 0.94}
     fedavg = write_run(folder / "a", label="FedAvg", method="fedavg", final=FINAL)
-    fedlgd = write_run(folder / "b", label="FedLGD", final=better, rounds=12, per_class=3, samples=2)
+    fedlgd = write_run(folder / "b", label=LONG, final=better, rounds=12, per_class=3, samples=2)
     write_analysis(fedlgd, tuple(FINAL))
     return write_report([fedavg, fedlgd], folder / "report.html")
 
 
+@pytest.fixture(scope="session")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of one run on data with two classes."""
+    folder = tmp_path_factory.mktemp("single")
+    run = write_run(folder / "a", classes=("healthy", "glaucoma"), per_class=10, rounds=6, auc=0.8)
+    return write_report([run], folder / "report.html")
+
+
 @pytest.fixture
 def open_page(browser: Any, report: Path) -> Iterator[Open]:
-    """open_page(**how) shows the report; its `requests` and `complaints` are kept."""
+    """open_page(**how) shows the report, or another page; its `requests` and `complaints` are kept."""
     contexts = []
 
-    def open_with(**how: Any) -> Any:
+    def open_with(shown: Path = report, **how: Any) -> Any:
         context = browser.new_context(**how)
         contexts.append(context)
         page = context.new_page()
@@ -55,7 +64,7 @@ def open_page(browser: Any, report: Path) -> Iterator[Open]:
         page.on("request", lambda request: page.requests.append(request.url))
         page.on("console", lambda message: page.complaints.append(message.text))
         page.on("pageerror", lambda error: page.complaints.append(str(error)))
-        page.goto(report.as_uri())
+        page.goto(shown.as_uri())
         return page
 
     yield open_with

@@ -15,6 +15,7 @@ from fedlgd.cli import report
 from fedlgd.report.watch import Server, Watcher
 from tests import PATIENCE
 from tests.cli.conftest import tiny_run
+from tests.report.fake import write_run
 
 CODE = """
 import sys
@@ -42,7 +43,8 @@ def test_the_command_starts_at_once_says_where_and_ctrl_c_ends_it_with_exit_code
         process.kill()
     assert process.returncode == 0
     assert said.startswith(f"Watching {tmp_path / 'later'} at http")
-    assert err.strip() == "Stopped watching; the runs continue."
+    assert "later' yet; waiting for a run in it" in err
+    assert err.strip().endswith("Stopped watching; the runs continue.")
     assert out.strip() == "heavy: []"
 
 
@@ -112,10 +114,10 @@ def test_report_makes_one_page_of_all_runs_below_a_folder(fedlgd, tmp_path):
 
 def test_report_without_a_run_says_so(fedlgd, tmp_path):
     (tmp_path / "empty").mkdir()
-    for place in ("empty", "nowhere"):
+    for place, said in (("empty", "no run in "), ("nowhere", "there is no folder ")):
         done = fedlgd("report", str(tmp_path / place))
         assert done.code == 2
-        assert done.err.startswith("fedlgd: no run in ")
+        assert done.err.startswith(f"fedlgd: {said}")
         assert place in done.err
     (tmp_path / "empty" / "manifest.json").write_text("{}")
     done = fedlgd("report", str(tmp_path / "empty"))
@@ -130,6 +132,38 @@ def test_a_report_that_cannot_be_written_is_said(fedlgd, tmp_path):
     done = fedlgd("report", str(tmp_path / "run"), "-o", str(tmp_path / "file" / "report.html"))
     assert done.code == 2
     assert str(tmp_path / "file" / "report.html") in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "first"),
+    [
+        (["--csv"], "method,seeds,rounds,mnist,svhn,usps,mean,spread"),
+        (["--latex", "--table=cost"], r"\begin{tabular}{lrrrrrrrrr}"),
+        (["--markdown"], "| method | seeds | rounds | mnist | svhn | usps | mean | spread |"),
+        (["--csv", "--table=two-classes"], "method,site,test images,accuracy,95 % interval,balanced accuracy,AUC"),
+    ],
+)
+def test_a_table_is_printed_and_no_page_is_written(fedlgd, tmp_path, words, first):
+    write_run(tmp_path / "runs" / "a", classes=("no", "yes"))
+    done = fedlgd("report", str(tmp_path / "runs"), *words)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[0] == first
+    assert [file.name for file in (tmp_path / "runs").iterdir()] == ["a"]
+
+
+def test_a_table_that_the_runs_do_not_have_is_said(fedlgd, tmp_path):
+    write_run(tmp_path / "a")
+    done = fedlgd("report", str(tmp_path), "--csv", "--table", "two-classes")
+    assert done.code == 2
+    assert done.err.startswith("fedlgd: these runs have no table 'two-classes'")
+
+
+@pytest.mark.parametrize("more", ["--latex", "--json", "--out=x.html", "--figures=x"])
+def test_a_printed_table_stands_alone(fedlgd, tmp_path, more):
+    write_run(tmp_path / "a")
+    done = fedlgd("report", str(tmp_path), "--csv", more)
+    assert (done.code, done.out) == (2, "")
+    assert "--csv prints one table and writes no file" in done.err
 
 
 def test_a_folder_that_does_not_exist_is_named(fedlgd):

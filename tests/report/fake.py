@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import tomli_w
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, PngImagePlugin
 
 from fedlgd.core.files import digest as digest_of
 from fedlgd.core.files import write_json
@@ -196,7 +196,10 @@ def _write_sheets(
         owners = [f"site{at}" for at in range(sites)] + (["anchors"] if anchors else [])
         for at, owner in enumerate(owners):
             age = 0 if version == "start" else 1 + int(version)
-            _sheet(at, age, classes, per_class).save(folder / version / f"{owner}.png")
+            text = PngImagePlugin.PngInfo()
+            if owner == "anchors":
+                text.add_text("divided by", "3")
+            _sheet(at, age, classes, per_class).save(folder / version / f"{owner}.png", pnginfo=text)
 
 
 def _sheet(owner: int, age: int, classes: Sequence[str], per_class: int) -> Image.Image:

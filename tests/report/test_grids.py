@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 from fedlgd.report import grids
 from fedlgd.report.grids import Gallery, pictures, thin
@@ -28,13 +28,14 @@ def decoded(uri: str) -> bytes:
 def test_sites_come_first_then_the_anchors_each_with_all_its_versions(tmp_path: Path) -> None:
     path = write_run(tmp_path / "a", rounds=12, per_class=2)
     gallery = only_gallery(path)
-    assert gallery.versions == ("start", "round 0", "round 5", "round 10")
+    assert gallery.versions == ("setup", "round 1", "round 6", "round 11")
     assert [grid.owner for grid in gallery.grids] == ["mnist", "svhn", "usps", "anchors, on the server"]
     shown = gallery.grids[0].pictures
     assert [(picture.version, picture.at) for picture in shown] == list(
         zip(gallery.versions, range(4), strict=True)
     )
-    assert (shown[0].width, shown[0].height) == (2 * TILE, len(CLASSES) * TILE)
+    assert shown[0].image.size == (2 * TILE, len(CLASSES) * TILE)
+    assert (shown[0].width, shown[0].rows) == (2 * 2 * TILE, CLASSES)
     assert decoded(shown[3].uri) == (path / "virtual" / "0010" / "site0.png").read_bytes()
 
 
@@ -108,3 +109,42 @@ def test_a_file_that_is_no_whole_image_is_left_out(tmp_path: Path, content: byte
     file = path / "virtual" / "start" / "site0.png"
     file.write_bytes(file.read_bytes()[:-200] if content == b"cut" else content)
     assert "mnist" not in [grid.owner for grid in only_gallery(path).grids]
+
+
+def with_text(file: Path, **text: str) -> None:
+    info = PngImagePlugin.PngInfo()
+    for key, value in text.items():
+        info.add_text(key.replace("_", " "), value)
+    Image.open(file).save(file, pnginfo=info)
+
+
+def test_rows_have_the_names_of_the_classes_that_the_file_says(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "a", done=0, per_class=1)
+    sheet = path / "virtual" / "start" / "site0.png"
+    Image.open(sheet).crop((0, 0, TILE, 2 * TILE)).save(sheet)
+    assert only_gallery(path).grids[0].pictures[0].rows == ()
+    with_text(sheet, classes="3 7")
+    assert only_gallery(path).grids[0].pictures[0].rows == ("3", "7")
+    for wrong in ("3", "3 99", "words", "1 2 3"):
+        with_text(sheet, classes=wrong)
+        assert only_gallery(path).grids[0].pictures[0].rows == ()
+
+
+def test_the_caption_says_by_what_the_values_of_the_anchors_were_divided(tmp_path: Path) -> None:
+    *_, anchors = only_gallery(write_run(tmp_path / "a", rounds=1, per_class=1)).grids
+    assert [picture.version for picture in anchors.pictures] == ["setup, values ÷ 3", "round 1, values ÷ 3"]
+
+
+@pytest.mark.parametrize(("change", "gain"), [(0, 32), (7, 32), (8, 16), (60, 4), (130, 1)])
+def test_the_difference_is_made_as_bright_as_it_can_be(tmp_path: Path, change: int, gain: int) -> None:
+    path = write_run(tmp_path / "a", rounds=1, per_class=1)
+    for version, value in (("start", 100), ("0000", 100 + change)):
+        Image.new("RGB", (TILE, 10 * TILE), (value,) * 3).save(path / "virtual" / version / "site0.png")
+    assert only_gallery(path).grids[0].gain == gain
+
+
+def test_small_images_are_enlarged_by_a_whole_number_and_wide_sheets_are_cut(tmp_path: Path) -> None:
+    two = only_gallery(write_run(tmp_path / "a", done=0, per_class=12, classes=("no", "yes")))
+    ten = only_gallery(write_run(tmp_path / "b", done=0, per_class=12))
+    assert (two.columns, ten.columns) == ((10, 12), (5, 12))
+    assert two.grids[0].pictures[0].width == 10 * 2 * TILE

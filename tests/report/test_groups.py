@@ -1,9 +1,14 @@
 """Runs with the same label are seeds of one another."""
 
+from pathlib import Path
+
 import pytest
 
-from fedlgd.report.groups import Stat, curves, summarise
+from fedlgd.report.groups import Stat, curves, group_runs, summarise
+from fedlgd.report.read import read_run
+from fedlgd.report.run import Run
 from tests.report.conftest import MakeGroups, run_of
+from tests.report.fake import write_run
 
 
 def test_mean_and_sample_standard_deviation_by_hand() -> None:
@@ -39,5 +44,20 @@ def test_an_unfinished_seed_does_not_count_beside_finished_ones(make_groups: Mak
 def test_curves_use_the_rounds_that_all_seeds_evaluated(make_groups: MakeGroups) -> None:
     runs = (run_of("A", 0, x=0.8) | {"done": 3}, run_of("A", 1, x=0.8) | {"done": 2})
     (curve,) = curves(make_groups(*runs), lambda record: record.round)
-    assert curve.x == (0, 1)
+    assert curve.x == (1, 2)
     assert curve.stats == (Stat(0.0, 0.0), Stat(1.0, 0.0))
+
+
+def test_a_method_has_the_same_colour_in_any_order_and_company(tmp_path: Path) -> None:
+    names = ("fedlgd", "fedavg", "scaffold", "mine")
+    runs = [read_run(write_run(tmp_path / name, label=name.title(), method=name)) for name in names]
+    variant = read_run(write_run(tmp_path / "v", label="FedAvg + anchors", method="fedavg+anchors"))
+
+    def styles(*shown: Run) -> dict[str, int]:
+        return {group.label: group.style for group in group_runs(shown)}
+
+    together = styles(*runs, variant)
+    assert together == styles(variant, *reversed(runs))
+    assert len(set(together.values())) == 5
+    for run in runs[:3]:
+        assert styles(run)[run.label] == together[run.label]

@@ -6,18 +6,15 @@ from itertools import pairwise
 
 import pytest
 
-from fedlgd.report.cost import Bar
-from fedlgd.report.formats import duration
+from fedlgd.report.formats import BYTES, TIME
 from fedlgd.report.groups import Curve, Stat
-from fedlgd.report.plots import bar_plot, dodge, line_plot, matrix_plot, scatter_plot
+from fedlgd.report.plots import dodge, line_plot, matrix_plot, scatter_plot, svg, wrapped
 from fedlgd.report.run import Cloud
-from fedlgd.report.style import svg
 
 CURVES = (
     Curve("FedAvg", (0, 1, 2), (Stat(10.0, 1.0), Stat(40.0, 2.0), Stat(60.0, 1.0))),
-    Curve("FedLGD", (0, 1, 2), (Stat(10.0), Stat(50.0), Stat(61.0))),
+    Curve("FedLGD", (0, 1, 2), (Stat(10.0), Stat(50.0), Stat(61.0)), style=1),
 )
-BARS = {"train": (Bar("FedAvg", 10.0, 0.0), Bar("FedLGD", 4.0, 2.0))}
 
 
 def test_curves_carry_their_names_and_the_colours_of_the_page() -> None:
@@ -27,25 +24,40 @@ def test_curves_carry_their_names_and_the_colours_of_the_page() -> None:
         assert text in drawn
 
 
-def test_bars_carry_name_and_total() -> None:
-    drawn = svg(bar_plot(BARS, "time", duration), "a")
-    assert "FedAvg, 10.0 s" in drawn
-    assert "FedLGD, 6.00 s" in drawn
+@pytest.mark.parametrize(
+    ("units", "end", "ticks"),
+    [
+        (TIME, 42.0, ["0 s", "10 s", "20 s", "30 s", "40 s"]),
+        (TIME, 133.0, ["0 min", "0.5 min", "1 min", "1.5 min", "2 min"]),
+        (TIME, 5.4 * 3600, ["0 h", "2 h", "4 h"]),
+        (BYTES, 36.8e6, ["0 MB", "10 MB", "20 MB", "30 MB"]),
+        (BYTES, 27_300, ["0 kB", "10 kB", "20 kB"]),
+    ],
+)
+def test_ticks_are_round_numbers_in_one_unit(units: dict[str, float], end: float, ticks: list[str]) -> None:
+    figure = line_plot([Curve("A", (end / 3, end), (Stat(1.0), Stat(2.0)))], "accuracy, %", "cost", units)
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ticks
 
 
-def test_a_phase_that_cost_a_method_nothing_has_no_amount() -> None:
-    bars = (Bar("FedAvg", 0.0, 0.0), Bar("FedLGD", 4.0, 0.0))
-    assert "FedAvg, –<" in svg(bar_plot({"distil": bars}, "time", duration), "a")
+@pytest.mark.parametrize("rounds", [1, 2, 7, 100])
+def test_rounds_are_whole_numbers(rounds: int) -> None:
+    figure = line_plot([Curve("A", (rounds,), (Stat(1.0),))], "loss")
+    assert all(label.get_text().isdecimal() for label in figure.axes[0].get_xticklabels())
+
+
+def test_a_long_label_is_wrapped_and_not_cut() -> None:
+    label = "FedAvg + anchors + refine on virtual data"
+    drawn = svg(line_plot([Curve(label, (1,), (Stat(1.0),))], "loss"), "a")
+    assert wrapped(label).split("\n") == ["FedAvg + anchors +", "refine on virtual data"]
+    assert all(f">{line}<" in drawn for line in wrapped(label).split("\n"))
 
 
 def test_the_same_figure_is_the_same_text() -> None:
     assert svg(line_plot(CURVES, "loss"), "a") == svg(line_plot(CURVES, "loss"), "a")
-    assert svg(bar_plot(BARS, "time", duration), "a") == svg(bar_plot(BARS, "time", duration), "a")
 
 
 def test_nothing_to_draw_is_no_figure() -> None:
     assert line_plot([Curve("A", (), ())], "loss") is None
-    assert bar_plot({}, "time", duration) is None
 
 
 @pytest.mark.parametrize(
@@ -55,7 +67,6 @@ def test_nothing_to_draw_is_no_figure() -> None:
 def test_a_strange_label_neither_breaks_out_nor_breaks(label: str) -> None:
     figures = (
         line_plot([Curve(label, (0,), (Stat(1.0),))], "loss"),
-        bar_plot({"train": (Bar(label, 1.0, 0.0),)}, "time", duration),
         matrix_plot(((0.0, 1.0), (1.0, 0.0)), [label, "b"], "MMD", top=1.0),
         scatter_plot([Cloud("real", label, ((0.0, 1.0),))], "map"),
     )
@@ -67,9 +78,12 @@ def test_a_diverged_loss_leaves_a_gap() -> None:
 
 
 def test_dodge_keeps_order_and_makes_room() -> None:
-    placed = dodge([5.0, 5.1, 9.0, 5.05], gap=1.0)
+    placed = dodge([5.0, 5.1, 9.0, 5.05], [1.0] * 4, 0.0, 10.0)
     assert placed[0] < placed[3] < placed[1] < placed[2]
-    ordered = sorted(placed)
-    assert all(above - below >= 1.0 - 1e-9 for below, above in pairwise(ordered))
-    assert dodge([1.0, 5.0], gap=1.0) == [1.0, 5.0]
-    assert dodge([], gap=1.0) == []
+    assert all(above - below >= 1.0 - 1e-9 for below, above in pairwise(sorted(placed)))
+    assert dodge([1.0, 5.0], [1.0] * 2, 0.0, 10.0) == [1.0, 5.0]
+    assert dodge([], [], 0.0, 10.0) == []
+
+
+def test_labels_of_lines_that_end_at_the_top_stay_inside() -> None:
+    assert dodge([9.8, 9.9, 10.0], [1.0, 1.0, 2.0], 0.0, 10.0) == pytest.approx([6.5, 7.5, 9.0])

@@ -130,6 +130,6 @@ def test_a_limit_of_the_comparison_is_named(make_groups: MakeGroups, runs: list[
 def test_a_method_that_works_more_is_named_with_what_it_costs(make_groups: MakeGroups) -> None:
     """By hand: 40 s, of which a tenth and then half is CPU time; bytes are equal."""
     cheap, dear = (run_of(label, x=0.8) | {"cpu": cpu} for label, cpu in (("FedAvg", 0.1), ("FedLGD", 0.5)))
-    said = "The methods do not cost the same: CPU time from 4.00 s (FedAvg) to 20.0 s (FedLGD), with the enrolment."
+    said = "The methods do not cost the same: CPU time from 4.00 s (FedAvg) to 20.0 s (FedLGD), including setup."
     assert caveats(make_groups(cheap, dear))[-1] == said
     assert not any("cost" in each for each in caveats(make_groups(cheap, dear | {"done": 1})))

@@ -12,8 +12,8 @@ from fedlgd.report.tables import (
     binary_table,
     cost_table,
     data_table,
-    flops_table,
     mark_best,
+    mean_first,
     wilson,
     without_sites,
 )
@@ -55,21 +55,36 @@ def test_sites_that_only_some_runs_have_are_left_blank(make_groups: MakeGroups) 
     assert [[cell.text for cell in row[3:5]] for row in table.rows] == [["90.0", "–"], ["–", "80.0"]]
 
 
-def test_cost_with_and_without_the_enrolment(make_groups: MakeGroups) -> None:
+def test_cost_of_the_setup_of_each_phase_and_of_all(make_groups: MakeGroups) -> None:
     """By hand from the fake records: 4 rounds, and 6 s, 1200 B and 4 GFLOP before them."""
-    groups = make_groups(run_of("A", x=0.9))
-    without, with_enrolment = cost_table(groups).rows
-    assert [cell.value for cell in without[2:]] == pytest.approx([4e6, 6e6, 8.0, 20.0, 2.0, 4.0, 34.0])
-    assert [cell.value for cell in with_enrolment[2:]] == pytest.approx([4.0012e6, 6e6, 14.0, 20.0, 2.0, 4.0, 40.0])
-    assert [cell.text for cell in with_enrolment[1:5]] == ["with", "4.00 MB", "6.00 MB", "14.0 s"]
-    assert [row[2].text for row in flops_table(groups).rows] == ["4.00 GFLOP", "8.00 GFLOP"]
+    table = cost_table(make_groups(run_of("A", x=0.9)))
+    assert [column.name for column in table.columns] == [
+        "method", "bytes up", "bytes down", "setup", "distil", "train", "server", "evaluate",
+        "wall time", "operations",
+    ]  # fmt: skip
+    (row,) = table.rows
+    assert [cell.value for cell in row[1:]] == pytest.approx(
+        [4.0012e6, 6e6, 6.0, 8.0, 20.0, 2.0, 4.0, 40.0, 21.8e9]
+    )
+    assert [cell.text for cell in row[1:4]] == ["4.00 MB", "6.00 MB", "6.00 s"]
+
+
+def test_one_method_is_not_the_best(make_groups: MakeGroups) -> None:
+    (row,) = accuracy_table(make_groups(run_of("A", x=0.9, y=0.5))).rows
+    assert not any(cell.best for cell in row)
+
+
+def test_a_page_has_the_mean_beside_the_method(make_groups: MakeGroups) -> None:
+    table = mean_first(accuracy_table(make_groups(run_of("A", x=0.9, y=0.5))))
+    assert [column.name for column in table.columns] == ["method", "mean", "x", "y", "spread", "seeds", "rounds"]
+    assert [cell.text for cell in table.rows[0]] == ["A", "70.0", "90.0", "50.0", "40.0", "1", "4"]
 
 
 def test_time_is_cpu_time_where_it_is_known_and_the_heading_says_so(make_groups: MakeGroups) -> None:
     """A machine so busy that an hour of wall time was a minute of work."""
     wall, cpu = (cost_table(make_groups(run_of("A", x=0.9) | more)) for more in ({}, {"cpu": 1 / 60}))
-    assert [table.columns[-1].name for table in (wall, cpu)] == ["wall time, all phases", "CPU time, all phases"]
-    assert cpu.rows[0][-1].value == pytest.approx(34 / 60)
+    assert [table.columns[-2].name for table in (wall, cpu)] == ["wall time", "CPU time"]
+    assert cpu.rows[0][-2].value == pytest.approx(40 / 60)
     assert "older records" in as_text(wall)
     assert "waiting for other programs is not part of it" in as_text(cpu)
 

@@ -4,7 +4,7 @@ import ctypes
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -77,17 +77,27 @@ def compare(given: options.CompareOptions) -> None:
     compare.compare(given)
 
 
-@app.command(epilog="Example: fedlgd report runs/demo -o demo.html")
+@app.command(epilog="Examples: fedlgd report runs/demo -o demo.html; fedlgd report runs/demo --latex > table.tex")
 def report(
     runs: Runs,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="HTML file to write.")] = None,
     figures: Annotated[Path | None, typer.Option(help="Also write the figures here, as PDF and PNG.")] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Print a table as CSV; no page is written.")] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="The same as LaTeX (booktabs).")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The same as Markdown.")] = False,
+    table: Annotated[
+        Literal["accuracy", "two-classes", "cost"], typer.Option(help="The table that is printed.")
+    ] = "accuracy",
     json: Json = False,
 ) -> None:
-    """Write one self-contained HTML report of one or several runs."""
+    """Write one self-contained HTML report of one or several runs, or print one of its tables."""
     from fedlgd.cli import report
 
-    report.report(runs, out, figures, json)
+    forms = [form for form, wanted in (("CSV", csv), ("LaTeX", latex), ("Markdown", markdown)) if wanted]
+    if forms:
+        report.print_table(runs, table, forms, alone=not (out or figures or json))
+    else:
+        report.report(runs, out, figures, json)
 
 
 @app.command(epilog="Example: fedlgd watch runs/demo --open")

@@ -4,7 +4,6 @@ import json as jsonlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from fedlgd.nets.registry import build_net
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.page import write_report
 from fedlgd.report.read import read_runs
-from fedlgd.report.tables import accuracy_table, cost_table, flops_table, without_sites
+from fedlgd.report.tables import accuracy_table, cost_table, without_sites
 from fedlgd.runs.jobs import check_jobs, run_jobs
 from fedlgd.runs.runner import Listener
 from fedlgd.runs.suite import Job, Outcome, budget, matched_steps, parse_entry, plan, run_job
@@ -155,13 +154,11 @@ def _print(outcomes: Sequence[Outcome], budget: str, page: Path, json: bool) -> 
 
 
 def _tables(groups: Sequence[Group], width: int) -> Iterator[str]:
-    """Accuracy, cost and FLOPs. The cost of the setup is that of the enrolment."""
+    """Accuracy and cost."""
     accuracy = without_sites(accuracy_table(groups), MAX_SITE_COLUMNS)
     text = fitted(accuracy, width, ("spread", "seeds", "rounds"), turn=True)
     if max(map(len, text.splitlines())) > width:
         text = fitted(without_sites(accuracy, 0), width, ("spread", "seeds", "rounds"))
         text += "\nThe accuracy at each site is in the report."
     yield text
-    for table in (cost_table(groups), flops_table(groups)):
-        heads = tuple(replace(c, name="setup") if c.name == "enrolment" else c for c in table.columns)
-        yield fitted(replace(table, columns=heads), width, ("evaluate", "server", "train", "distil"))
+    yield fitted(cost_table(groups), width, ("evaluate", "server", "train", "distil"))

@@ -28,11 +28,11 @@ from fedlgd.data.federation import Federation
 from fedlgd.data.registry import DataChoice
 from fedlgd.engines.registry import Engine, choose
 from fedlgd.report.groups import group_runs
-from fedlgd.report.missing import Missing, marked, missing_classes, missing_notes
 from fedlgd.report.page import write_report
 from fedlgd.report.presence import unscored_notes
 from fedlgd.report.read import read_runs
 from fedlgd.report.summary import unequal_cost
+from fedlgd.report.tables import Missing, marked, missing_classes, missing_notes
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.literals import parse_assignment, read_toml
 from fedlgd.runs.runner import Result, default_folder, execute

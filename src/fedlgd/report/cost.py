@@ -22,12 +22,14 @@ from fedlgd.core.records import RoundRecord
 from fedlgd.report.groups import Group
 from fedlgd.report.run import Positive, Run
 
-PHASES = ("distil", "train", "server", "evaluate")
+SETUP = "setup"
+PHASES = (SETUP, "distil", "train", "server", "evaluate")
 SITE_PHASES = ("distil", "train")
 LAST_ROUND = 100_000  # selected rounds after this one are ignored
 
 Cost = Mapping[tuple[str, str], float]
-"""Amounts by item: ("bytes", "up"), ("bytes", "down"), ("seconds", phase), ("cpu", phase), ("flops", phase)."""
+"""Amounts by item: ("bytes", "up"), ("bytes", "down"), ("seconds", phase), ("cpu", phase), ("flops", phase).
+All phases before the first round are one phase, the setup."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +50,6 @@ WALL = Clock(
     "Wall time, summed over the sites: CPU time is unknown (older records) or does not measure the work (GPU). "
     "On a busy machine, wall time includes waiting for other programs.",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """The cost of one phase of one method, in the rounds and at enrolment."""
-
-    label: str
-    rounds: float
-    enrolment: float
-
-    @property
-    def total(self) -> float:
-        return self.rounds + self.enrolment
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,32 +91,30 @@ def clock(groups: Iterable[Group]) -> Clock:
     return CPU if all(run.has_cpu_time for group in groups for run in group.counted) else WALL
 
 
-def group_cost(group: Group, *, enrolment: bool) -> Cost:
-    """Mean over the counted runs of a group, with or without the enrolment."""
+def group_cost(group: Group) -> Cost:
+    """Mean over the counted runs of a group."""
     totals: dict[tuple[str, str], float] = defaultdict(float)
-    for run in group.counted:
-        for record in run.records:
-            if enrolment or record.round >= 0:
-                for item, amount in _items(record):
-                    totals[item] += amount
-    return {item: total / len(group.counted) for item, total in totals.items()}
+    for record in (record for run in group.counted for record in run.records):
+        for item, amount in _items(record):
+            totals[item] += amount / len(group.counted)
+    return totals
 
 
 def _items(record: RoundRecord) -> Iterator[tuple[tuple[str, str], float]]:
     yield ("bytes", "up"), record.bytes_up
     yield ("bytes", "down"), record.bytes_down
-    yield from ((("seconds", phase), amount) for phase, amount in record.seconds.items())
-    yield from ((("cpu", phase), amount) for phase, amount in record.cpu.items())
-    yield from ((("flops", phase), amount) for phase, amount in record.flops.items())
+    for kind, amounts in (("seconds", record.seconds), ("cpu", record.cpu), ("flops", record.flops)):
+        for phase, amount in amounts.items():
+            yield (kind, phase if record.round >= 0 else SETUP), amount
 
 
 def cumulative_bytes(run: Run) -> dict[int, float]:
-    """Bytes in both directions up to the end of each round, including the enrolment."""
+    """Bytes in both directions up to the end of each round, including the setup."""
     return _cumulative(run, lambda record: record.bytes_up + record.bytes_down)
 
 
 def cumulative_time(run: Run, by: Clock) -> dict[int, float]:
-    """Seconds up to the end of each round, including the enrolment but not the evaluation."""
+    """Seconds up to the end of each round, including the setup but not the evaluation."""
 
     def spent(record: RoundRecord) -> float:
         seconds = record.cpu if by is CPU else record.seconds
@@ -136,14 +123,9 @@ def cumulative_time(run: Run, by: Clock) -> dict[int, float]:
     return _cumulative(run, spent)
 
 
-def total_time(group: Group, by: Clock) -> float:
-    """Seconds of a mean run, including the enrolment and the evaluation."""
-    return sum(amount for (kind, _), amount in group_cost(group, enrolment=True).items() if kind == by.kind)
-
-
-def total_bytes(group: Group) -> float:
-    """Bytes of a mean run in both directions, including the enrolment."""
-    return sum(amount for (kind, _), amount in group_cost(group, enrolment=True).items() if kind == "bytes")
+def total(group: Group, kind: str) -> float:
+    """The bytes, seconds or FLOPs of a mean run, including the setup and the evaluation."""
+    return sum(amount for (found, _), amount in group_cost(group).items() if found == kind)
 
 
 def _cumulative(run: Run, cost: Callable[[RoundRecord], float]) -> dict[int, float]:
@@ -152,20 +134,9 @@ def _cumulative(run: Run, cost: Callable[[RoundRecord], float]) -> dict[int, flo
 
 
 def phases(groups: Iterable[Group]) -> tuple[str, ...]:
-    """The four phases in their order, then any other phase in the records."""
-    items = {item for group in groups for item in group_cost(group, enrolment=True)}
+    """The setup and the four phases of a round in their order, then any other phase in the records."""
+    items = {item for group in groups for item in group_cost(group)}
     return (*PHASES, *sorted({name for kind, name in items if kind != "bytes"}.difference(PHASES)))
-
-
-def phase_bars(groups: Sequence[Group], kind: str) -> dict[str, tuple[Bar, ...]]:
-    """One bar per method for each phase that has a cost of this kind."""
-
-    def bar(group: Group, phase: str) -> Bar:
-        rounds = group_cost(group, enrolment=False).get((kind, phase), 0.0)
-        return Bar(group.label, rounds, group_cost(group, enrolment=True).get((kind, phase), 0.0) - rounds)
-
-    by_phase = {phase: tuple(bar(group, phase) for group in groups) for phase in phases(groups)}
-    return {phase: bars for phase, bars in by_phase.items() if any(each.total for each in bars)}
 
 
 def break_evens(groups: Sequence[Group]) -> tuple[BreakEven, ...]:

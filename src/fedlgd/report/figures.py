@@ -10,12 +10,11 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from fedlgd.core.records import RoundRecord, Score
-from fedlgd.report.cost import clock, cumulative_bytes, cumulative_time, phase_bars
-from fedlgd.report.formats import duration, number_of_bytes, operations
+from fedlgd.report.cost import clock, cumulative_bytes, cumulative_time
+from fedlgd.report.formats import BYTES, TIME
 from fedlgd.report.groups import Curve, Group, Stat, curves, site_names
-from fedlgd.report.plots import bar_plot, line_plot, matrix_plot, scatter_plot
+from fedlgd.report.plots import line_plot, matrix_plot, save, scatter_plot, svg
 from fedlgd.report.run import Analysis
-from fedlgd.report.style import save, svg
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,8 +28,7 @@ MAP = (
 )
 DISTANCE = (
     "Squared distance between the class means of unit features of each virtual set and of the anchors, averaged "
-    "over classes, under the model of that round. Measured when virtual sets or anchors change; round −1 is the "
-    "enrolment."
+    "over classes, under the model of that round. Measured when virtual sets or anchors change; 0 is the setup."
 )
 
 
@@ -63,7 +61,6 @@ class Figures:
     rounds: tuple[Drawing, ...]
     sites: tuple[Section, ...]
     efficiency: tuple[Drawing, ...]
-    phases: tuple[Drawing, ...]
     similarity: tuple[Section, ...]
     hidden: int = 0
 
@@ -71,7 +68,7 @@ class Figures:
     def all(self) -> Iterator[Drawing]:
         yield from self.rounds
         yield from (drawing for site in self.sites for drawing in site.drawings)
-        yield from (*self.efficiency, *self.phases)
+        yield from self.efficiency
         yield from (drawing for method in self.similarity for drawing in method.drawings)
 
 
@@ -79,8 +76,8 @@ def draw(groups: Sequence[Group]) -> Figures:
     time = clock(groups)
     axes = (cumulative_bytes, partial(cumulative_time, by=time))
     by_bytes, by_time = (curves(groups, _accuracy, cost) for cost in axes)
-    bytes_plot = line_plot(by_bytes, ACCURACY, "bytes up and down", number_of_bytes)
-    time_plot = line_plot(by_time, ACCURACY, time.name, duration)
+    bytes_plot = line_plot(by_bytes, ACCURACY, "bytes up and down", BYTES)
+    time_plot = line_plot(by_time, ACCURACY, time.name, TIME)
     sites = site_names(groups)
     return Figures(
         rounds=_drawings(
@@ -91,10 +88,6 @@ def draw(groups: Sequence[Group]) -> Figures:
         efficiency=_drawings(
             ("accuracy-by-bytes", "Accuracy against bytes", bytes_plot),
             ("accuracy-by-time", "Accuracy against time", time_plot),
-        ),
-        phases=_drawings(
-            ("time", "Time by phase", bar_plot(phase_bars(groups, time.kind), time.name, duration)),
-            ("operations", "FLOPs by phase", bar_plot(phase_bars(groups, "flops"), "operations", operations)),
         ),
         similarity=_similarities(groups),
         hidden=max(0, len(sites) - SITES),
@@ -161,9 +154,9 @@ def _analysis_figures(analysis: Analysis, stem: str) -> Iterator[Drawing]:
 
 def _distance_curves(analysis: Analysis) -> list[Curve]:
     found = []
-    for site in dict.fromkeys(site for each in analysis.distances for site in each.sites):
-        known = [(each.round, each.sites[site]) for each in analysis.distances if site in each.sites]
-        found.append(Curve(site, tuple(t for t, _ in known), tuple(Stat(value) for _, value in known)))
+    for style, site in enumerate(dict.fromkeys(site for each in analysis.distances for site in each.sites)):
+        known = [(each.round + 1, each.sites[site]) for each in analysis.distances if site in each.sites]
+        found.append(Curve(site, tuple(t for t, _ in known), tuple(Stat(value) for _, value in known), style))
     return found
 
 

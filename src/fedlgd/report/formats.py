@@ -5,16 +5,16 @@ Names of sites and methods are escaped in every format.
 
 import csv
 import io
-import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedlgd.report.groups import Stat
 
 NONE = "–"
-_BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
-_FLOPS = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP")
+TIME = {"s": 1.0, "min": 60.0, "h": 3600.0}
+BYTES = {f"{prefix}B": 1000.0**power for power, prefix in enumerate(("", "k", "M", "G", "T", "P"))}
+FLOPS = {f"{prefix}FLOP": 1000.0**power for power, prefix in enumerate(("", "k", "M", "G", "T", "P", "E"))}
 _LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -57,6 +57,11 @@ class Table:
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
 
+    def pick(self, columns: Sequence[int]) -> "Table":
+        """These columns in this order."""
+        rows = tuple(tuple(row[at] for at in columns) for row in self.rows)
+        return Table(tuple(self.columns[at] for at in columns), rows, self.notes)
+
 
 def percent(share: float) -> str:
     """0.9123 -> "91.2"."""
@@ -75,18 +80,16 @@ def points(difference: float) -> str:
 
 
 def number_of_bytes(value: float) -> str:
-    return _scaled(value, _BYTES)
+    return _scaled(value, BYTES)
 
 
 def operations(value: float) -> str:
-    return _scaled(value, _FLOPS)
+    return _scaled(value, FLOPS)
 
 
 def duration(seconds: float) -> str:
-    for unit, size in (("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * size:
-            return f"{_three_digits(seconds / size)} {unit}"
-    return f"{_three_digits(seconds)} s"
+    unit = max((unit for unit in TIME if seconds >= 2 * TIME[unit]), key=TIME.__getitem__, default="s")
+    return f"{_three_digits(seconds / TIME[unit])} {unit}"
 
 
 def plural(count: int, noun: str) -> str:
@@ -94,10 +97,9 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _scaled(value: float, units: tuple[str, ...]) -> str:
-    step = min(int(math.log10(value)) // 3, len(units) - 1) if value >= 1 else 0
-    amount = f"{value:.0f}" if step == 0 else _three_digits(value / 1000**step)
-    return f"{amount} {units[step]}"
+def _scaled(value: float, units: Mapping[str, float]) -> str:
+    unit = max((unit for unit in units if value >= units[unit]), key=units.__getitem__, default=next(iter(units)))
+    return f"{value:.0f} {unit}" if units[unit] == 1 else f"{_three_digits(value / units[unit])} {unit}"
 
 
 def _three_digits(value: float) -> str:

@@ -1,34 +1,42 @@
 """The images of a page as data URIs: real samples, and the versions of virtual sets and anchors.
 
 The size of a page is bounded: every image is embedded once, only some of many versions are shown, and contact
-sheets are cropped to fewer columns if together they would exceed the budget.
+sheets are cropped to fewer columns if they are large, or if together they would exceed the budget.
 """
 
 import base64
 import io
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, ImageChops
 
 from fedlgd.report.groups import Group
-from fedlgd.report.run import Run
+from fedlgd.report.run import DataInfo, Run
 
 ANCHORS = "anchors"
 VERSIONS = 8
 SITES = 24
 BUDGET = 2_500_000  # bytes of PNG; base64 adds a third
+COLUMNS, TILES = 10, 50  # of a sheet; four columns are always shown
+SIDE = 40  # CSS pixels, at least, of one image
+GAINS = (32, 16, 8, 4, 2, 1)  # of the difference view
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A contact sheet as a data URI; `at` is the position of its version on the slider."""
+    """A contact sheet as a data URI, and its width on the page in CSS pixels.
+
+    `rows` are the names of the classes if they are known, `at` is the position of its version on the slider."""
 
     version: str
     uri: str
+    image: Image.Image
     width: int
-    height: int
+    rows: tuple[str, ...]
     at: int = 0
 
 
@@ -40,24 +48,28 @@ class Grid:
     real: Picture | None
     pictures: tuple[Picture, ...]
 
+    @property
+    def gain(self) -> int:
+        """The largest gain that clips at most 1 % of the difference between the first and the last version."""
+        if len({picture.image.size for picture in self.pictures}) != 1:
+            return 1
+        first, last = (self.pictures[at].image.convert("RGB") for at in (0, -1))
+        counts = ImageChops.difference(first, last).convert("L").histogram()
+        return next(gain for gain in GAINS if gain == 1 or sum(counts[255 // gain + 1 :]) <= 0.01 * sum(counts))
+
 
 @dataclass(frozen=True, slots=True)
 class Gallery:
-    """The images of one method, from one of its runs; rows are classes.
+    """The images of one method, from one of its runs.
 
     `columns`: images per class that are shown, and in total, if sheets are cropped; `hidden`: sites not shown."""
 
     label: str
     seed: int
-    classes: tuple[str, ...]
     versions: tuple[str, ...]
     grids: tuple[Grid, ...]
     columns: tuple[int, int] | None = None
     hidden: int = 0
-
-    @property
-    def real_width(self) -> int:
-        return max((grid.real.width for grid in self.grids if grid.real), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,49 +136,59 @@ def _gallery(run: Run, embedded: _Embedded) -> Gallery:
     data = run.manifest.data
     captions = tuple(map(_caption, _versions(run)))
     hidden = max(0, len(data.sites) - SITES)
-    return Gallery(run.label, run.seed, data.classes, captions, grids, _columns(run, grids), hidden)
+    return Gallery(run.label, run.seed, captions, grids, _columns(run, grids), hidden)
 
 
 def _grid(run: Run, owner: str, folder: str, embedded: _Embedded) -> Grid | None:
-    tile = run.manifest.data.shape[-1]
+    data = run.manifest.data
     versions = {version: at for at, version in enumerate(_versions(run))}
     samples = [run.samples[folder]] if folder in run.samples and folder != ANCHORS else []
     sheets = {s.path: s.version for s in run.sheets if s.folder == folder and s.version in versions}
-    real = [_picture(png, "real", tile, 1.0) for png in embedded.add(samples).values()]
+    real = [_picture(png, "real", data, 1.0) for png in embedded.add(samples).values()]
     virtual = [
-        _picture(png, _caption(sheets[file]), tile, embedded.keep, versions[sheets[file]])
+        _picture(png, _caption(sheets[file]), data, embedded.keep, versions[sheets[file]])
         for file, png in embedded.add(sheets).items()
     ]
     shown = tuple(picture for picture in virtual if picture)
     return Grid(owner, next(iter(real), None), shown) if shown or any(real) else None
 
 
-def _picture(png: bytes, version: str, tile: int, keep: float, at: int = 0) -> Picture | None:
+def _picture(png: bytes, version: str, data: DataInfo, keep: float, at: int = 0) -> Picture | None:
     image = _open(png)
     if image is None:
         return None
-    columns = max(1, int(keep * image.width / tile))
-    if columns * tile < image.width and image.width % tile == 0:
-        image = image.crop((0, 0, columns * tile, image.height))
-        buffer = io.BytesIO()
-        image.save(buffer, "PNG", optimize=True)
+    _, height, width = data.shape
+    rows, columns = max(1, image.height // height), max(1, image.width // width)
+    shown = max(1, min(COLUMNS, max(4, TILES // rows), int(keep * columns)))
+    if shown < columns and image.width % width == 0:
+        image, columns = image.crop((0, 0, shown * width, image.height)), shown
+        image.save(buffer := io.BytesIO(), "PNG", optimize=True)
         png = buffer.getvalue()
+    if str(divisor := image.info.get("divided by")).isdecimal():
+        version += f", values ÷ {divisor}"
     uri = "data:image/png;base64," + base64.b64encode(png).decode("ascii")
-    return Picture(version, uri, image.width, image.height, at)
+    side = width * max(1, ceil(SIDE / width)) if rows <= TILES / 2 else width
+    return Picture(version, uri, image, columns * side, _rows(image, rows, data.classes), at)
+
+
+def _rows(sheet: Image.Image, rows: int, classes: Sequence[str]) -> tuple[str, ...]:
+    """The names of the classes, by the numbers in the file; older files have none."""
+    numbers = [*map(int, re.findall(r"\d+", str(sheet.info.get("classes", ""))))] or [*range(len(classes))]
+    return tuple(classes[k] for k in numbers) if len(numbers) == rows and max(numbers) < len(classes) else ()
 
 
 def _columns(run: Run, grids: Sequence[Grid]) -> tuple[int, int] | None:
     """The number of columns of the first sheet after and before cropping; None if it is complete."""
     first = next((picture for grid in grids for picture in grid.pictures), None)
     complete = _open(_read(run.sheets[0].path)) if first else None
-    if first is None or complete is None or complete.width <= first.width:
+    if first is None or complete is None or complete.width <= first.image.width:
         return None
     tile = run.manifest.data.shape[-1]
-    return first.width // tile, complete.width // tile
+    return first.image.width // tile, complete.width // tile
 
 
 def _caption(version: str) -> str:
-    return f"round {int(version)}" if version.isdecimal() else version
+    return f"round {int(version) + 1}" if version.isdecimal() else "setup"
 
 
 def _read(file: Path) -> bytes:

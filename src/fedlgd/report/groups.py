@@ -10,6 +10,10 @@ from fedlgd.report.run import Run
 
 Quantity = Callable[[RoundRecord], float | None]
 Axis = Callable[[Run], Mapping[int, float]]
+STYLES = (
+    *("fedlgd", "fedavg", "fedprox", "scaffold", "moon", "vhl"),
+    *("fednova", "fedproto-avg", "fedproto-local", "fedbn", "local-only", "pooled"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +26,11 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """All runs of one method variant, by seed."""
+    """All runs of one method variant, by seed; `style` is the number of its colour and line style."""
 
     label: str
     runs: tuple[Run, ...]
+    style: int = 0
 
     @property
     def finished(self) -> bool:
@@ -64,6 +69,7 @@ class Curve:
     label: str
     x: tuple[float, ...]
     stats: tuple[Stat, ...]
+    style: int = 0
 
 
 def group_runs(runs: Iterable[Run]) -> tuple[Group, ...]:
@@ -71,7 +77,22 @@ def group_runs(runs: Iterable[Run]) -> tuple[Group, ...]:
     by_label: dict[str, list[Run]] = {}
     for run in runs:
         by_label.setdefault(run.label, []).append(run)
-    return tuple(Group(label, tuple(sorted(same, key=lambda run: run.seed))) for label, same in by_label.items())
+    styles = _styles({label: same[0].manifest.method for label, same in by_label.items()})
+    return tuple(
+        Group(label, tuple(sorted(same, key=lambda run: run.seed)), styles[label])
+        for label, same in by_label.items()
+    )
+
+
+def _styles(methods: Mapping[str, str]) -> dict[str, int]:
+    """A number for each label in any order of runs: a method has its own, a variant the lowest free one."""
+    found: dict[str, int] = {}
+    for label in sorted(methods):
+        if methods[label] in STYLES and (own := STYLES.index(methods[label])) not in found.values():
+            found[label] = own
+    for label in sorted(methods.keys() - found):
+        found[label] = min(set(range(len(methods) + len(STYLES))) - set(found.values()))
+    return found
 
 
 def summarise(values: Iterable[float]) -> Stat | None:
@@ -92,8 +113,8 @@ def site_names(groups: Sequence[Group]) -> tuple[str, ...]:
 
 
 def by_round(run: Run) -> dict[int, float]:
-    """The default x-axis: the round number."""
-    return {record.round: record.round for record in run.records}
+    """The default x-axis: rounds from 1."""
+    return {record.round: record.round + 1 for record in run.records}
 
 
 def curves(groups: Sequence[Group], quantity: Quantity, along: Axis = by_round) -> tuple[Curve, ...]:
@@ -110,4 +131,4 @@ def _curve(group: Group, quantity: Quantity, along: Axis) -> Curve:
     places = [along(run) for run in group.counted]
     stats = (summarise(values[each] for values in by_run) for each in rounds)
     x = (fmean(place[each] for place in places) for each in rounds)
-    return Curve(group.label, tuple(x), tuple(stat for stat in stats if stat))
+    return Curve(group.label, tuple(x), tuple(stat for stat in stats if stat), group.style)

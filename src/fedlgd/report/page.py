@@ -20,7 +20,7 @@ from fedlgd.report.groups import Group, group_runs, site_names
 from fedlgd.report.presence import presence_tables
 from fedlgd.report.read import read_runs
 from fedlgd.report.run import Run
-from fedlgd.report.summary import RULE, caveats, headline, progress
+from fedlgd.report.summary import RULE, WINNER, caveats, headline, progress
 
 TEMPLATES = Environment(
     loader=PackageLoader("fedlgd.report"),
@@ -49,24 +49,25 @@ def write_figures(run_dirs: Sequence[Path], folder: Path) -> list[Path]:
 def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
     """The page as text. The same runs give the same bytes."""
     groups = group_runs(runs)
-    accuracy, binary, even = tables.accuracy_table(groups), tables.binary_table(groups), break_evens(groups)
+    accuracy, binary = tables.accuracy_table(groups), tables.binary_table(groups)
+    cost, even = tables.cost_table(groups), break_evens(groups)
     data = {run.manifest.data.digest: run.manifest.data for run in runs}
     script = TEMPLATES.get_template("report.js").render()
     return TEMPLATES.get_template("report.html").render(
         headline=headline(groups),
         scope=_scope(groups),
-        rule=RULE,
+        rule=RULE + WINNER if len(groups) > 1 else RULE,
         caveats=caveats(groups),
         unreadable=unreadable,
-        accuracy=accuracy,
+        accuracy=tables.mean_first(accuracy),
         accuracy_copies=copies(accuracy),
         binary=binary,
         binary_copies=copies(binary) if binary else {},
         figures=draw(groups),
         pictures=pictures(groups),
         time=clock(groups),
-        cost=tables.cost_table(groups),
-        flops=tables.flops_table(groups),
+        cost=cost,
+        cost_copies=copies(cost),
         break_even=tables.break_even_table(even) if even else None,
         audits=tables.audit_tables(groups),
         presence=presence_tables(groups),

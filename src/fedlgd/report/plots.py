@@ -1,46 +1,160 @@
-"""The four kinds of plots in a report: lines, bars, matrix and scatter. Series are labelled directly."""
+"""The three kinds of plots in a report (lines, matrix, scatter), their style, and how they are saved.
 
+In a page a figure is SVG and its colours are CSS variables; files are PDF and PNG. Series are labelled directly.
+The colours are Okabe and Ito's, distinct for all kinds of colour vision.
+"""
+
+import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from math import isfinite
-from typing import TYPE_CHECKING
+from pathlib import Path
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
 
-from fedlgd.report.cost import Bar
-from fedlgd.report.formats import NONE
 from fedlgd.report.groups import Curve
 from fedlgd.report.run import Cloud
-from fedlgd.report.style import INK, SERIES, WIDTH, canvas, series_style, shorten, styled, text_width
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_SITE_NAME = 12  # letters
+INK = "#1d1d20"
+FAINT = "#c9c7c2"
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+DASHES = ("-", "--", ":")
+FORMATS = ("pdf", "png")
+
+_VARIABLES = {INK: "--ink", FAINT: "--rule"} | {
+    colour: f"--series-{number}" for number, colour in enumerate(SERIES, start=1)
+}
+WIDTH = 5.6
+_POINTS, _FONT_SIZE = 72, 9.5
+_LETTER, _LINE = 0.66, 0.19  # the width of a letter in em, the height of a line in inches
+_NO_METADATA = {
+    "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
+    "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
+    "png": {"Software": None},
+}
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,
+    "text.parse_math": False,
+    "font.size": _FONT_SIZE,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": FAINT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": FAINT,
+    "grid.linewidth": 0.5,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "ytick.major.size": 0,
+}
+ROUNDS = {"": 1.0}
+_SITE_NAME = 16  # letters
 _LARGEST_WITH_NUMBERS = 8  # larger matrices show colours only
 _MARKERS = {"real": ("o", 7, 0.45, 0.0), "virtual": ("D", 20, 0.95, 0.0), "anchors": ("x", 22, 0.9, 1.0)}
 
 
+def series_style(number: int) -> tuple[str, str]:
+    """Colour and line style of the series with this number; the line style changes when the colours repeat."""
+    return SERIES[number % len(SERIES)], DASHES[number // len(SERIES) % len(DASHES)]
+
+
+def wrapped(label: str, letters: int = 22) -> str:
+    """The label in lines of at most this many letters; more than three lines are cut."""
+    lines = wrap(label, letters)
+    return "\n".join(lines if len(lines) <= 3 else (*lines[:2], lines[2][: letters - 1] + "…"))
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """A context, or decorator, in which figures are drawn and saved in the style of this module."""
+    import matplotlib
+
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        # The browser has fonts for the scripts that matplotlib's own font lacks.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
+def canvas(
+    title: str, height: float, left: list[str], right: list[str], bottom: float = 0.1, top_ticks: bool = False
+) -> "tuple[Figure, Axes]":
+    """A figure with one pair of axes, a title above, and room for these texts on either side."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, height))
+    top, pad = (0.65, 10) if top_ticks else (0.3, 6)
+    start, end = text_width(left), 1 - text_width(right)
+    axes = figure.add_axes((start, bottom / height, end - start, 1 - (bottom + top) / height))
+    axes.set_title(title, loc="left", fontsize="medium", pad=pad)
+    return figure, axes
+
+
+def text_width(texts: Sequence[str]) -> float:
+    """The share of the figure's width that the longest of these texts takes, with some padding."""
+    letters = max((len(line) for text in texts for line in text.split("\n")), default=0)
+    return (_LETTER * letters + 0.8) * _FONT_SIZE / (WIDTH * _POINTS)
+
+
+def svg(figure: "Figure", salt: str) -> str:
+    """SVG text for a page, without group ids, which would repeat in every figure.
+
+    The salt makes the remaining ids reproducible, and different in every figure."""
+    import matplotlib
+
+    buffer = io.StringIO()
+    with styled(), matplotlib.rc_context({"svg.hashsalt": salt}):
+        figure.savefig(buffer, format="svg", transparent=True, metadata=_NO_METADATA["svg"])
+    written = buffer.getvalue()
+    inside = re.sub(r'<g id="[^"]*"', "<g", written[written.index("<svg") :])
+    for colour, variable in _VARIABLES.items():
+        inside = inside.replace(colour, f"var({variable}, {colour})")
+    return inside
+
+
+def save(figure: "Figure", stem: Path) -> list[Path]:
+    """Writes `<stem>.pdf` and `<stem>.png`; the same figure gives the same bytes."""
+    files = [stem.with_name(f"{stem.name}.{kind}") for kind in FORMATS]
+    with styled():
+        for file, kind in zip(files, FORMATS, strict=True):
+            figure.savefig(file, format=kind, dpi=200, facecolor="white", metadata=_NO_METADATA[kind])
+    return files
+
+
 @styled()
 def line_plot(
-    curves: Sequence[Curve], title: str, along: str = "round", show: Callable[[float], str] | None = None
+    curves: Sequence[Curve], title: str, along: str = "round", units: Mapping[str, float] = ROUNDS
 ) -> "Figure | None":
     """A line per curve, with a band of one standard deviation and its label at its end. None without a point.
 
-    `along` is the label of the x-axis, `show` formats its ticks (default: integers)."""
+    `along` is the label of the x-axis, `units` the size of each unit that its ticks can have."""
     if not any(curve.x for curve in curves):
         return None
-    figure, axes = canvas(title, 3.3, left=["0.000"], right=[shorten(curve.label) for curve in curves], bottom=0.5)
-    for number, curve in enumerate(curves):
-        _draw_line(axes, curve, number)
-    _label_lines(axes, curves)
+    labels = [wrapped(curve.label) for curve in curves]
+    height = max(3.3, 0.8 + _LINE * sum(label.count("\n") + 1 for label in labels))
+    figure, axes = canvas(title, height, left=["0.000"], right=labels, bottom=0.5)
+    for curve in curves:
+        _draw_line(axes, curve)
+    _label_lines(axes, curves, _LINE / (height - 0.8))
     axes.set_xlabel(along)
-    _format_ticks(axes, show)
+    _set_ticks(axes, units)
     return figure
 
 
-def _draw_line(axes: "Axes", curve: Curve, number: int) -> None:
-    colour, dashes = series_style(number)
+def _draw_line(axes: "Axes", curve: Curve) -> None:
+    colour, dashes = series_style(curve.style)
     means = [stat.mean for stat in curve.stats]
     axes.plot(curve.x, means, color=colour, linestyle=dashes, linewidth=1.6)
     axes.plot(curve.x[-1:], means[-1:], color=colour, marker="o", markersize=3.5)
@@ -50,75 +164,61 @@ def _draw_line(axes: "Axes", curve: Curve, number: int) -> None:
         axes.fill_between(curve.x, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
-def _label_lines(axes: "Axes", curves: Sequence[Curve]) -> None:
-    """Labels to the right of the axes, each connected to the end of its line."""
-    ended = [(at, curve) for at, curve in enumerate(curves) if curve.stats and isfinite(curve.stats[-1].mean)]
+def _label_lines(axes: "Axes", curves: Sequence[Curve], line: float) -> None:
+    """Labels to the right of the axes, each connected to its curve; `line` is the share of the height of a line."""
+    ended = [curve for curve in curves if curve.stats and isfinite(curve.stats[-1].mean)]
     low, high = axes.get_ylim()
+    axes.set_ylim(low, high)
     edge = axes.get_xlim()[1]
-    heights = dodge([curve.stats[-1].mean for _, curve in ended], 0.075 * (high - low))
-    connector = {"arrowstyle": "-", "linestyle": ":", "linewidth": 0.8, "shrinkA": 1, "shrinkB": 0}
-    for (number, curve), height in zip(ended, heights, strict=True):
+    sizes = [line * (high - low) * (wrapped(curve.label).count("\n") + 1) for curve in ended]
+    heights = dodge([curve.stats[-1].mean for curve in ended], sizes, low, high)
+    connector = {
+        "arrowstyle": "-",
+        "linestyle": ":",
+        "linewidth": 0.8,
+        "shrinkA": 1,
+        "shrinkB": 0,
+        "relpos": (0, 0.5),
+    }
+    for curve, height in zip(ended, heights, strict=True):
         axes.annotate(
-            shorten(curve.label),
+            wrapped(curve.label),
             xy=(curve.x[-1], curve.stats[-1].mean),
             xytext=(edge, height),
             va="center",
             annotation_clip=False,
-            arrowprops=connector | {"color": series_style(number)[0]},
+            arrowprops=connector | {"color": series_style(curve.style)[0]},
         )
 
 
-def dodge(heights: Sequence[float], gap: float) -> list[float]:
-    """The same heights in the same order, moved apart so that neighbours differ by at least `gap`."""
+def dodge(heights: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
+    """The same heights in the same order, moved so that labels of these sizes fit between `low` and `high`."""
     order = sorted(range(len(heights)), key=heights.__getitem__)
-    placed = list(heights)
+    placed = [max(height, low + size / 2) for height, size in zip(heights, sizes, strict=True)]
     for below, above in pairwise(order):
-        placed[above] = max(placed[above], placed[below] + gap)
-    drift = sum(placed) / len(placed) - sum(heights) / len(heights) if placed else 0.0
-    return [height - drift for height in placed]
+        placed[above] = max(placed[above], placed[below] + (sizes[below] + sizes[above]) / 2)
+    placed = [min(height, high - size / 2) for height, size in zip(placed, sizes, strict=True)]
+    for above, below in pairwise(reversed(order)):
+        placed[below] = min(placed[below], placed[above] - (sizes[below] + sizes[above]) / 2)
+    return placed
 
 
-def _format_ticks(axes: "Axes", show: Callable[[float], str] | None) -> None:
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+def _set_ticks(axes: "Axes", units: Mapping[str, float]) -> None:
+    """Round numbers from 0, all in the largest unit that fits the axis."""
+    from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(integer=show is None, nbins=6 if show is None else 4))
-    if show:
-        axes.set_xlim(left=0)
-        whole = re.compile(r"\.0+(?= )")  # ticks are round numbers: "2.00 MB" is "2 MB"
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: whole.sub("", show(value))))
-
-
-@styled()
-def bar_plot(phases: Mapping[str, Sequence[Bar]], title: str, show: Callable[[float], str]) -> "Figure | None":
-    """A bar per method in every phase; the fainter part is the enrolment. None without a phase."""
-    if not phases:
-        return None
-    methods = max(map(len, phases.values()))
-    all_bars = [bar for bars in phases.values() for bar in bars]
-    labels = [f"{shorten(bar.label)}, {show(bar.total) if bar.total else NONE}" for bar in all_bars]
-    figure, axes = canvas(title, 0.5 + 0.22 * (len(labels) + len(phases)), left=[*phases], right=labels)
-    for at, bars in enumerate(phases.values()):
-        for number, bar in enumerate(bars):
-            place, label = at * (methods + 1) + number, labels[at * methods + number]
-            _draw_bar(axes, bar, place, series_style(number)[0], label)
-    axes.set_yticks([at * (methods + 1) + (methods - 1) / 2 for at in range(len(phases))], list(phases))
-    axes.set_xticks([])
-    axes.invert_yaxis()
-    axes.grid(visible=False)
-    axes.spines["bottom"].set_visible(False)
-    return figure
-
-
-def _draw_bar(axes: "Axes", bar: Bar, place: int, colour: str, label: str) -> None:
-    axes.barh(place, bar.rounds, height=0.72, color=colour)
-    axes.barh(place, bar.enrolment, left=bar.rounds, height=0.72, color=colour, alpha=0.4)
-    axes.annotate(label, (bar.total, place), xytext=(4, 0), textcoords="offset points", va="center")
+    high = axes.get_xlim()[1]
+    unit = max((name for name in units if units[name] <= high), key=units.__getitem__, default=next(iter(units)))
+    locator = MaxNLocator(nbins=5, steps=[1, 2, 5, 10], integer=units is ROUNDS)
+    places = [at for at in locator.tick_values(0, high / units[unit]) if at * units[unit] <= high]
+    axes.set_xticks([at * units[unit] for at in places], [f"{at:g} {unit}".rstrip() for at in places])
+    axes.set_xlim(0, high)
 
 
 @styled()
 def matrix_plot(rows: Sequence[Sequence[float]], names: Sequence[str], title: str, top: float) -> "Figure":
     """A square for each pair, darker for larger values; `top` is the value of the darkest."""
-    labels = [shorten(name, _SITE_NAME) for name in names]
+    labels = [wrapped(name, _SITE_NAME) for name in names]
     side = WIDTH * (1 - text_width(labels) - 0.05)
     figure, axes = canvas(title, min(side, 0.55 * len(rows)) + 0.75, left=labels, right=[""], top_ticks=True)
     for y, row in enumerate(rows):
@@ -142,7 +242,7 @@ def _label_matrix(axes: "Axes", labels: Sequence[str]) -> None:
     axes.set_xlim(-0.5, len(labels) - 0.5)
     axes.set_ylim(len(labels) - 0.5, -0.5)
     axes.xaxis.tick_top()
-    crowded = max(map(len, labels)) * len(labels) > 48
+    crowded = max(map(len, labels)) * len(labels) > 48 or "\n" in "".join(labels)
     axes.set_xticks(places, ["" for _ in labels] if crowded else labels)
     axes.set_yticks(places, labels)
     axes.tick_params(length=0)
@@ -155,7 +255,7 @@ def scatter_plot(clouds: Sequence[Cloud], title: str) -> "Figure | None":
     if not any(cloud.points for cloud in clouds):
         return None
     sites = list(dict.fromkeys(cloud.site for cloud in clouds if cloud.kind != "anchors"))
-    names = [shorten(site, _SITE_NAME) for site in sites]
+    names = [wrapped(site, _SITE_NAME) for site in sites]
     figure, axes = canvas(title, 4.0, left=[""], right=[name + "  " for name in names])
     for cloud in clouds:
         marker, size, alpha, edge = _MARKERS[cloud.kind]

@@ -1,23 +1,46 @@
-"""The result in words: the headline of a report, and what limits a comparison."""
+"""The result in words: the headline of a report, whether methods differ by more than the noise, and caveats."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
+from statistics import fmean
 from typing import TypeGuard
 
-from fedlgd.report.cost import clock, total_bytes, total_time
+from fedlgd.report.cost import clock, total
 from fedlgd.report.formats import duration, number_of_bytes, percent, percent_stat, plural, points
-from fedlgd.report.groups import Group, Stat, site_names
-from fedlgd.report.noise import Difference, difference
+from fedlgd.report.groups import Group, Stat, site_names, summarise
 from fedlgd.report.run import Run
 
 RULE = (
     "Accuracy on the real test images of every site after the last round, as the unweighted mean over sites. "
-    "With several seeds: the mean over seeds ± the sample standard deviation. "
-    "A winner is named only if the 95 % t interval of the differences between runs with the same seed excludes 0. "
+    "With several seeds: the mean over seeds ± the sample standard deviation."
+)
+WINNER = (
+    " A winner is named only if the 95 % t interval of the differences between runs with the same seed excludes 0. "
     "Differences are computed before rounding."
 )
 MOST_NAMED = 3  # methods in a headline without a winner
 COSTS_MORE = 1.2  # a ratio of costs that is worth a sentence; time varies a little from run to run
+
+T95 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+"""97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom; the last one also serves for more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The mean difference in accuracy over `seeds` pairs of runs, and its 95 % interval if there are several."""
+
+    mean: float
+    seeds: int
+    interval: tuple[float, float] | None = None
+
+    @property
+    def clear(self) -> bool:
+        """Is 0 outside the interval?"""
+        return self.interval is not None and (self.interval[0] > 0 or self.interval[1] < 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +114,29 @@ def _gap(gap: Difference) -> str:
     return f"{size} {'point' if size == '1.0' else 'points'} {'above' if gap.mean > 0 else 'below'}"
 
 
+def difference(subject: Group, other: Group) -> Difference | None:
+    """Paired over the seeds that both have:  d ± t_{n-1} s / sqrt(n),  s the sample deviation of the n differences.
+
+    None without a common seed: then nothing can be paired.
+    """
+    own, others = _by_seed(subject), _by_seed(other)
+    gaps = [own[seed] - others[seed] for seed in own if seed in others]
+    stat = summarise(gaps)
+    if stat is None or stat.std is None:
+        return Difference(stat.mean, 1) if stat else None
+    half = T95[min(len(gaps) - 1, len(T95)) - 1] * stat.std / sqrt(len(gaps))
+    return Difference(stat.mean, len(gaps), (stat.mean - half, stat.mean + half))
+
+
+def _by_seed(group: Group) -> Mapping[int, float]:
+    """Final accuracy by seed; runs with the same seed are one, their mean."""
+    found: dict[int, list[float]] = {}
+    for run in group.counted:
+        if run.final:
+            found.setdefault(run.seed, []).append(run.final.accuracy)
+    return {seed: fmean(values) for seed, values in found.items()}
+
+
 def _comparison(first: _Result, other: _Result) -> str:
     gap = points(other.accuracy.mean - first.accuracy.mean)
     parts = [f"{other.label} against {first.label}: {gap} points on the mean"]
@@ -128,17 +174,14 @@ def unequal_cost(groups: Sequence[Group]) -> Iterator[str]:
     if not all(group.finished for group in groups):
         return
     time = clock(groups)
-    measures = (
-        (time.name, duration, lambda group: total_time(group, time)),
-        ("bytes", number_of_bytes, total_bytes),
-    )
     parts = []
-    for name, show, cost in measures:
-        low, high = min(groups, key=cost), max(groups, key=cost)
-        if cost(high) > COSTS_MORE * cost(low):
-            parts.append(f"{name} from {show(cost(low))} ({low.label}) to {show(cost(high))} ({high.label})")
+    for name, kind, show in ((time.name, time.kind, duration), ("bytes", "bytes", number_of_bytes)):
+        costs = {group.label: total(group, kind) for group in groups}
+        low, high = min(costs, key=costs.__getitem__), max(costs, key=costs.__getitem__)
+        if costs[high] > COSTS_MORE * costs[low]:
+            parts.append(f"{name} from {show(costs[low])} ({low}) to {show(costs[high])} ({high})")
     if parts:
-        yield f"The methods do not cost the same: {', '.join(parts)}, with the enrolment."
+        yield f"The methods do not cost the same: {', '.join(parts)}, including setup."
 
 
 def _unequal(groups: Sequence[Group]) -> Iterator[str]:

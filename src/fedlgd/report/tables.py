@@ -1,4 +1,4 @@
-"""The tables of a report: accuracy, two classes, cost, break-even, audit and data."""
+"""The tables of a report: accuracy, two classes, cost, break-even, audit and data; notes on missing classes."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -7,15 +7,22 @@ from typing import Any
 
 from fedlgd.core.records import Score
 from fedlgd.report import formats
-from fedlgd.report.cost import BreakEven, Cost, clock, group_cost, phases
-from fedlgd.report.formats import NONE, Cell, Column, Row, Table
+from fedlgd.report.cost import BreakEven, clock, group_cost, phases, total
+from fedlgd.report.formats import NONE, Cell, Column, Row, Table, plural
 from fedlgd.report.groups import Group, Stat, site_names, summarise
-from fedlgd.report.missing import MARK, Missing, marked, missing_classes, missing_notes
 from fedlgd.report.presence import unscored_notes
 from fedlgd.report.run import DataInfo
 
 Z = 1.959964  # 95 % of a normal distribution lie within this many standard deviations
 METHOD = Column("method", number=False)
+MARK = "†"
+TWO_CLASSES = "The balanced accuracy there is the accuracy on the other class alone, and there is no AUC."
+MORE_CLASSES = "The accuracy there says nothing about these classes."
+COUNTS = "The mean over sites counts such a site like any other."
+MOST = 5  # sites that a note lists
+
+Missing = Mapping[str, tuple[str, ...]]
+"""Names of classes by site."""
 
 
 def accuracy_table(groups: Sequence[Group]) -> Table:
@@ -24,12 +31,14 @@ def accuracy_table(groups: Sequence[Group]) -> Table:
     lead = (METHOD, Column("seeds"), Column("rounds"))
     scores = range(len(lead), len(lead) + len(sites) + 1)
     rows = [_accuracy_row(group, sites) for group in groups]
-    best = iter(mark_best([row for row, group in zip(rows, groups, strict=True) if group.competes], scores))
-    shown = tuple(next(best) if group.competes else row for row, group in zip(rows, groups, strict=True))
+    competing = [at for at, group in enumerate(groups) if group.competes]
+    if len(groups) > 1:
+        for at, row in zip(competing, mark_best([rows[at] for at in competing], scores), strict=True):
+            rows[at] = row
     missing = missing_classes(groups)
     names = (*(marked(site, missing) for site in sites), "mean", "spread")
-    notes = (*missing_notes(groups), *unscored_notes(groups))
-    return Table((*lead, *(Column(name, percent=True) for name in names)), shown, notes)
+    columns = (*lead, *(Column(name, percent=True) for name in names))
+    return Table(columns, tuple(rows), (*missing_notes(groups), *unscored_notes(groups)))
 
 
 def _accuracy_row(group: Group, sites: Sequence[str]) -> Row:
@@ -64,10 +73,13 @@ def _mark(cells: Sequence[Cell]) -> tuple[Cell, ...]:
 def without_sites(table: Table, most: int) -> Table:
     """An accuracy table without its site columns if there are more than `most` sites."""
     kept = (0, 1, 2, -2, -1)
-    if len(table.columns) - len(kept) <= most:
-        return table
-    rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
-    return Table(tuple(table.columns[i] for i in kept), rows, table.notes)
+    return table if len(table.columns) - len(kept) <= most else table.pick(kept)
+
+
+def mean_first(table: Table) -> Table:
+    """An accuracy table for a page: the mean beside the method, seeds and rounds at the end."""
+    *sites, mean, spread = range(3, len(table.columns))
+    return table.pick((0, mean, *sites, spread, 1, 2))
 
 
 def binary_table(groups: Sequence[Group]) -> Table | None:
@@ -120,51 +132,67 @@ def _stat_if_complete(values: Iterable[float | None]) -> Stat | None:
     return summarise(known) if len(known) == len(seen) else None
 
 
+def missing_classes(groups: Sequence[Group]) -> Missing:
+    """The classes of which a site has no test image, by the counts of its last evaluation."""
+    found: dict[str, tuple[str, ...]] = {}
+    for run in (run for group in groups for run in group.counted):
+        names = run.manifest.data.classes
+        for site, score in run.final.scores.items() if run.final else ():
+            if len(score.total) == len(names) and any(score.total) and not all(score.total):
+                found[site] = tuple(name for name, count in zip(names, score.total, strict=True) if not count)
+    return found
+
+
+def marked(site: str, missing: Missing) -> str:
+    """The site's name, with a mark if a note below the table is about it."""
+    return site + MARK if site in missing else site
+
+
+def missing_notes(groups: Sequence[Group]) -> tuple[str, ...]:
+    """Which site lacks which classes, and what that does to its numbers; nothing if none lacks any."""
+    missing = missing_classes(groups)
+    if not missing:
+        return ()
+    listed = [f"{site} of {_named(gone)}" for site, gone in list(missing.items())[:MOST]]
+    if len(missing) > MOST:
+        listed.append(f"and {plural(len(missing) - MOST, 'more site')}")
+    effect = TWO_CLASSES if len(groups[0].runs[0].manifest.data.classes) == 2 else MORE_CLASSES
+    return (f"{MARK} No test images: {'; '.join(listed)}. {effect} {COUNTS}",)
+
+
+def _named(classes: Sequence[str]) -> str:
+    quoted = ", ".join(map(repr, classes))
+    return f"class {quoted}" if len(classes) == 1 else f"classes {quoted}"
+
+
 def cost_table(groups: Sequence[Group]) -> Table:
-    """Bytes between the server and all sites, and CPU time by phase (wall time where CPU time is unknown)."""
+    """Bytes between the server and all sites, CPU time by phase (else wall time), and floating-point operations."""
     names, time = phases(groups), clock(groups)
-
-    def cells(cost: Cost) -> Row:
-        moved = [cost.get(("bytes", way), 0.0) for way in ("up", "down")]
-        return (
-            *(Cell(formats.number_of_bytes(amount), amount) for amount in moved),
-            *_by_phase(cost, time.kind, names),
-        )
-
-    heads = ("bytes up", "bytes down", *names, f"{time.name}, all phases")
-    return replace(_cost_table(groups, heads, cells), notes=(time.note,))
+    heads = ("bytes up", "bytes down", *names, time.name, "operations")
+    rows = tuple(_cost_row(group, names, time.kind) for group in groups)
+    return Table((METHOD, *map(Column, heads)), rows, (time.note,))
 
 
-def flops_table(groups: Sequence[Group]) -> Table:
-    """Floating-point operations by phase."""
-    names = phases(groups)
-    return _cost_table(groups, (*names, "all phases"), lambda cost: _by_phase(cost, "flops", names))
-
-
-def _cost_table(groups: Sequence[Group], names: Sequence[str], cells: Callable[[Cost], Row]) -> Table:
-    """Two rows per method: without and with the enrolment."""
-    columns = (METHOD, Column("enrolment", number=False), *map(Column, names))
-    rows = (
-        (Cell(group.label), Cell(word), *cells(group_cost(group, enrolment=enrolment)))
-        for group in groups
-        for word, enrolment in (("without", False), ("with", True))
+def _cost_row(group: Group, names: Sequence[str], time: str) -> Row:
+    cost = group_cost(group)
+    moved = [cost.get(("bytes", way), 0.0) for way in ("up", "down")]
+    spent = [cost.get((time, name), 0.0) for name in names]
+    flops = total(group, "flops")
+    return (
+        Cell(group.label),
+        *(Cell(formats.number_of_bytes(amount), amount) for amount in moved),
+        *(Cell(formats.duration(seconds) if seconds else NONE, seconds) for seconds in (*spent, sum(spent))),
+        Cell(formats.operations(flops) if flops else NONE, flops),
     )
-    return Table(columns, tuple(rows))
-
-
-def _by_phase(cost: Cost, kind: str, names: Sequence[str]) -> Row:
-    show = formats.operations if kind == "flops" else formats.duration
-    values = [cost.get((kind, name), 0.0) for name in names]
-    return tuple(Cell(show(value) if value else NONE, value) for value in (*values, sum(values)))
 
 
 def break_even_table(found: Sequence[BreakEven]) -> Table:
     """The number of rounds after which the sites have spent fewer FLOPs than on their real images."""
-    flops = ("real images, per round", "this method, per round", "enrolment")
-    names = (*flops, "cheaper without enrolment", "cheaper with enrolment")
+    flops = ("real images, per round", "this method, per round", "setup")
+    names = (*flops, "cheaper without setup", "cheaper with setup")
 
     def after(rounds: int | None) -> Cell:
-        return Cell("never") if rounds is None else Cell(f"after {formats.plural(rounds, 'round')}", rounds)
+        return Cell("never") if rounds is None else Cell(f"after {plural(rounds, 'round')}", rounds)
 
     rows = (
         (
@@ -224,3 +252,10 @@ def _share(stat: Stat | None) -> Cell:
 
 def _count(number: int) -> Cell:
     return Cell(str(number), number)
+
+
+TABLES: Mapping[str, Callable[[Sequence[Group]], Table | None]] = {
+    "accuracy": accuracy_table,
+    "two-classes": binary_table,
+    "cost": cost_table,
+}

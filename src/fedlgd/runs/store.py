@@ -26,7 +26,7 @@ from fedlgd.core.types import Scale, ServerState, SiteState
 from fedlgd.data.federation import Federation
 from fedlgd.engines.memory import Enrolment, FolderStates, safe_name
 from fedlgd.engines.wire import read_message, write_message
-from fedlgd.runs.pictures import mean_scale, write_picture
+from fedlgd.runs.pictures import DIVISOR, mean_scale, write_picture
 
 FORMAT = 2
 
@@ -95,7 +95,10 @@ class RunDirectory:
         write_message(self._state / server, state)
         if state.anchors and state.anchors.round == record.round:
             scale = state.anchors.scale or mean_scale(list(self._scales.values()))
-            write_picture(self.path / "virtual", "anchors", state.anchors, scale)
+            divisor = (
+                1 if state.anchors.scale else DIVISOR
+            )  # anchors that were made as pictures are shown as they are
+            write_picture(self.path / "virtual", "anchors", state.anchors, scale, divisor)
         line = encode_record(record)
         length = self._head["records"]["bytes"] if self._head else 0
         with files.writing(self.path / RECORDS):

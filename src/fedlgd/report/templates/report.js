@@ -48,22 +48,38 @@ for (const bar of document.querySelectorAll(".copy"))
     button.addEventListener("click", () => copy(document.getElementById(button.dataset.from), bar.querySelector("output")));
 
 function showVersion(gallery, at) {
-  for (const stack of gallery.querySelectorAll(".stack")) {
+  for (const card of gallery.querySelectorAll(".card")) {
+    const [stack, change] = [".stack", ".change"].map((name) => card.querySelector(name));
+    if (!stack) continue;
     const images = [...stack.querySelectorAll("img")];
     const shown = images.filter((image) => Number(image.dataset.at) <= at).pop() || images[0];
     for (const image of images) image.hidden = image !== shown;
     stack.querySelector("figcaption").textContent = shown.dataset.version;
+    change.querySelector("img:last-child").src = shown.src;
   }
 }
+
+function addChange(card) {
+  const [first, stack] = [".first", ".stack"].map((name) => card.querySelector(name));
+  if (!stack) return;
+  const change = first.cloneNode(true);
+  change.classList.replace("first", "change");
+  change.style.setProperty("--gain", card.dataset.gain);
+  const image = change.querySelector("img");
+  const last = image.parentNode.appendChild(image.cloneNode());
+  last.src = stack.querySelector("img:not([hidden])").src;
+  image.alt = "";
+  last.alt = "Difference between the two versions";
+  change.querySelector("figcaption").textContent = `change since setup, × ${card.dataset.gain}`;
+  stack.after(change);
+  stack.querySelector("div").prepend(Object.assign(image.cloneNode(), { hidden: true }));
+}
+
+for (const card of document.querySelectorAll(".card")) addChange(card);
 
 for (const slider of document.querySelectorAll(".slider input")) {
   const gallery = slider.closest(".gallery");
   const output = gallery.querySelector(".slider output");
-  for (const card of gallery.querySelectorAll(".card")) {
-    const stack = card.querySelector(".stack");
-    const first = card.querySelector(".first img");
-    if (stack && first) stack.prepend(Object.assign(first.cloneNode(), { hidden: true }));
-  }
   slider.addEventListener("input", () => {
     output.textContent = slider.list.options[slider.value].label;
     slider.setAttribute("aria-valuetext", output.textContent);
