@@ -9,7 +9,7 @@ from torch import Generator, Tensor
 from fedlgd.core.errors import DataError
 from fedlgd.core.types import LabelledSet
 
-Start = Literal["statistics", "noise", "real"]
+STARTS = ("statistics", "noise", "real")
 Statistics = Literal["class", "site"]
 
 

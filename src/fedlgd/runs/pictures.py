@@ -1,7 +1,6 @@
 """Contact sheets of virtual and real images as PNG files: one row per class, one column per image."""
 
 import io
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -13,20 +12,11 @@ from fedlgd.core.types import LabelledSet, Scale, VirtualSet
 from fedlgd.engines.memory import version_name
 
 
-def mean_scale(scales: Sequence[Scale]) -> Scale:
-    """The mean normalisation of all sites, used to show the anchors, which belong to no site."""
-
-    def mean(columns: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
-        return tuple(sum(column) / len(column) for column in zip(*columns, strict=True))
-
-    return Scale(mean(s.mean for s in scales), mean(s.std for s in scales))
-
-
 def write_picture(root: Path, folder: str, virtual: VirtualSet, scale: Scale) -> None:
     """`root/<version>/<folder>.png`; values outside the valid range are clipped in the image only."""
     rows = len(virtual.labels.unique())
     file = root / version_name(virtual.round) / f"{folder}.png"
-    _write_sheet(root, file, scale.to_pixels(virtual.images), rows)
+    write_sheet(root, file, scale.to_pixels(virtual.images), rows)
 
 
 def write_samples(root: Path, folder: str, data: LabelledSet, per_class: int) -> None:
@@ -34,16 +24,15 @@ def write_samples(root: Path, folder: str, data: LabelledSet, per_class: int) ->
     file = root / f"{folder}.png"
     if per_class and not file.exists():
         rows = [_first(data, k, per_class) for k in data.y.unique().tolist()]
-        _write_sheet(root, file, torch.cat(rows), len(rows))
+        write_sheet(root, file, torch.cat(rows), len(rows))
 
 
 def _first(data: LabelledSet, k: int, count: int) -> Tensor:
-    x = data.x[data.of_class(k)[:count]]
-    pixels = data.scale.to_pixels(x) if x.is_floating_point() else x
-    return torch.cat([pixels, pixels.new_full((count - len(x), *x.shape[1:]), 255)])
+    pixels = data.pixels(data.of_class(k)[:count])
+    return torch.cat([pixels, pixels.new_full((count - len(pixels), *pixels.shape[1:]), 255)])
 
 
-def _write_sheet(root: Path, file: Path, pixels: Tensor, rows: int) -> None:
+def write_sheet(root: Path, file: Path, pixels: Tensor, rows: int) -> None:
     """Pictures are made from private images: only this user can read them."""
     n, c, h, w = pixels.shape
     sheet = pixels.view(rows, n // rows, c, h, w).permute(0, 3, 1, 4, 2).reshape(rows * h, n // rows * w, c)

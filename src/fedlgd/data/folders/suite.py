@@ -7,7 +7,7 @@ tensor in `store`.
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedlgd.core.errors import DataError
@@ -62,7 +62,8 @@ class Folders(SuiteSettings):
             site_of(images.name, each, tree.classes, scale, self._note(images, leak))
             for images, each, scale, leak in zip(tree.sites, arrays, scaled, leaks(arrays), strict=True)
         ]
-        return federation(name, sites, note or f"the user's own images, layout {tree.layout}", self.min_per_class)
+        note = note or f"the user's own images, layout {tree.layout}"
+        return replace(federation(name, sites, note, self.min_per_class), fit=self.fit, colour=self.colour)
 
     def _note(self, site: SiteImages, leak: int) -> str:
         """How a site's images were processed, and what a reader of its results must know."""
