@@ -161,9 +161,14 @@ def _about(result: "Result", preparation: Preparation, site: str) -> dict[str, A
 
 FITTED = {
     "stretch": "image = image.resize(size, Image.Resampling.BILINEAR)",
-    "crop": "image = ImageOps.fit(image, size, Image.Resampling.BILINEAR)",
-    "pad": "image = ImageOps.pad(image, size, Image.Resampling.BILINEAR)",
+    "crop": """side = min(image.size)
+    left, top = ((length - side) // 2 for length in image.size)
+    image = image.crop((left, top, left + side, top + side)).resize(size, Image.Resampling.BILINEAR)""",
+    "pad": """small = ImageOps.contain(image, size, Image.Resampling.BILINEAR)
+    image = Image.new(image.mode, size)
+    image.paste(small, ((size[0] - small.width) // 2, (size[1] - small.height) // 2))""",
 }
+"""The lines of the snippet that do what `data.folders.decoding.fitted` does."""
 
 
 def _snippet(preparation: Preparation, with_onnx: bool) -> str:
