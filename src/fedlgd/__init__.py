@@ -75,7 +75,6 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from fedlgd import report
     from fedlgd.core.errors import FedlgdError
     from fedlgd.core.train import Local
     from fedlgd.data.federation import Federation, from_arrays

@@ -73,13 +73,13 @@ def test_no_pickle_is_read(tmp_path):
 
 
 def test_a_missing_file_and_a_typo_are_named(tmp_path):
-    with pytest.raises(DataError, match="no virtual set of 'ape'; it needs a file ape.npz"):
+    with pytest.raises(DataError, match=r"no virtual set of 'ape'; it needs a file ape.npz"):
         read_start(f"{tmp_path}/", "ape", Scale(), LABELS, SHAPE)
     with pytest.raises(DataError, match="no virtual set"):
         read_start(f"{tmp_path}/gone.npz", "ape", Scale(), LABELS, SHAPE)
-    with pytest.raises(SettingError, match="distil.start is 'nosie'; choose one of: statistics, noise, real"):
+    with pytest.raises(SettingError, match=r"distil.start is 'nosie'; choose one of: statistics, noise, real"):
         fedlgd.configure("fedlgd", distil__start="nosie")
-    with pytest.raises(SettingError, match="anchors.start is 'real'"):
+    with pytest.raises(SettingError, match=r"anchors.start is 'real'"):
         fedlgd.configure("fedlgd", anchors__start="real")
 
 
@@ -98,4 +98,6 @@ def test_a_run_starts_from_virtual_sets_and_anchors(tmp_path, monkeypatch):
     assert torch.equal(second.anchors.images, first.anchors.images)
     write_set(tmp_path / "ape.npz", first.virtual["bee"], Scale())
     third = fedlgd.run(data, method("fedlgd", **still, **where), rounds=1, net=NET, out=tmp_path / "new")
-    assert torch.equal(third.virtual["ape"].images, first.virtual["bee"].images), "not the cached set of another file"
+    assert torch.equal(third.virtual["ape"].images, first.virtual["bee"].images), (
+        "not the cached set of another file"
+    )

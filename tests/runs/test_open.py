@@ -74,9 +74,9 @@ def test_an_unfinished_run_opens_and_a_run_without_rounds_says_so(data, tmp_path
 
 def test_what_is_no_run_is_named_with_the_runs_inside(data, tmp_path):
     start(data, "fedavg", tmp_path / "a", rounds=1)
-    with pytest.raises(RunError, match="is not a run folder; runs in it: .*a"):
+    with pytest.raises(RunError, match=r"is not a run folder; runs in it: .*a"):
         open_run(tmp_path)
-    with pytest.raises(RunError, match="contains manifest.json"):
+    with pytest.raises(RunError, match=r"contains manifest.json"):
         open_run(tmp_path / "none")
 
 
@@ -91,7 +91,7 @@ def test_a_run_of_an_older_version_is_refused_with_a_way_out(data, tmp_path):
 
 
 def test_a_test_image_gets_the_class_that_the_evaluation_gave_it(data, tmp_path):
-    """The stored preprocessing is that of the run: predictions on the pixels of the test images give its accuracy."""
+    """The stored preprocessing is that of the run: predictions on the test images give its accuracy."""
     sites = tuple(
         replace(
             site,
@@ -153,7 +153,7 @@ def test_what_is_no_image_is_named(given, words, data):
 
 def test_a_personalised_model_needs_its_site(data, images):
     result = start(data, "fedbn", None, rounds=1)
-    with pytest.raises(FedlgdError, match="name one with site=.*available: ape, bee, cat"):
+    with pytest.raises(FedlgdError, match=r"name one with site=.*available: ape, bee, cat"):
         result.predict(images)
     with pytest.raises(FedlgdError, match="no site is called 'beee'; did you mean 'bee'"):
         result.predict(images, "beee")

@@ -50,7 +50,7 @@ def _about(result: Result) -> dict[str, object]:
 
 
 def _accuracy(result: Result) -> Table:
-    table = Table("site", title="Accuracy (%) on the test images of each site")
+    table = Table("site", title="Accuracy (%)")
     table.add_column("accuracy", justify="right")
     for site, accuracy in result.accuracy.items():
         table.add_row(escape(site), f"{100 * accuracy:.1f}")

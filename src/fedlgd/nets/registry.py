@@ -1,8 +1,8 @@
 """Networks by name: built-in ones, user-defined ones as `package.module:Class`, or given as Python objects."""
 
 import hashlib
-import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -53,9 +53,8 @@ def named_net(given: Any, features: str = "") -> dict[str, Any]:
     elif isinstance(given, Mapping):
         named = {"name": "convnet", **given}
     elif callable(given):
-        module, name = getattr(given, "__module__", ""), getattr(given, "__qualname__", type(given).__name__)
-        found = "__main__" not in module and "<" not in name
-        found = found and getattr(importlib.import_module(module), name, None) is given
+        module, name = getattr(given, "__module__", None), getattr(given, "__qualname__", type(given).__name__)
+        found = module != "__main__" and getattr(sys.modules.get(module or ""), name, None) is given
         named = {"name": f"{module}:{name}" if found else f"{GIVEN}{name}"}
     else:
         raise NetError(f"net is {given!r}; give a name, a dict with a name, or: {CONTRACT}")
