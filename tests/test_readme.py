@@ -67,7 +67,7 @@ def test_readme_commands_work_one_after_the_other(desk):
         assert done.returncode == 0, (command, done.stderr)
         assert done.stdout, command
         if "predict" in command:
-            assert "dog" in done.stdout
+            assert "image.png" in done.stdout
 
 
 def test_readme_python_works(tmp_path, monkeypatch, digits):

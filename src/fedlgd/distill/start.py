@@ -1,7 +1,7 @@
 """Initialisation of virtual images: class statistics, noise, or real images."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Generator, Tensor
@@ -9,7 +9,8 @@ from torch import Generator, Tensor
 from fedlgd.core.errors import DataError
 from fedlgd.core.types import LabelledSet
 
-STARTS = ("statistics", "noise", "real")
+Start = Literal["statistics", "noise", "real"]
+STARTS: tuple[str, ...] = get_args(Start)
 Statistics = Literal["class", "site"]
 
 
