@@ -17,6 +17,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
+	@echo "Ready. To type fedlgd in this terminal: source $(BIN)/activate"
 
 demo: setup  ## Compare FedAvg with FedLGD on built-in data, offline, and write a report
 	$(BIN)/fedlgd demo

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -21,8 +23,17 @@ TINY_FEDLGD = " -s refine.steps=1 -s anchors.steps=1 -s anchors.per_class=2"
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory, digits):
-    """A folder to run the README in, from top to bottom."""
-    return tmp_path_factory.mktemp("desk")
+    """A folder to run the README in, from top to bottom, with a user's own images."""
+    desk = tmp_path_factory.mktemp("desk")
+    random = np.random.default_rng(0)
+    for site in ("north", "south"):
+        for k, name in enumerate(("cat", "dog")):
+            (desk / "sites" / site / name).mkdir(parents=True)
+            for i in range(12):
+                pixels = random.integers(100 * k, 100 * k + 100, (40 + i, 36, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(desk / "sites" / site / name / f"{i}.png")
+    Image.fromarray(pixels).save(desk / "image.png")
+    return desk
 
 
 TINY_COMPARE = " --seeds 1" + "".join(
@@ -34,12 +45,18 @@ def shrunk(command: str) -> list[str]:
     if command.startswith("fedlgd compare"):
         command += " " + TINY + TINY_COMPARE
     if command.startswith("fedlgd run"):
-        command += " " + TINY + (TINY_FEDLGD if "--method fedlgd" in command else "")
+        uses_anchors = "--method" not in command or "--method fedlgd" in command
+        command += " " + TINY + (TINY_FEDLGD if uses_anchors else "")
+    if command.startswith("fedlgd distil"):
+        command += " --score-steps 2 --per-class 2 " + TINY.removeprefix("--rounds 2 ")
     return shlex.split(command)[1:]
 
 
-def test_the_readme_shows_commands():
-    assert len(COMMANDS) >= 5
+def test_seven_commands_lead_from_the_repository_to_a_prediction():
+    start = re.search(r"## Quick start\n.*?\n((?:    [^\n]+\n)+)", README, re.S).group(1).splitlines()
+    assert len(start) <= 7
+    assert "git clone" in start[0]
+    assert "fedlgd predict" in start[-1]
 
 
 def test_readme_commands_work_one_after_the_other(desk):
@@ -49,6 +66,8 @@ def test_readme_commands_work_one_after_the_other(desk):
         )
         assert done.returncode == 0, (command, done.stderr)
         assert done.stdout, command
+        if "predict" in command:
+            assert "image.png" in done.stdout
 
 
 def test_readme_python_works(tmp_path, monkeypatch, digits):

@@ -4,6 +4,7 @@ import fedlgd
 federation = fedlgd.load("builtin-digits")
 result = fedlgd.run(federation, fedlgd.FedLGD(), rounds=30)
 result.accuracy, result.model, result.anchors, result.virtual, result.records
+result.predict("digit.png")
 """
 
 import importlib
@@ -17,10 +18,22 @@ _HOME = {
     "from_folders": "fedlgd.data.registry",
     "Federation": "fedlgd.data.federation",
     "run": "fedlgd.runs.runner",
-    "Result": "fedlgd.runs.runner",
+    "Result": "fedlgd.runs.result",
+    "compare": "fedlgd.runs.comparison",
+    "open_run": "fedlgd.runs.open",
     "configure": "fedlgd.runs.config",
     "FedAvg": "fedlgd.methods.fedavg",
     "FedLGD": "fedlgd.methods.fedlgd",
+    "FedBN": "fedlgd.methods.fedbn",
+    "FedNova": "fedlgd.methods.fednova",
+    "FedProx": "fedlgd.methods.fedprox",
+    "FedProtoAvg": "fedlgd.methods.fedproto",
+    "FedProtoLocal": "fedlgd.methods.fedproto",
+    "LocalOnly": "fedlgd.methods.baselines",
+    "Moon": "fedlgd.methods.moon",
+    "Pooled": "fedlgd.methods.baselines",
+    "Scaffold": "fedlgd.methods.scaffold",
+    "VHL": "fedlgd.methods.vhl",
     "Anchored": "fedlgd.methods.parts",
     "Refined": "fedlgd.methods.parts",
     "Regularised": "fedlgd.methods.parts",
@@ -30,21 +43,34 @@ _HOME = {
 }
 
 __all__ = [
+    "VHL",
     "Anchored",
     "Distil",
     "FedAvg",
+    "FedBN",
     "FedLGD",
+    "FedNova",
+    "FedProtoAvg",
+    "FedProtoLocal",
+    "FedProx",
     "Federation",
     "FedlgdError",
     "Local",
+    "LocalOnly",
+    "Moon",
+    "Pooled",
     "Refined",
     "Regularised",
     "Result",
+    "Scaffold",
     "__version__",
+    "compare",
     "configure",
     "from_arrays",
     "from_folders",
     "load",
+    "open_run",
+    "report",
     "run",
 ]
 
@@ -54,15 +80,28 @@ if TYPE_CHECKING:
     from fedlgd.data.federation import Federation, from_arrays
     from fedlgd.data.registry import from_folders, load
     from fedlgd.distill.distribution import Distil
+    from fedlgd.methods.baselines import LocalOnly, Pooled
     from fedlgd.methods.fedavg import FedAvg
+    from fedlgd.methods.fedbn import FedBN
     from fedlgd.methods.fedlgd import FedLGD
+    from fedlgd.methods.fednova import FedNova
+    from fedlgd.methods.fedproto import FedProtoAvg, FedProtoLocal
+    from fedlgd.methods.fedprox import FedProx
+    from fedlgd.methods.moon import Moon
     from fedlgd.methods.parts import Anchored, Refined, Regularised
+    from fedlgd.methods.scaffold import Scaffold
+    from fedlgd.methods.vhl import VHL
+    from fedlgd.runs.comparison import compare
     from fedlgd.runs.config import configure
-    from fedlgd.runs.runner import Result, run
+    from fedlgd.runs.open import open_run
+    from fedlgd.runs.result import Result
+    from fedlgd.runs.runner import run
 
 
 def __getattr__(name: str) -> Any:
     """Import public names on first use, so that `fedlgd --help` does not import torch."""
+    if name == "report":
+        return importlib.import_module("fedlgd.report")
     if name not in _HOME:
         raise AttributeError(f"module 'fedlgd' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

@@ -298,8 +298,10 @@ def test_the_demo_ends_with_a_table_a_page_and_what_to_try_next(fedlgd, small_de
     assert "FedLGD" in page
     for said in (done.out, page):
         assert re.search(r"do not cost the same: .*\(FedAvg on virtual data\) to .* \(FedLGD\)", said)
-    following = re.search(r"Next: (fedlgd .*)$", done.out, re.M).group(1)
-    assert fedlgd(*shlex.split(following)[1:], "--help").code == 0
+    opening, exporting, running = re.findall(r"^  \S*fedlgd (.*)$", done.out.partition("Next:")[2], re.M)
+    assert fedlgd(*shlex.split(opening)).code == 0
+    for command in (exporting, running):
+        assert fedlgd(*shlex.split(command), "--help").code == 0
     again = fedlgd("demo", "--rounds", "1")
     assert again.code == 0
     assert again.err.count("is already complete; nothing to run") == 2

@@ -1,11 +1,12 @@
 """Learning-rate schedule and kept momentum: against torch's own optimiser over all rounds."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, batches
 from fedlgd.core.types import Params
@@ -14,7 +15,9 @@ from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.methods.momentum import Momentum
 from fedlgd.runs.config import configure
+from fedlgd.runs.runner import execute
 from tests import tiny
+from tests.runs.folder import FAST_NET, config, method
 
 ONE = tiny.federation(tiny.NAMES[:1])
 NET = tiny.net()
@@ -87,3 +90,15 @@ def test_kept_momentum_needs_momentum_and_a_method_that_allows_it():
         configure("fedavg+momentum")
     with pytest.raises(SettingError, match="cannot be stacked on fednova"):
         configure("fednova+momentum", local__momentum=0.9)
+
+
+def test_a_run_whose_rates_depend_on_its_length_is_not_extended(tmp_path):
+    for schedule in ("cosine", "constant"):
+        how = config(method("fedavg", **{"local.schedule": schedule}), net=FAST_NET)
+        short, long = (replace(how, plan=replace(how.plan, rounds=rounds)) for rounds in (1, 2))
+        execute(short, ONE, tmp_path / schedule)
+        if schedule == "constant":
+            assert len(execute(long, ONE, tmp_path / schedule).records) == 3
+        else:
+            with pytest.raises(RunError, match=r"run of 1 rounds, whose learning rates .*local.schedule.* --out"):
+                execute(long, ONE, tmp_path / schedule)

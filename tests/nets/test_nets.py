@@ -206,7 +206,7 @@ def test_an_unknown_setting_is_answered_with_the_nearest():
 def test_settings_and_their_defaults_can_be_listed():
     assert settings_of("convnet") == {"depth": 3, "width": 128, "norm": "instance", "pooling": "avg"}
     assert settings_of("resnet18") == {"version": "code"}
-    assert settings_of(OWN + "Linear") == {"bias": True}
+    assert settings_of(OWN + "Linear") == {"features": "", "bias": True}
 
 
 def test_settings_are_part_of_the_label_in_a_fixed_order():
@@ -234,13 +234,11 @@ def _refused(name: str) -> str:
     [
         "OtherArguments",
         "Raises",
-        "LogitsOnly",
         "Three",
         "WrongClasses",
         "Maps",
         "NotTensors",
         "NotAModule",
-        "function",
         "Missing",
         "",
     ],

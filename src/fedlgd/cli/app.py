@@ -77,6 +77,41 @@ def compare(given: options.CompareOptions) -> None:
     compare.compare(given)
 
 
+@app.command("open", epilog="Example: fedlgd open runs/demo/fedlgd")
+def open_run(run: options.RunFolder, json: Json = False) -> None:
+    """Show the result of a run, finished or not: accuracy, what it cost, and how to go on."""
+    from fedlgd.cli import use
+
+    use.open_(run, json)
+
+
+@app.command(epilog="Example: fedlgd predict runs/demo/fedlgd digit.png")
+@takes(options.PredictOptions)
+def predict(given: options.PredictOptions) -> None:
+    """Classify your own images with the model of a run."""
+    from fedlgd.cli import use
+
+    use.predict(given)
+
+
+@app.command(epilog="Example: fedlgd export runs/demo/fedlgd --out model")
+@takes(options.ExportOptions)
+def export(given: options.ExportOptions) -> None:
+    """Export the model of a run with its preprocessing (torch.export, ONNX), and its virtual images and anchors."""
+    from fedlgd.cli import use
+
+    use.export(given)
+
+
+@app.command(epilog="Example: fedlgd distil builtin-digits --per-class 10 --set distil.steps=200")
+@takes(options.DistilOptions)
+def distil(given: options.DistilOptions) -> None:
+    """Distil the images of each site into a virtual set, and score it. Re-run to resume."""
+    from fedlgd.cli import distil
+
+    distil.distil(given)
+
+
 @app.command(epilog="Examples: fedlgd report runs/demo -o demo.html; fedlgd report runs/demo --latex > table.tex")
 def report(
     runs: Runs,

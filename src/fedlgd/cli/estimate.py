@@ -17,6 +17,7 @@ from fedlgd.nets.registry import build_net
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config
 from fedlgd.runs.estimate import Estimate, estimate
+from fedlgd.runs.manifest import extension
 from fedlgd.runs.suite import Job
 
 LONG = 60.0  # seconds; shorter estimates are not announced
@@ -54,6 +55,12 @@ def announce_run(config: Config, folder: Path, federation: Federation, engine: E
     with suppress(FedlgdError):
         found = estimate_run(config, folder, federation, engine.place)
         _announce(found.total(engine.processes(federation)) if found else 0.0)
+
+
+def announce_extension(config: Config, folder: Path) -> None:
+    """Say what it means that a run in this folder gets more rounds."""
+    if text := extension(folder, config):
+        typer.echo(text, err=True)
 
 
 def announce_copies(config: Config, folder: Path, federation: Federation) -> None:

@@ -160,6 +160,42 @@ class JoinOptions:
     quiet: Annotated[bool, Option("--quiet", "-q", help="Do not print what the site does.")] = False
 
 
+RunFolder = Annotated[Path, Argument(metavar="RUN", help="Run folder.")]
+Site = Annotated[str, Option(help="Use the scaling of this site, and its model if the method is personalised.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(Output):
+    run: RunFolder
+    images: Annotated[list[Path], Argument(help="Image files, or folders of them.")]
+    site: Site = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(Output):
+    run: RunFolder
+    out: Annotated[Path | None, Option("--out", "-o", help="Output folder (default: RUN/export).")] = None
+    site: Site = ""
+    onnx: Annotated[bool | None, Option(help="ONNX too (default: if its packages are installed).")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistilOptions(ComputeOptions):
+    data: Annotated[str | None, Argument(help="Federation (fedlgd data list), or a folder of images.")] = None
+    folder: Annotated[Path | None, Option("--data", help="Your own images: a folder, a .csv or a .npz.")] = None
+    per_class: Annotated[int | None, Option(min=1, help="Virtual images per class.")] = None
+    net: Annotated[str | None, Option(help="Network (see fedlgd nets), or package.module:Class.")] = None
+    settings: Set = None
+    seed: Seed = 0
+    out: Annotated[Path, Option("--out", "-o", help="Output folder.")] = Path("distilled")
+    score: Annotated[
+        bool,
+        Option("--score/--no-score", help="Train networks on virtual, on as many real, and on all images."),
+    ] = True
+    score_steps: Annotated[int, Option(min=1, help="SGD steps of each of these networks.")] = 500
+    estimate: Annotated[bool, Option("--estimate", help="Only estimate the run time.")] = False
+
+
 def takes(cls: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
     """The decorated command has one option for each field of a dataclass and receives an instance."""
     parameters = inspect.signature(cls).parameters

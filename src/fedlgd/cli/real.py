@@ -12,7 +12,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.records import RoundRecord
 from fedlgd.core.suggest import check_flower
 from fedlgd.runs.config import Config
-from fedlgd.runs.runner import Result
+from fedlgd.runs.result import Result
 from fedlgd.runs.track import Tracked, Tracking
 
 

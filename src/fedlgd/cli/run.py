@@ -2,6 +2,7 @@
 
 import json as jsonlib
 import shlex
+import shutil
 import statistics
 import sys
 import warnings
@@ -17,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedlgd.cli.data import chosen_data, explained
-from fedlgd.cli.estimate import announce_copies, announce_run, print_estimate
+from fedlgd.cli.estimate import announce_copies, announce_extension, announce_run, print_estimate
 from fedlgd.cli.fit import UNBOUNDED
 from fedlgd.cli.options import ComputeOptions, ConfigOptions, DemoOptions, RunOptions
 from fedlgd.cli.progress import progress
@@ -35,7 +36,8 @@ from fedlgd.report.summary import unequal_cost
 from fedlgd.report.tables import Missing, marked, missing_classes, missing_notes
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.literals import parse_assignment, read_toml
-from fedlgd.runs.runner import Result, default_folder, execute
+from fedlgd.runs.result import Result
+from fedlgd.runs.runner import default_folder, execute
 from fedlgd.runs.track import Tracked, Tracking, check_trackers
 
 MAX_SITE_COLUMNS = 8
@@ -48,7 +50,11 @@ DEMO_NOTE = (
     "Both methods start from the same virtual sets. FedLGD also refines them and trains on anchors, so it computes "
     "more.\nFor comparisons with equal steps and for controls: fedlgd compare --help"
 )
-DEMO_NEXT = "Next: fedlgd run builtin-digits --method fedlgd --preset quick --rounds 100 --set pull.weight=1"
+DEMO_NEXT = (
+    "open {out}/fedlgd",
+    "export {out}/fedlgd",
+    "run builtin-digits --method fedlgd --preset quick --rounds 100 --set pull.weight=1",
+)
 
 
 def run(given: RunOptions) -> None:
@@ -94,7 +100,9 @@ def demo(given: DemoOptions) -> None:
         typer.echo(jsonlib.dumps({"runs": summaries, "report": str(page)}))
         return
     _print_result(accuracies, folders)
-    typer.echo(f"{DEMO_NOTE}\nReport: {page}" + ("" if given.quiet else f"\n{DEMO_NEXT}"))
+    typer.echo(f"{DEMO_NOTE}\nReport: {page}")
+    if not given.quiet:
+        typer.echo("\n  ".join(["Next:", *(f"{program()} {line.format(out=given.out)}" for line in DEMO_NEXT)]))
 
 
 def assignments(given: ConfigOptions, more: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,6 +163,7 @@ def _execute(config: Config, folder: Path, given: RunOptions, title: str = "") -
     with resumable(f" in {folder}"):
         federation, engine = _prepare(config, given, quiet)
         if not quiet:
+            announce_extension(config, folder)
             announce_run(config, folder, federation, engine)
             announce_copies(config, folder, federation)
         with (
@@ -168,18 +177,26 @@ def _execute(config: Config, folder: Path, given: RunOptions, title: str = "") -
 
 
 @contextmanager
-def resumable(where: str = "") -> Iterator[None]:
+def resumable(where: str = "", what: str = "Finished rounds") -> Iterator[None]:
     """On Ctrl-C, print the command that resumes."""
     try:
         yield
     except KeyboardInterrupt:
-        message = f"\nInterrupted. Finished rounds are saved{where}. To resume: {command_line()}"
+        message = f"\nInterrupted. {what} are saved{where}. To resume: {program()} {shlex.join(sys.argv[1:])}"
         typer.echo(message, err=True)
         raise typer.Exit(130) from None
 
 
 def command_line() -> str:
     return shlex.join(["fedlgd", *sys.argv[1:]])
+
+
+def program() -> str:
+    """The command as it can be typed here: `fedlgd` if it is found, else its path."""
+    ours, here = Path(sys.executable).with_name("fedlgd"), Path.cwd()
+    if shutil.which("fedlgd") or not ours.exists():
+        return "fedlgd"
+    return str(ours.relative_to(here) if ours.is_relative_to(here) else ours)
 
 
 def _report(folders: list[Path], page: Path) -> Path:

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -127,6 +128,14 @@ def clear_parts(folder: Path, age: float = 0.0) -> None:
         with suppress(OSError):
             if not age or part.stat().st_mtime < time.time() - age:
                 part.unlink(missing_ok=True)
+
+
+def safe_name(site: str) -> str:
+    """A unique and safe file name for any site name."""
+    if re.fullmatch(r"[a-z0-9_-]{1,40}", site) and not re.search(r"-[0-9a-f]{8}$", site) and site != "anchors":
+        return site
+    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", site)[:40]
+    return f"{plain}-{hashlib.blake2b(site.encode(), digest_size=4).hexdigest()}"
 
 
 def digest(*parts: bytes | memoryview) -> str:

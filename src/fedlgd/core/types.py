@@ -6,14 +6,18 @@ For the records of a run a site also reports scores, seconds and FLOPs: see `Ans
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from html import escape
 
 import torch
 from torch import Tensor
 
+from fedlgd.core import html
 from fedlgd.core.device import to_device
 
 Params = dict[str, Tensor]
 Trees = Mapping[str, Params]
+
+SHOWN = 20  # most classes that a notebook shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,27 @@ class LabelledSet:
     def counts(self, classes: int) -> Tensor:
         return torch.bincount(self.y, minlength=classes)
 
+    def pixels(self, index: Tensor | slice) -> Tensor:
+        """The images at `index` as pixels 0..255, for display."""
+        x = self.x[index]
+        return self.scale.to_pixels(x) if x.is_floating_point() else x
+
+    def __repr__(self) -> str:
+        shape = "x".join(map(str, self.x.shape[1:]))
+        return f"LabelledSet({len(self)} images of {shape}, {len(self.y.unique())} classes)"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{self!r}</p>{first_images(self)}"
+
+
+def first_images(data: LabelledSet, per_class: int = 2) -> html.Html:
+    """The first images of each class, one column per class, as HTML."""
+    classes = data.y.unique()[:SHOWN].tolist()
+    members = [data.of_class(k)[:per_class].tolist() for k in classes]
+    rows = min(map(len, members), default=0)
+    chosen = torch.tensor([each[row] for row in range(rows) for each in members], dtype=torch.int64)
+    return html.images(data.pixels(chosen), len(classes)) if rows else html.Html("")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Site:
@@ -77,6 +102,12 @@ class Site:
     test: LabelledSet
     classes: tuple[str, ...]
     note: str = ""
+
+    def __repr__(self) -> str:
+        return f"Site({self.name!r}: {len(self.train)} training and {len(self.test)} test images)"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(repr(self))}</p>{first_images(self.train)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -104,6 +135,16 @@ class VirtualSet:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def __repr__(self) -> str:
+        when = "made at enrolment" if self.round < 0 else f"changed in round {self.round + 1}"
+        shape = "x".join(map(str, self.images.shape[1:]))
+        return f"VirtualSet({len(self)} images of {shape} from {self.origin!r}, {when})"
+
+    def _repr_html_(self) -> str:
+        """The first images of each class; shown under the scale of the set, or the default scale."""
+        shown = LabelledSet(self.images, self.labels, self.scale or Scale())
+        return f"<p>{escape(repr(self))}</p>{first_images(shown)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -10,10 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlgd.core import html
 from fedlgd.core.errors import DataError
 from fedlgd.core.files import digest
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, Scale, Site
+from fedlgd.core.types import LabelledSet, Scale, Site, first_images
+from fedlgd.data.folders.decoding import Colour, Fit
+from fedlgd.data.preparation import Preparation
+
+POOLED = "all sites together"  # the name of the one site of pooled training
+LISTED = 12  # sites named when a federation is printed
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +27,7 @@ class Federation:
     """Sites that share classes and image shape.
 
     note: where the images come from. test_sites: whose test images score a model, if not those of `sites`.
-    public: whether anyone may see the images, as in the data sets of papers.
+    public: whether anyone may see the images, as in the data sets of papers. fit, colour: how an image was resized.
     """
 
     name: str
@@ -29,6 +35,14 @@ class Federation:
     note: str = ""
     test_sites: tuple[Site, ...] = ()
     public: bool = False
+    fit: Fit = "stretch"
+    colour: Colour = "auto"
+
+    @property
+    def preparation(self) -> Preparation:
+        """How other images become input of a network that was trained on these."""
+        scales = {site.name: site.train.scale for site in self.tested}
+        return Preparation(self.shape, self.classes, scales, self.fit, self.colour)
 
     @property
     def names(self) -> list[str]:
@@ -53,6 +67,19 @@ class Federation:
     def shape(self) -> tuple[int, int, int]:
         c, h, w = self.sites[0].train.x.shape[1:]
         return (c, h, w)
+
+    def __repr__(self) -> str:
+        c, h, w = self.shape
+        head = f"Federation({self.name!r}: {len(self.sites)} sites, {len(self.classes)} classes, {c}x{h}x{w}"
+        if len(self.sites) > LISTED:
+            return f"{head}, {sum(len(site.train) for site in self.sites)} training images)"
+        lines = [f"  {s.name}: {len(s.train)} training, {len(s.test)} test" for s in self.sites]
+        return "\n".join([head, *lines]) + ")"
+
+    def _repr_html_(self) -> str:
+        rows = [(s.name, len(s.train), len(s.test), first_images(s.train, 1)) for s in self.sites[:LISTED]]
+        more = f"<p>and {len(self.sites) - LISTED} more sites</p>" if len(self.sites) > LISTED else ""
+        return html.table((self.name, "train", "test", "first image of each class"), rows) + more
 
     @cached_property
     def digest(self) -> str:
@@ -189,7 +216,8 @@ def limited(whole: Federation, train: int = 0, test: int = 0, seed: int = 0) -> 
         )
         for site in whole.sites
     ]
-    return federation(whole.name, sites, whole.note, min_per_class=0)
+    checked = federation(whole.name, sites, whole.note, min_per_class=0)
+    return replace(checked, fit=whole.fit, colour=whole.colour)
 
 
 def _subset(data: LabelledSet, size: int, classes: int, rng: Stream) -> LabelledSet:
@@ -210,5 +238,5 @@ def pooled(whole: Federation) -> Federation:
         parts = [part.take(slice(None)) for part in parts]
     train = LabelledSet(torch.cat([p.x for p in parts]), torch.cat([p.y for p in parts]), parts[0].scale)
     test = whole.tested[0].test
-    together = Site("all sites together", train, test, whole.classes, "training images of all sites")
-    return Federation(whole.name, (together,), whole.note, whole.sites)
+    together = Site(POOLED, train, test, whole.classes, "training images of all sites")
+    return replace(whole, sites=(together,), test_sites=whole.sites)

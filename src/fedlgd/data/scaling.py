@@ -1,6 +1,6 @@
 """Normalisation constants of the sites, computed from training images only."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -12,6 +12,17 @@ Scaling = Literal["half", "own", "shared"]
 
 CHUNK = 256  # images summed at once
 FLAT = 1 / 255  # least std: one grey level, for a channel that is constant
+
+
+def mean_scale(scales: Sequence[Scale]) -> Scale:
+    """The mean normalisation of all sites, for images that belong to no site, such as anchors."""
+    if len(set(scales)) == 1:
+        return scales[0]
+
+    def mean(columns: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
+        return tuple(sum(column) / len(column) for column in zip(*columns, strict=True))
+
+    return Scale(mean(s.mean for s in scales), mean(s.std for s in scales))
 
 
 def scales(trains: Sequence[Pixels], scaling: Scaling) -> list[Scale]:

@@ -70,8 +70,7 @@ def _block(site: "Site", per_class: int) -> Image.Image:
     classes = min(len(site.classes), COLUMNS)
     cells = np.full((per_class, classes, *site.train.x.shape[1:]), PAPER, np.uint8)
     for k in range(classes):
-        x = site.train.x[site.train.of_class(k)[:per_class]]
-        pixels = site.train.scale.to_pixels(x) if x.is_floating_point() else x
+        pixels = site.train.pixels(site.train.of_class(k)[:per_class])
         cells[: len(pixels), k] = pixels.numpy()
     grid = Image.fromarray(tile(cells.reshape(-1, *cells.shape[2:]), classes))
     zoom = max(1, LEGIBLE // cells.shape[-1])

@@ -24,7 +24,8 @@ from fedlgd.engines.flower import MARGIN, PAUSE, Flower, Post, is_name, shown
 from fedlgd.engines.messages import Description, Order, UnreadableError, read_reply
 from fedlgd.engines.validate import check_enrolled
 from fedlgd.runs.config import Config, resolve
-from fedlgd.runs.runner import Listener, Result, execute
+from fedlgd.runs.result import Result
+from fedlgd.runs.runner import Listener, execute
 
 app = ServerApp()
 

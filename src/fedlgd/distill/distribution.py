@@ -27,9 +27,10 @@ from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet
 from fedlgd.data.federation import site_digest
 from fedlgd.distill.augment import OPERATIONS, Sides, Transform, draw
 from fedlgd.distill.cache import has, recall
+from fedlgd.distill.sets import check_start, is_file_name, read_start, set_digest
 from fedlgd.distill.smooth import smoothed
 from fedlgd.distill.start import (
-    Start,
+    STARTS,
     Statistics,
     class_statistics,
     from_noise,
@@ -62,7 +63,10 @@ class Distil(Settings):
     lr: float = setting(1.0, "Learning rate of the pixels.", above=0)
     momentum: float = setting(0.5, "SGD momentum for the pixels.", least=0, below=1)
     smooth: float = setting(1.5, "Strength of gradient smoothing (low frequencies first); 0: plain SGD.", least=0)
-    start: Start = setting("statistics", "Initial images: from class `statistics`, `noise` or `real` images.")
+    start: str = setting(
+        "statistics",
+        "Initial images: from class `statistics`, `noise`, `real` images, or a file or folder of virtual sets.",
+    )
     statistics: Statistics = setting("class", "Statistics per `class`, or per `site` as in the released code.")
     start_scale: float = setting(0.3, "Factor on the std for `statistics`; 1: as measured.", least=0)
     augment: tuple[str, ...] = setting(
@@ -73,6 +77,7 @@ class Distil(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_start("distil.start", self.start, STARTS)
         for name in self.augment:
             if name not in OPERATIONS:
                 raise SettingError(f"distil.augment has {name!r}; available: {', '.join(OPERATIONS)}")
@@ -90,7 +95,7 @@ def distil(site: Site, net: Net, how: Distil, rng: Stream) -> VirtualSet:
     labels = to_device(labels_for(classes, how.per_class))
 
     def compute() -> Tensor:
-        start = to_device(_start(site.train, classes, family.shape, how, rng))
+        start = to_device(_start(site, classes, family.shape, how, rng))
         return to_cpu(match(start, labels, site.train, family, lambda i: family.init(rng.at("net", i)), how, rng))
 
     images = to_device(recall(made_from, compute))
@@ -105,7 +110,8 @@ def is_cached(site: Site, net: Net, how: Distil, rng: Stream) -> bool:
 
 def _made_from(site: Site, net: Net, how: Distil, rng: Stream) -> dict[str, Any]:
     label = _family(net, how).label
-    return {"train": site_digest(site), "net": label, "how": asdict(how), "rng": [rng.seed, *rng.path]}
+    made_from = {"train": site_digest(site), "net": label, "how": asdict(how), "rng": [rng.seed, *rng.path]}
+    return made_from | ({"start": set_digest(how.start, site.name)} if is_file_name(how.start) else {})
 
 
 def _family(net: Net, how: Distil) -> Net:
@@ -231,8 +237,10 @@ def image_gradient(
     return gradient
 
 
-def _start(data: LabelledSet, classes: list[int], shape: tuple[int, int, int], how: Distil, rng: Stream) -> Tensor:
-    generator = rng.generator("start")
+def _start(site: Site, classes: list[int], shape: tuple[int, int, int], how: Distil, rng: Stream) -> Tensor:
+    data, generator = site.train, rng.generator("start")
+    if is_file_name(how.start):
+        return read_start(how.start, site.name, data.scale, labels_for(classes, how.per_class), shape)
     if how.start == "real":
         return from_real(data, classes, how.per_class, generator)
     if how.start == "noise":

@@ -1,7 +1,7 @@
 """Initialisation of virtual images: class statistics, noise, or real images."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Generator, Tensor
@@ -10,6 +10,7 @@ from fedlgd.core.errors import DataError
 from fedlgd.core.types import LabelledSet
 
 Start = Literal["statistics", "noise", "real"]
+STARTS: tuple[str, ...] = get_args(Start)
 Statistics = Literal["class", "site"]
 
 

@@ -77,6 +77,7 @@ def facts(chosen: Engine, federation: Federation) -> dict[str, int | str | bool]
     """The entries about the engine in the manifest."""
     return {
         "name": chosen.name,
+        "local": chosen.local,
         "workers": chosen.processes(federation),
         "threads": torch.get_num_threads(),
         "device": chosen.place.device,

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from fedlgd.core.device import to_cpu
-from fedlgd.core.types import Hello, ServerState, Site, Update, VirtualSet
+from fedlgd.core.types import Hello, Scale, ServerState, Site, Update, VirtualSet
 from fedlgd.distill.gradient import Matching
+from fedlgd.distill.sets import check_start, is_file_name, read_start
 from fedlgd.distill.start import Statistics, class_statistics, from_noise, from_statistics, labels_for
 from fedlgd.methods.common import TRIED, Beside
 from fedlgd.methods.protocol import Cost, Net, Settings, Stream, setting
@@ -41,13 +42,17 @@ class Anchors(Matching):
     section: ClassVar[str] = "anchors"
 
     per_class: int = setting(10, "Anchor images per class; 0: no anchors.", least=0, most=100_000)
-    start: Literal["noise", "statistics"] = setting(
-        "noise", "Initial anchors: `noise`, or from `statistics` that the sites upload."
+    start: str = setting(
+        "noise", "Initial anchors: `noise`, from `statistics` that the sites upload, or a file of virtual images."
     )
     selected: Selected = Selected()
     in_loss: Literal["unselected", "always", "never"] = setting(
         "unselected", "Rounds in which sites train on anchors: `unselected`, `always` or `never`."
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_start("anchors.start", self.start, ("noise", "statistics"))
 
     def move_in(self, t: int) -> bool:
         """Whether the server updates the anchors after round t."""
@@ -81,18 +86,22 @@ class Anchors(Matching):
 
 
 def start_anchors(how: Anchors, hellos: Sequence[Hello], net: Net, rng: Stream) -> VirtualSet | None:
-    """N(0,1) pixels, or N(mean of the sites' class means, mean of their stds); N(0,1) for a class no site has."""
+    """N(0,1) pixels, the images of a file, or N(mean of the sites' class means, mean of their stds).
+
+    A class that no site has is N(0,1).
+    """
     if not how.per_class:
         return None
-    generator = rng.generator("anchors")
-    if how.start == "noise":
+    generator, labels = rng.generator("anchors"), labels_for(range(net.classes), how.per_class)
+    if is_file_name(how.start):
+        images = read_start(how.start, "anchors", Scale(), labels, net.shape)
+    elif how.start == "noise":
         images = from_noise(net.classes * how.per_class, net.shape, generator)
     else:
         uploads = [hello.statistics for hello in hellos if hello.statistics is not None]
         mean = torch.stack(uploads).nanmean(0)
         mean = torch.where(mean.isnan(), torch.tensor([0.0, 1.0])[:, None], mean)
         images = from_statistics(mean, how.per_class, net.shape[1:], 1.0, generator)
-    labels = labels_for(range(net.classes), how.per_class)
     return VirtualSet(images=images, labels=labels, origin="server", round=-1)
 
 

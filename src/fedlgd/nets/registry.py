@@ -1,7 +1,8 @@
-"""Networks by name: built-in ones, or user-defined ones as `package.module:Class`."""
+"""Networks by name: built-in ones, user-defined ones as `package.module:Class`, or given as Python objects."""
 
 import hashlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -14,28 +15,72 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.suggest import did_you_mean, own_class
 from fedlgd.nets.convnet import ConvNet
+from fedlgd.nets.hooked import copies, with_features
 from fedlgd.nets.resnet import ResNet18
 
 NETS: dict[str, type[nn.Module]] = {"convnet": ConvNet, "resnet18": ResNet18}
 MOST = {"depth": 64, "width": 4096}
 LARGEST = 500_000_000  # parameters: 2 GB of float32, several times in memory during training
 
+GIVEN = "given:"  # before the name of a network that exists only as a Python object
+
+Kind = Callable[..., nn.Module]
+
 CONTRACT = (
-    "a network is an nn.Module class called as Class(shape=(channels, height, width), classes=K, **settings) "
-    "whose forward(x) returns (features, logits) of shapes (n, d) and (n, K)"
+    "a network is an nn.Module class, or a function that returns a module, called as "
+    "Class(shape=(channels, height, width), classes=K, **settings) with those of these arguments that it takes, "
+    "whose forward(x) returns logits (n, K), or (features, logits) of shapes (n, d) and (n, K)"
 )
 
 
 def settings_of(name: str) -> dict[str, Any]:
-    """The settings of a network with their defaults."""
-    parameters = inspect.signature(find_net(name)).parameters.values()
-    return {p.name: p.default for p in parameters if p.default is not p.empty}
+    """The settings of a network with their defaults; `features` names a layer of a network of your own."""
+    if name.startswith(GIVEN):
+        return {}
+    kind = find_net(name)
+    parameters = inspect.signature(kind).parameters.values()
+    own = {} if kind in NETS.values() else {"features": ""}
+    return own | {p.name: p.default for p in parameters if p.default is not p.empty and p.name not in PASSED}
+
+
+PASSED = ("shape", "classes")
+
+
+def named_net(given: Any, features: str = "") -> dict[str, Any]:
+    """The configuration of a network that is given as a name, as settings with a name, or as a Python object."""
+    if isinstance(given, str):
+        named: dict[str, Any] = {"name": given}
+    elif isinstance(given, Mapping):
+        named = {"name": "convnet", **given}
+    elif callable(given):
+        module, name = getattr(given, "__module__", None), getattr(given, "__qualname__", type(given).__name__)
+        found = module != "__main__" and getattr(sys.modules.get(module or ""), name, None) is given
+        named = {"name": f"{module}:{name}" if found else f"{GIVEN}{name}"}
+    else:
+        raise NetError(f"net is {given!r}; give a name, a dict with a name, or: {CONTRACT}")
+    return named | ({"features": features} if features else {})
+
+
+def given_net(given: Any, shape: tuple[int, int, int], classes: int, named: Mapping[str, Any]) -> Net:
+    """The network of a Python object: a module, whose architecture is used and not its weights, or its maker."""
+    label = named["name"] + (
+        _edition(type(given), repr(given)) if isinstance(given, nn.Module) else _edition(given)
+    )
+    features = named.get("features", "")
+    label += f",features={features}" if features else ""
+    build = copies(given) if isinstance(given, nn.Module) else _calls(given, shape, {})
+    return _checked(build, shape, classes, label, features)
 
 
 def build_net(
     name: str, shape: tuple[int, int, int], classes: int, settings: Mapping[str, Any] | None = None
 ) -> Net:
     """Build a network for images of `shape` and check its interface."""
+    if name.startswith(GIVEN):
+        raise NetError(
+            f"net {name.removeprefix(GIVEN)!r} was given to fedlgd.run as a Python object, which no file can name; "
+            "pass it again with net=..., or define it in a module and use --net module:Class"
+        )
     settings = dict(settings or {})
     kind = find_net(name)
     accepted = settings_of(name)
@@ -45,16 +90,26 @@ def build_net(
         _check_choice(kind, key, value)
         _check_number(kind, key, value)
     label = name + _edition(kind) + "".join(f",{k}={v}" for k, v in sorted(settings.items()))
-
-    def build(outputs: int) -> nn.Module:
-        return kind(shape=shape, classes=outputs, **settings)
-
+    features = settings.pop("features", "")
+    build = _calls(kind, shape, settings)
     if kind in NETS.values():
         _check_size(build, classes, label)
-    net = _checked(build, shape, classes, label)
+    net = _checked(build, shape, classes, label, None if kind in NETS.values() else features)
     if isinstance(own := (accepted | settings).get("width"), int):
         net.narrow = partial(_narrow, net, own, name, settings)
     return net
+
+
+def _calls(kind: Kind, shape: tuple[int, int, int], settings: Mapping[str, Any]) -> Callable[[int], nn.Module]:
+    """Calls `kind` with the shape and the number of outputs, as far as it takes them."""
+    parameters = inspect.signature(kind).parameters
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+    def build(outputs: int) -> nn.Module:
+        passed = {"shape": shape, "classes": outputs}
+        return kind(**{k: v for k, v in passed.items() if takes_all or k in parameters}, **settings)
+
+    return build
 
 
 def _narrow(net: Net, own: int, name: str, settings: Mapping[str, Any], width: int) -> Net:
@@ -62,23 +117,25 @@ def _narrow(net: Net, own: int, name: str, settings: Mapping[str, Any], width: i
     return net if width >= own else build_net(name, net.shape, net.classes, {**settings, "width": width})
 
 
-def _edition(kind: type[nn.Module]) -> str:
+def _edition(kind: Kind, layers: str = "") -> str:
     """A hash of the source of a user-defined class, so that an edited class is a different network."""
     if kind in NETS.values():
         return ""
     try:
-        return "@" + hashlib.blake2b(inspect.getsource(kind).encode(), digest_size=4).hexdigest()
+        source = inspect.getsource(kind)
     except (OSError, TypeError):
-        return ""
+        source = ""
+    text = source + layers
+    return "@" + hashlib.blake2b(text.encode(), digest_size=4).hexdigest() if text else ""
 
 
-def _check_choice(kind: type[nn.Module], key: str, value: Any) -> None:
-    hint = get_type_hints(kind.__init__).get(key)
+def _check_choice(kind: Kind, key: str, value: Any) -> None:
+    hint = get_type_hints(kind.__init__ if isinstance(kind, type) else kind).get(key)  # type: ignore[misc]
     if get_origin(hint) is Literal and value not in get_args(hint):
         raise NetError(f"net.{key} is {value!r}; choose one of {', '.join(map(repr, get_args(hint)))}")
 
 
-def _check_number(kind: type[nn.Module], key: str, value: Any) -> None:
+def _check_number(kind: Kind, key: str, value: Any) -> None:
     if kind in NETS.values() and key in MOST and not (type(value) is int and 1 <= value <= MOST[key]):
         raise NetError(f"net.{key} is {value!r}; use a whole number from 1 to {MOST[key]}")
 
@@ -97,8 +154,8 @@ def _check_size(build: Callable[[int], nn.Module], classes: int, label: str) -> 
         )
 
 
-def find_net(name: str) -> type[nn.Module]:
-    """The class of a network."""
+def find_net(name: str) -> Kind:
+    """The class or function of a network."""
     if name in NETS:
         return NETS[name]
     if ":" not in name:
@@ -107,20 +164,30 @@ def find_net(name: str) -> type[nn.Module]:
             "your own: --net package.module:Class"
         )
     try:
-        kind = own_class(name, "net", NetError)
+        kind: Kind = own_class(name, "net", NetError)
     except NetError as error:
         raise NetError(f"{error}; {CONTRACT}") from error
-    if not (isinstance(kind, type) and issubclass(kind, nn.Module)):
+    if not callable(kind) or (isinstance(kind, type) and not issubclass(kind, nn.Module)):
         raise NetError(f"net {name!r} is not an nn.Module class; {CONTRACT}")
     return kind
 
 
-def _checked(build: Callable[[int], nn.Module], shape: tuple[int, int, int], classes: int, label: str) -> Net:
-    """Build the network and run it on two blank images."""
+def _checked(
+    build: Callable[[int], nn.Module],
+    shape: tuple[int, int, int],
+    classes: int,
+    label: str,
+    features: str | None = None,
+) -> Net:
+    """Build the network and run it on two blank images; `features` not None: it may return logits alone."""
     try:
+        if features is not None:
+            build = with_features(build, shape, classes, features, label)
         net = Net(build, shape, classes, label)
         output = net.frozen(net.init(Stream(0)), torch.zeros(2, *shape))
         sizes = [tuple(part.shape) for part in output]
+    except NetError:
+        raise
     except Exception as error:
         raise NetError(f"net {label!r} fails on two images of shape {shape}: {error}; {CONTRACT}") from error
     if len(sizes[0]) != 2 or sizes[0][0] != 2 or sizes[1] != (2, classes):

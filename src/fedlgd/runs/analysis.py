@@ -22,8 +22,8 @@ from fedlgd.core.records import RoundRecord
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params, VirtualSet
 from fedlgd.data.federation import Federation
+from fedlgd.data.scaling import mean_scale
 from fedlgd.engines.memory import Memory, States
-from fedlgd.runs.pictures import mean_scale
 from fedlgd.runs.shift import between
 
 SITES = 24  # the first by name; more would take too much time and memory

@@ -3,15 +3,18 @@
 import platform
 import tomllib
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from fedlgd import __version__
 from fedlgd.core import files
 from fedlgd.core.errors import RunError
 from fedlgd.core.net import Net
+from fedlgd.core.records import committed_records
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.memory import safe_name
@@ -34,7 +37,10 @@ def open_directory(
     manifest, text = path / "manifest.json", config.toml()
     if (path / "state").exists():
         with files.reading(manifest):
-            _check_same(path, files.read_json(manifest), text, federation)
+            stored = files.read_json(manifest)
+            before = _check_same(path, stored, config, federation)
+        if before != text.encode():
+            _extend(path, stored, config, before, command)
     else:
         _check_free(path, text)
         with files.writing(path):
@@ -42,7 +48,8 @@ def open_directory(
         began = {**_manifest(config, federation, net, command, title), "engine": facts(engine, federation)}
         files.write_json(manifest, began)
         files.clear_parts(path)
-    return RunDirectory(path, federation, engine.local)
+    scales = {name: site.train.scale for name, site in federation.by_name.items()}
+    return RunDirectory(path, scales, engine.local)
 
 
 def _check_free(path: Path, text: str) -> None:
@@ -56,15 +63,30 @@ def _check_free(path: Path, text: str) -> None:
         raise RunError(f"{str(path)!r} contains other files and no run; choose an empty folder with --out")
 
 
-def _check_same(path: Path, manifest: dict[str, Any], text: str, federation: Federation) -> None:
-    """Refuse to resume a run with another configuration, other data or another version."""
+def _check_same(path: Path, manifest: dict[str, Any], config: Config, federation: Federation) -> bytes:
+    """Refuse to resume a run with another configuration, other data or another version.
+
+    Returns the stored configuration, which can have fewer rounds.
+    """
     check_format(path, manifest)
-    file = path / "config.toml"
+    file, text = path / "config.toml", config.toml()
     with files.reading(file):
         stored = file.read_bytes()
-        if files.digest(stored) != manifest["config"]:
+        replaced = (each["config_before"] for each in manifest.get("extended", []))
+        if files.digest(stored) not in (manifest["config"], *replaced):
             raise ValueError("it has changed since the start of the run")
-    if stored != text.encode():
+    before = rounds_before(stored, config)
+    if before > config.plan.rounds:
+        raise RunError(
+            f"{str(path)!r} has a run of {before} rounds, more than {config.plan.rounds}; use its number, or "
+            "another folder with --out"
+        )
+    if before and config.method.at(1, before) != config.method.at(1, config.plan.rounds):
+        raise RunError(
+            f"{str(path)!r} has a run of {before} rounds, whose learning rates depend on their number "
+            f"(local.schedule); for {config.plan.rounds} rounds, start a new run with --out"
+        )
+    if not before:
         raise RunError(
             f"{str(path)!r} has a run with another configuration: {_differences(stored.decode(), text)}; "
             f"use the settings in {file}, or another folder with --out"
@@ -86,6 +108,50 @@ def _check_same(path: Path, manifest: dict[str, Any], text: str, federation: Fed
             "the last bits of results can differ",
             stacklevel=2,
         )
+    return stored
+
+
+def rounds_before(stored: bytes, config: Config) -> int:
+    """The rounds of a stored configuration that is the same otherwise; 0 if there is another difference."""
+    try:
+        rounds = tomllib.loads(stored.decode())["rounds"]
+        same = replace(config, plan=replace(config.plan, rounds=rounds)).toml().encode() == stored
+    except (ValueError, LookupError, TypeError):
+        return 0
+    return rounds if same else 0
+
+
+def _extend(path: Path, manifest: dict[str, Any], config: Config, before: bytes, command: str) -> None:
+    """More rounds for a run. A crash between the two files leaves a configuration that the manifest still names."""
+    after = config.toml().encode()
+    if manifest["config"] != files.digest(after):
+        entry = {
+            "rounds_before": rounds_before(before, config),
+            "rounds": config.plan.rounds,
+            "after_round": len(committed_records(path)) - 1,
+            "command": command,
+            "config_before": files.digest(before),
+        }
+        extended = [*manifest.get("extended", []), entry]
+        digests = {"config": files.digest(after), "variant": config.variant, "extended": extended}
+        files.write_json(path / "manifest.json", manifest | digests)
+    with files.writing(path):
+        files.write_atomic(path / "config.toml", after)
+
+
+def extension(path: Path, config: Config) -> str:
+    """What happens to a run in this folder that has fewer rounds; empty if there is none."""
+    file = path / "config.toml"
+    before = rounds_before(file.read_bytes(), config) if file.is_file() else 0
+    if not before or before >= config.plan.rounds:
+        return ""
+    text = (
+        f"Extending the run in {path} from {before} to {config.plan.rounds} rounds. Its model, virtual sets and "
+        "anchors will be those of a run with this number of rounds from the start"
+    )
+    if config.plan.evaluate_every:
+        return f"{text}."
+    return f"{text}; only the evaluated rounds differ: the first {before} keep their own spacing."
 
 
 def _differences(stored: str, wanted: str) -> str:
@@ -125,6 +191,7 @@ def _manifest(config: Config, federation: Federation, net: Net, command: str, ti
             "shape": list(federation.shape),
             "classes": list(federation.classes),
             "sites": sites,
+            "prepare": msgspec.to_builtins(federation.preparation),
         },
         "net": {"label": net.label, "parameters": net.size, "flops": net.flops},
     }

@@ -4,7 +4,7 @@ The text chunks of a file say which classes its rows are, and by which number it
 """
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -18,20 +18,11 @@ from fedlgd.engines.memory import version_name
 DIVISOR = 3  # for anchors, whose values are not bounded: most are within 3 standard deviations of an input
 
 
-def mean_scale(scales: Sequence[Scale]) -> Scale:
-    """The mean normalisation of all sites, used to show the anchors, which belong to no site."""
-
-    def mean(columns: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
-        return tuple(sum(column) / len(column) for column in zip(*columns, strict=True))
-
-    return Scale(mean(s.mean for s in scales), mean(s.std for s in scales))
-
-
 def write_picture(root: Path, folder: str, virtual: VirtualSet, scale: Scale, divisor: int = 1) -> None:
     """`root/<version>/<folder>.png`; values outside the valid range are clipped in the image only."""
     file = root / version_name(virtual.round) / f"{folder}.png"
     notes = {"divided by": str(divisor)} if divisor > 1 else {}
-    _write_sheet(root, file, scale.to_pixels(virtual.images / divisor), virtual.labels.unique().tolist(), notes)
+    write_sheet(root, file, scale.to_pixels(virtual.images / divisor), virtual.labels.unique().tolist(), notes)
 
 
 def write_samples(root: Path, folder: str, data: LabelledSet, per_class: int) -> None:
@@ -39,21 +30,22 @@ def write_samples(root: Path, folder: str, data: LabelledSet, per_class: int) ->
     file = root / f"{folder}.png"
     if per_class and not file.exists():
         classes = data.y.unique().tolist()
-        _write_sheet(root, file, torch.cat([_first(data, k, per_class) for k in classes]), classes, {})
+        write_sheet(root, file, torch.cat([_first(data, k, per_class) for k in classes]), classes)
 
 
 def _first(data: LabelledSet, k: int, count: int) -> Tensor:
-    x = data.x[data.of_class(k)[:count]]
-    pixels = data.scale.to_pixels(x) if x.is_floating_point() else x
-    return torch.cat([pixels, pixels.new_full((count - len(x), *x.shape[1:]), 255)])
+    pixels = data.pixels(data.of_class(k)[:count])
+    return torch.cat([pixels, pixels.new_full((count - len(pixels), *pixels.shape[1:]), 255)])
 
 
-def _write_sheet(root: Path, file: Path, pixels: Tensor, classes: Sequence[int], notes: Mapping[str, str]) -> None:
+def write_sheet(
+    root: Path, file: Path, pixels: Tensor, classes: Sequence[int], notes: Mapping[str, str] | None = None
+) -> None:
     """Pictures are made from private images: only this user can read them."""
     (n, c, h, w), rows = pixels.shape, len(classes)
     sheet = pixels.view(rows, n // rows, c, h, w).permute(0, 3, 1, 4, 2).reshape(rows * h, n // rows * w, c)
     text = PngImagePlugin.PngInfo()
-    for key, value in {"classes": " ".join(map(str, classes)), **notes}.items():
+    for key, value in {"classes": " ".join(map(str, classes)), **(notes or {})}.items():
         text.add_text(key, value)
     buffer = io.BytesIO()
     Image.fromarray(sheet.numpy().squeeze()).save(buffer, "PNG", optimize=False, pnginfo=text)

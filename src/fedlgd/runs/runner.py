@@ -1,20 +1,19 @@
 """One run from configuration to result, in memory or in a run folder that can be resumed."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import nn
 
 from fedlgd.core.device import Place
-from fedlgd.core.errors import FedlgdError, SettingError
+from fedlgd.core.errors import SettingError
 from fedlgd.core.net import Net
 from fedlgd.core.records import RoundRecord, in_order
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import Params, SiteState, VirtualSet
 from fedlgd.data.federation import Federation, pooled
 from fedlgd.data.registry import DataChoice, load
 from fedlgd.distill.cache import caching
@@ -26,64 +25,17 @@ from fedlgd.engines.registry import Engine
 from fedlgd.engines.registry import engine as find_engine
 from fedlgd.methods.common import Training
 from fedlgd.methods.protocol import Method
-from fedlgd.nets.registry import build_net
+from fedlgd.nets.registry import build_net, given_net, named_net
 from fedlgd.runs.analysis import SITES, Subject, analysed
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, configure, samples
-from fedlgd.runs.manifest import open_directory
+from fedlgd.runs.manifest import open_directory, rounds_before
 from fedlgd.runs.pictures import write_samples
+from fedlgd.runs.progress import showing
+from fedlgd.runs.result import Kept, Result, result_of
 from fedlgd.runs.store import locked
 
 Listener = Callable[[RoundRecord], None]
-
-
-T = TypeVar("T")
-
-
-class Held(Mapping[str, T]):
-    """A mapping from site names to values that are read on access, because there can be thousands of sites."""
-
-    def __init__(self, names: Sequence[str], read: Callable[[str], Any]) -> None:
-        self._names, self._read = dict.fromkeys(names), read
-
-    def __getitem__(self, name: str) -> T:
-        if name not in self._names:
-            raise KeyError(name)
-        held: T = self._read(name)
-        return held
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """The result of a run: the records of all rounds, the model, the anchors, and the virtual set of each site.
-
-    `personal` has the weights of each site for personalised methods (FedBN, FedProto, local training).
-    """
-
-    records: list[RoundRecord]
-    net: Net
-    params: Params
-    anchors: VirtualSet | None
-    virtual: Mapping[str, VirtualSet]
-    personal: Mapping[str, Params]
-
-    @property
-    def accuracy(self) -> dict[str, float]:
-        """Accuracy on each site's test images after the last round."""
-        return {name: score.accuracy for name, score in self.records[-1].scores.items()}
-
-    @cached_property
-    def model(self) -> nn.Module:
-        """The trained network as a module in eval mode: images -> (features, logits)."""
-        if self.personal:
-            raise FedlgdError("this method has no global model; result.personal has the weights of each site")
-        return self.net.module(self.params)
 
 
 def run(
@@ -96,7 +48,8 @@ def run(
     evaluate_every: int = 0,
     quorum: float = 1.0,
     clip_update: float = 0.0,
-    net: str | Mapping[str, Any] = "convnet",
+    net: str | Mapping[str, Any] | nn.Module | Callable[..., nn.Module] = "convnet",
+    features: str = "",
     out: str | Path | None = None,
     on_round: Listener | None = None,
     engine: str = "loop",
@@ -104,13 +57,17 @@ def run(
     device: str = "cpu",
     autocast: bool = False,
     real_samples: int | None = None,
+    progress: bool = False,
 ) -> Result:
     """Run a method on a federation.
 
-    `net` is a name, or {"name": "convnet", "width": 32}. With `out`, the run is stored in that folder; call `run`
-    again with the same arguments to resume. `quorum` is the fraction of the sampled sites that must send a valid
-    update; `clip_update` bounds the norm of an update (0: no limit). `on_round` is called with each record. The
-    engine "pool" uses `workers` processes with one thread each (0: one per core) and gives bit-identical results.
+    `net` is a name, {"name": "convnet", "width": 32}, a module (its architecture is used, not its weights), or a
+    class or function that makes one. If it returns logits alone, `features` names the layer whose output are the
+    features; by default they are the input of the last linear layer. With `out`, the run is stored in that folder;
+    call `run` again with the same arguments to resume, or with more rounds to extend it.
+    `quorum` is the fraction of the sampled sites that must send a valid update; `clip_update` bounds the norm of an
+    update (0: no limit). `on_round` is called with each record; `progress` shows a line on stderr. The engine
+    "pool" uses `workers` processes with one thread each (0: one per core) and gives bit-identical results.
     `device` "cuda" uses a GPU; `autocast` uses bfloat16 autocast.
     `real_samples` real images per class and site are copied to `out` for its report: by default 4 of published data
     and none of your own.
@@ -129,9 +86,11 @@ def run(
             real_samples=samples(federation.public) if real_samples is None else real_samples,
         ),
         data=DataChoice(name=federation.name),
-        net={"name": net} if isinstance(net, str) else {"name": "convnet", **net},
+        net=named_net(net, features),
     )
-    return execute(config, federation, Path(out) if out else None, on_round, "fedlgd.run(...)", engine=how)
+    given = None if isinstance(net, str | Mapping) else net
+    with showing(progress, rounds, on_round) as listen:
+        return execute(config, federation, Path(out) if out else None, listen, "fedlgd.run(...)", "", how, given)
 
 
 def execute(
@@ -142,12 +101,17 @@ def execute(
     command: str = "",
     title: str = "",
     engine: Engine = Loop(),
+    net_object: nn.Module | Callable[..., nn.Module] | None = None,
 ) -> Result:
     """Run `config` on `federation`; rounds that are committed in `out` are not run again.
 
     `command` and `title` are stored in the manifest: the command of the run, and its name in tables.
     """
-    net = build_net(config.net["name"], federation.shape, len(federation.classes), config.net_settings)
+    shape, classes = federation.shape, len(federation.classes)
+    if net_object is None:
+        net = build_net(config.net["name"], shape, classes, config.net_settings)
+    else:
+        net = given_net(net_object, shape, classes, config.net)
     with ExitStack() as stack:
         stack.enter_context(engine.threads())
         memory: Memory = Ram()
@@ -174,7 +138,8 @@ def execute(
             records.append(record := in_order(new, federation.names))
             if on_round:
                 on_round(record)
-        return _result(records, config.method, subject, engine.local)
+        kept = Kept(memory, states, list(federation.by_name) if engine.local else [])
+        return result_of(config, subject.net, kept, records, federation.preparation, out)
 
 
 def _check_local(method: Method, engine: Engine) -> None:
@@ -208,22 +173,13 @@ def _pooled(config: Config, federation: Federation, net: Net, place: Place) -> F
 
 
 def default_folder(config: Config) -> Path:
-    """runs/<data>/<method>/seed<n>-<digest of the configuration>."""
+    """runs/<data>/<method>/seed<n>-<digest of the configuration>, or a run there that only has fewer rounds."""
     method = safe_name(config.method.label.lower().replace(" ", "-"))
-    return Path("runs", safe_name(config.data.name), method, f"seed{config.plan.seed}-{config.digest}")
-
-
-def _result(records: list[RoundRecord], method: Method, run: Subject, local: bool) -> Result:
-    """Virtual sets and personal weights of real sites stay there: these mappings are empty."""
-    state, names = run.memory.server(), list(run.federation.by_name) if local else []
-    assert state is not None
-    params = state.params
-
-    def kept(name: str) -> SiteState:
-        return run.states.load(name, run.memory.version(name))
-
-    virtual: Held[VirtualSet] = Held([n for n in names if kept(n).virtual], lambda name: kept(name).virtual)
-    personal: Held[Params] = Held(
-        names if method.personal else [], lambda name: method.model_at(params, kept(name))
-    )
-    return Result(records, run.net, params, state.anchors, virtual, personal)
+    folder = Path("runs", safe_name(config.data.name), method)
+    named = folder / f"seed{config.plan.seed}-{config.digest}"
+    if named.exists():
+        return named
+    others = sorted(folder.glob(f"seed{config.plan.seed}-*/config.toml"))
+    rounds = {file.parent: rounds_before(file.read_bytes(), config) for file in others}
+    shorter = {path: count for path, count in rounds.items() if 0 < count <= config.plan.rounds}
+    return max(shorter, key=shorter.__getitem__, default=named)

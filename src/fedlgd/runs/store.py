@@ -23,10 +23,10 @@ from fedlgd.core import files
 from fedlgd.core.errors import RunError
 from fedlgd.core.records import RECORDS, RoundRecord, committed_bytes, decode_records, encode_record
 from fedlgd.core.types import Scale, ServerState, SiteState
-from fedlgd.data.federation import Federation
+from fedlgd.data.scaling import mean_scale
 from fedlgd.engines.memory import Enrolment, FolderStates, safe_name
 from fedlgd.engines.wire import read_message, write_message
-from fedlgd.runs.pictures import DIVISOR, mean_scale, write_picture
+from fedlgd.runs.pictures import DIVISOR, write_picture
 
 FORMAT = 2
 
@@ -64,12 +64,11 @@ class Head:
 
 
 class RunDirectory:
-    """`Memory` on disk. The constructor checks every file that is needed to resume."""
+    """`Memory` on disk of a run with these sites. The constructor checks every file that is needed to resume."""
 
-    def __init__(self, path: Path, federation: Federation, local: bool = True) -> None:
+    def __init__(self, path: Path, scales: Mapping[str, Scale], local: bool = True) -> None:
         self.path, self._state, self._local = path, path / "state", local
-        self._names = list(federation.by_name)
-        self._scales = {name: site.train.scale for name, site in federation.by_name.items()}
+        self._names, self._scales = list(scales), scales
         self.states = DrawnStates(self._state / "sites", path / "virtual", self._scales)
         self._head = self._read_head()
         committed = committed_bytes(path)

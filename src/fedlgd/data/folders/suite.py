@@ -81,7 +81,8 @@ class Folders(SuiteSettings):
                 tree.sites, arrays, scaled, leaks(arrays), left_out, strict=True
             )
         ]
-        return federation(name, sites, note or f"the user's own images, layout {tree.layout}", self.min_per_class)
+        note = note or f"the user's own images, layout {tree.layout}"
+        return replace(federation(name, sites, note, self.min_per_class), fit=self.fit, colour=self.colour)
 
     def _note(self, site: SiteImages, leak: int, left_out: int) -> str:
         """How a site's images were processed, and what a reader of its results must know."""

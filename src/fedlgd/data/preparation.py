@@ -1,0 +1,115 @@
+"""How an image of any origin becomes network input: by the same steps as the training images of a run."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from fedlgd.core.errors import DataError
+from fedlgd.core.suggest import did_you_mean
+from fedlgd.core.types import Scale
+from fedlgd.data.folders.decoding import Colour, Fit, fitted
+from fedlgd.data.folders.image_source import SUFFIXES, ImageFile
+from fedlgd.data.scaling import mean_scale
+
+Named = tuple[str, Image.Image]
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """Size, channels and scaling of the images of a federation, and the names of their classes."""
+
+    shape: tuple[int, int, int]
+    classes: tuple[str, ...]
+    scales: dict[str, Scale]
+    fit: Fit = "stretch"
+    colour: Colour = "auto"
+
+    @property
+    def grey(self) -> bool:
+        return self.colour == "grey" or self.shape[0] == 1
+
+    def scale(self, site: str = "") -> Scale:
+        """The scaling of a site; without a site, the mean of all sites."""
+        if site and site not in self.scales:
+            hint = did_you_mean(site, self.scales) or ";"
+            raise DataError(f"no site is called {site!r}{hint} available: {', '.join(self.scales)}")
+        return self.scales[site] if site else mean_scale(list(self.scales.values()))
+
+    def pixels(self, image: Image.Image) -> Tensor:
+        """The image as pixels (c, h, w) 0..255, resized if it does not have the size of the training images."""
+        channels, height, width = self.shape
+        image = image.convert("L" if self.grey else "RGB")
+        if image.size != (width, height):
+            square = height == width
+            image = fitted(image, height, self.fit) if square else image.resize((width, height), BILINEAR)
+        planes = torch.from_numpy(np.array(image))
+        return (planes[None] if self.grey else planes.permute(2, 0, 1)).expand(channels, -1, -1)
+
+    def batch(self, images: Any) -> tuple[list[str], Tensor]:
+        """Names and pixels (n, c, h, w) of images: paths, folders, PIL images, arrays, or a list of these."""
+        named = list(_named(images))
+        if not named:
+            raise DataError(f"no image in {str(images)[:80]!r}; give image files, a folder of them, or arrays")
+        return [name for name, _ in named], torch.stack([self.pixels(image) for _, image in named])
+
+
+BILINEAR = Image.Resampling.BILINEAR
+
+
+def _named(images: Any, number: int = 0) -> Iterator[Named]:
+    """Each image with a name: its path, or its number."""
+    if isinstance(images, str | Path):
+        yield from map(_read, _files(Path(images).expanduser()))
+    elif isinstance(images, Image.Image):
+        yield f"image {number}", images
+    elif isinstance(images, np.ndarray | Tensor):
+        for i, picture in enumerate(_pictures(np.asarray(images)), number):
+            yield f"image {i}", picture
+    elif isinstance(images, Iterable):
+        for each in images:
+            for named in _named(each, number):
+                number += 1
+                yield named
+    else:
+        raise DataError(f"an image is given as {type(images).__name__}; give a path, a PIL image or an array")
+
+
+def _files(path: Path) -> list[Path]:
+    """The file itself, or the image files of a folder in the order of their names."""
+    if not path.is_dir():
+        return [path]
+    return sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
+
+
+def _read(path: Path) -> Named:
+    try:
+        real = path.resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise DataError(f"{str(path)!r} cannot be opened ({error}); correct the path") from error
+    return str(path), ImageFile(real, real.parent).read().image
+
+
+def _pictures(array: NDArray[Any]) -> Iterator[Image.Image]:
+    """Arrays (h, w), (h, w, 3), (n, h, w) or (n, h, w, 3), uint8 or floats from 0 to 1, as pictures."""
+    channels = array.ndim > 2 and array.shape[-1] in (1, 3)
+    if array.ndim not in ((3, 4) if channels else (2, 3)) or not array.size:
+        raise DataError(
+            f"images have shape {array.shape}; give (height, width), (height, width, 3), or a batch of these "
+            "with the number of images first"
+        )
+    if array.dtype.kind == "f" and np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1:
+        array = (array * 255).round().astype(np.uint8)
+    if array.dtype != np.uint8:
+        raise DataError(
+            f"images are {array.dtype} with values that are not from 0 to 1; give uint8, or such floats"
+        )
+    single = array.ndim == (3 if channels else 2)
+    for each in array[None] if single else array:
+        yield Image.fromarray(each[..., 0] if channels and each.shape[-1] == 1 else each)

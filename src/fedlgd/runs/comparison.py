@@ -1,0 +1,93 @@
+"""`fedlgd.compare`: methods and seeds under equal conditions, from Python."""
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedlgd.core import html
+from fedlgd.core.errors import SettingError
+from fedlgd.data.federation import Federation
+from fedlgd.data.registry import load
+from fedlgd.engines.memory import safe_name
+from fedlgd.methods.protocol import Method
+from fedlgd.runs.config import configure
+from fedlgd.runs.result import Result
+from fedlgd.runs.runner import run
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Mapping[str, list[Result]]):
+    """The results of each method by its label, one per seed. `folder` is where they are stored, if they are."""
+
+    results: dict[str, list[Result]]
+    folder: Path | None = None
+
+    def __getitem__(self, label: str) -> list[Result]:
+        return self.results[label]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.results)
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    @property
+    def accuracy(self) -> dict[str, dict[str, float]]:
+        """Accuracy of each method at each site, the mean over seeds."""
+        return {
+            label: {site: statistics.fmean(each.accuracy[site] for each in results) for site in results[0].accuracy}
+            for label, results in self.items()
+        }
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Method, seeds, mean over sites with its standard deviation over seeds, and the sites, in percent."""
+        rows = []
+        for label, results in self.items():
+            means = [100 * statistics.fmean(each.accuracy.values()) for each in results]
+            spread = f" ± {statistics.stdev(means):.1f}" if len(means) > 1 else ""
+            cells = (f"{100 * value:.1f}" for value in self.accuracy[label].values())
+            rows.append((label, str(len(results)), f"{statistics.fmean(means):.1f}{spread}", *cells))
+        return rows
+
+    @property
+    def head(self) -> tuple[str, ...]:
+        return ("method", "seeds", "mean", *next(iter(self.values()))[0].accuracy)
+
+    def __repr__(self) -> str:
+        lines = [self.head, *self.rows()]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+    def _repr_html_(self) -> str:
+        return html.table(self.head, self.rows())
+
+
+def compare(
+    data: Federation | str = "builtin-digits",
+    methods: Iterable[Method | str] = ("fedavg", "fedlgd"),
+    *,
+    seeds: int = 3,
+    preset: str = "",
+    out: str | Path | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Run each method with the seeds 0, 1, ... All other settings are those of `fedlgd.run`.
+
+    `preset` applies to the methods that are given by name. With the same seed, methods start from the same model
+    and sampled sites, and share virtual sets if their settings agree. With `out`, calling it again resumes.
+    """
+    federation = load(data) if isinstance(data, str) else data
+    chosen = [configure(each, preset) if isinstance(each, str) else each for each in methods]
+    labels = [method.label for method in chosen]
+    if not chosen or seeds < 1:
+        raise SettingError(f"compare has {len(chosen)} methods and {seeds} seeds; give at least one of each")
+    if twice := next((label for label in labels if labels.count(label) > 1), None):
+        raise SettingError(f"two methods are called {twice!r}; compare them with two calls")
+    results: dict[str, list[Result]] = {label: [] for label in labels}
+    for seed in range(seeds):
+        for method in chosen:
+            folder = Path(out, safe_name(method.label), f"seed{seed}") if out else None
+            results[method.label].append(run(federation, method, seed=seed, out=folder, **settings))
+    return Comparison(results, Path(out) if out else None)

@@ -1,0 +1,111 @@
+"""Open a run folder as a `Result`, finished or not, without the images and settings it was made from."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from torch import nn
+
+from fedlgd.core import files
+from fedlgd.core.errors import RunError, SettingError
+from fedlgd.core.net import Net
+from fedlgd.core.types import Scale
+from fedlgd.data.federation import POOLED
+from fedlgd.data.preparation import Preparation
+from fedlgd.methods.protocol import Method
+from fedlgd.nets.registry import build_net, given_net, named_net
+from fedlgd.runs.config import Config, resolve
+from fedlgd.runs.literals import read_toml
+from fedlgd.runs.result import Kept, Result, result_of
+from fedlgd.runs.store import RunDirectory, check_format
+
+LISTED = 8  # runs named in an error
+
+
+def open_run(
+    path: str | Path,
+    net: nn.Module | Callable[..., nn.Module] | None = None,
+    method: Method | None = None,
+) -> Result:
+    """The result of a run folder. Nothing in it is changed.
+
+    `net` and `method` are needed only for those that were given to `fedlgd.run` as Python objects and that no
+    module can be imported for.
+    """
+    folder = Path(path).expanduser()
+    _check_run(folder)
+    manifest = files.read_json(folder / "manifest.json")
+    check_format(folder, manifest)
+    settings = read_toml(folder / "config.toml")
+    preparation = _preparation(folder, manifest)
+    config = _config(settings, method)
+    built = _net(settings["net"], preparation, manifest["net"]["label"], net)
+    scales = _stored_scales(config, preparation)
+    local = bool(manifest["engine"].get("local", True))  # real sites keep their states
+    directory = RunDirectory(folder, scales, local)
+    if not directory.records:
+        raise RunError(f"{str(folder)!r} has no finished round yet; run the command again: {manifest['command']}")
+    kept = Kept(directory, directory.states, list(scales) if local else [])
+    return result_of(config, config.method.adapt(built), kept, directory.records, preparation, folder)
+
+
+def _check_run(folder: Path) -> None:
+    if not (folder / "manifest.json").is_file():
+        inside = sorted({file.parent for file in folder.rglob("manifest.json")})[:LISTED] if folder.is_dir() else []
+        hint = f"; runs in it: {', '.join(map(str, inside))}" if inside else "; a run folder contains manifest.json"
+        raise RunError(f"{str(folder)!r} is not a run folder{hint}")
+    files.refuse_links(folder)
+
+
+def _preparation(folder: Path, manifest: dict[str, Any]) -> Preparation:
+    with files.reading(folder / "manifest.json"):
+        if "prepare" not in manifest["data"]:
+            raise RunError(
+                f"{str(folder)!r} was made by a version of fedlgd that did not store how images are prepared; "
+                f"make the run again: {manifest['command']} --out NEW"
+            )
+        return msgspec.convert(manifest["data"]["prepare"], Preparation)
+
+
+def _config(settings: dict[str, Any], method: Method | None) -> Config:
+    """The configuration without data and network, which need not be there any more."""
+    rest = {name: value for name, value in settings.items() if name not in ("data", "net")}
+    if method is not None:
+        return Config(method=method, plan=resolve({"rounds": rest["rounds"], "seed": rest["seed"]}).plan)
+    try:
+        return resolve(rest)
+    except SettingError as error:
+        raise RunError(f"{error}; in Python, pass the method: fedlgd.open_run(path, method=...)") from error
+
+
+def _net(settings: dict[str, Any], preparation: Preparation, label: str, given: Any) -> Net:
+    shape, classes = preparation.shape, len(preparation.classes)
+    if given is not None:
+        net = given_net(given, shape, classes, named_net(given, settings.get("features", "")))
+    else:
+        net = build_net(settings["name"], shape, classes, {k: v for k, v in settings.items() if k != "name"})
+    if net.label != label:
+        raise RunError(
+            f"the network of this run is {label!r}, but this is {net.label!r}: its source has changed; restore it"
+        )
+    return net
+
+
+def _stored_scales(config: Config, preparation: Preparation) -> dict[str, Scale]:
+    """The scalings by the names of the sites that trained."""
+    return {POOLED: preparation.scale()} if config.method.pooled else preparation.scales
+
+
+def how_to_go_on(result: Result, command: str) -> str:
+    """The commands for more rounds, a report and predictions."""
+    folder = result.folder
+    more = result.planned if result.rounds < result.planned else 2 * result.planned
+    verb = "Finish" if result.rounds < result.planned else "More rounds"
+    run = f"fedlgd run --config {folder}/config.toml --out {folder}" + (
+        "" if verb == "Finish" else f" --rounds {more}"
+    )
+    if command.startswith("fedlgd.run"):
+        run = f"fedlgd.run(..., rounds={more}, out={str(folder)!r}) with the same other arguments"
+    site = " --site SITE" if result.personal else ""
+    return f"{verb}: {run}\nPredict: fedlgd predict {folder} IMAGE...{site}"

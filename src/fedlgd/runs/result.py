@@ -1,0 +1,221 @@
+"""The result of a run: scores and costs, the model and its predictions, virtual sets and anchors."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from fedlgd.core import html
+from fedlgd.core.errors import FedlgdError
+from fedlgd.core.net import Net
+from fedlgd.core.records import RoundRecord
+from fedlgd.core.suggest import did_you_mean
+from fedlgd.core.types import Params, SiteState, VirtualSet
+from fedlgd.data.preparation import Preparation
+from fedlgd.engines.memory import Memory, States
+from fedlgd.runs.config import Config
+
+T = TypeVar("T")
+BATCH = 256  # images per pass of a prediction
+LISTED = 12  # sites or images named when a result is printed
+
+
+class Held(Mapping[str, T]):
+    """A mapping from site names to values that are read on access, because there can be thousands of sites."""
+
+    def __init__(self, names: Sequence[str], read: Callable[[str], Any]) -> None:
+        self._names, self._read = dict.fromkeys(names), read
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._names:
+            raise KeyError(name)
+        held: T = self._read(name)
+        return held
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __repr__(self) -> str:
+        return f"<read on access: {', '.join(self._names) or 'nothing'}>"
+
+
+class Spending(NamedTuple):
+    """What a run cost, enrolment included: CPU and wall seconds by phase, and bytes to and from the sites."""
+
+    rounds: int
+    cpu: Mapping[str, float]
+    seconds: Mapping[str, float]
+    bytes_up: int
+    bytes_down: int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Predictions:
+    """Class probabilities (n, classes) of images, with the names of images and classes."""
+
+    names: Sequence[str]
+    classes: Sequence[str]
+    probabilities: Tensor
+
+    @property
+    def labels(self) -> list[str]:
+        """The most probable class of each image."""
+        return [self.classes[k] for k in self.probabilities.argmax(1).tolist()]
+
+    def plain(self) -> list[dict[str, Any]]:
+        """One entry per image, for JSON."""
+        return [
+            {"image": name, "class": label, "probabilities": dict(zip(self.classes, row, strict=True))}
+            for name, label, row in zip(self.names, self.labels, self.probabilities.tolist(), strict=True)
+        ]
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """Name, class, its probability and the next most probable class, as text."""
+        best = self.probabilities.topk(min(2, len(self.classes)), 1)
+        return [
+            (name, self.classes[k[0]], f"{p[0]:.3f}", f"{self.classes[k[-1]]} {p[-1]:.3f}" if len(k) > 1 else "")
+            for name, k, p in zip(self.names, best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __repr__(self) -> str:
+        lines = [f"  {name}: {label} {p} (next: {second})" for name, label, p, second in self.rows()[:LISTED]]
+        more = [f"  and {len(self) - LISTED} more"] if len(self) > LISTED else []
+        return "\n".join([f"Predictions({len(self)} images)", *lines, *more])
+
+    def _repr_html_(self) -> str:
+        return html.table(("image", "class", "probability", "next"), self.rows())
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Result:
+    """The result of a run: the records of all rounds, the model, the anchors, and the virtual set of each site.
+
+    `personal` has the weights of each site for personalised methods (FedBN, FedProto, local training).
+    `preparation`: how an image becomes network input. `planned`: the number of rounds of the complete run.
+    """
+
+    records: list[RoundRecord]
+    net: Net
+    params: Params
+    anchors: VirtualSet | None
+    virtual: Mapping[str, VirtualSet]
+    personal: Mapping[str, Params]
+    preparation: Preparation
+    label: str = ""
+    planned: int = 0
+    folder: Path | None = None
+
+    @property
+    def accuracy(self) -> dict[str, float]:
+        """Accuracy on each site's test images after the last round that was evaluated."""
+        scores = next((record.scores for record in reversed(self.records) if record.scores), {})
+        return {name: score.accuracy for name, score in scores.items()}
+
+    @property
+    def rounds(self) -> int:
+        """The number of finished rounds."""
+        return self.records[-1].round + 1
+
+    @property
+    def spent(self) -> Spending:
+        cpu, seconds = Counter[str](), Counter[str]()
+        for record in self.records:
+            cpu.update(record.cpu)
+            seconds.update(record.seconds)
+        up, down = (sum(getattr(r, f"bytes_{way}") for r in self.records) for way in ("up", "down"))
+        return Spending(self.rounds, dict(cpu), dict(seconds), up, down)
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The trained network as a module in eval mode: images -> (features, logits)."""
+        if self.personal:
+            raise FedlgdError("this method has no global model; result.personal has the weights of each site")
+        return self.net.module(self.params)
+
+    def params_at(self, site: str = "") -> Params:
+        """The weights of the model for this site: the global ones unless the method is personalised."""
+        if not self.personal:
+            return self.params
+        if site not in self.personal:
+            hint = did_you_mean(site, self.personal) or ";"
+            which = f"no site is called {site!r}{hint}" if site else "name one with site=... (--site);"
+            known = ", ".join(list(self.personal)[:LISTED])
+            raise FedlgdError(f"{self.label} has a model for each site: {which} available: {known}")
+        return self.personal[site]
+
+    def predict(self, images: Any, site: str = "") -> Predictions:
+        """The classes of images: paths, folders, PIL images, arrays (uint8, or floats 0..1), or a list of these.
+
+        Images are prepared like those of `site`; without a site, by the mean of the sites' scalings.
+        """
+        scale, params = self.preparation.scale(site), self.params_at(site)
+        names, pixels = self.preparation.batch(images)
+        classes = self.preparation.classes
+        logits = [self.net.frozen(params, scale.to_input(part)).logits for part in pixels.split(BATCH)]
+        return Predictions(names, classes, torch.cat(logits)[:, : len(classes)].softmax(1))
+
+    def export(self, folder: str | Path, site: str = "", onnx: bool | None = None) -> list[Path]:
+        """Write the model with its preprocessing, a snippet that uses it, virtual images and anchors to `folder`.
+
+        onnx None: also as ONNX if the packages of the extra `export` are installed.
+        """
+        from fedlgd.runs.export import export
+
+        return export(self, Path(folder), site, onnx)
+
+    def __repr__(self) -> str:
+        means = fmean(self.accuracy.values()) if self.accuracy else float("nan")
+        head = f"Result({self.label or 'run'}: {self.rounds} of {self.planned or self.rounds} rounds, "
+        sites = [f"  {site}: {100 * a:.1f} %" for site, a in list(self.accuracy.items())[:LISTED]]
+        kept = f"{len(self.virtual)} virtual sets, {'no' if self.anchors is None else len(self.anchors)} anchors"
+        return "\n".join([f"{head}mean accuracy {100 * means:.1f} %, {kept}", *sites]) + ")"
+
+    def _repr_html_(self) -> str:
+        rows = [(site, f"{100 * a:.1f} %") for site, a in list(self.accuracy.items())[:LISTED]]
+        title = escape(repr(self).partition("\n")[0].removeprefix("Result(").rstrip(")"))
+        anchors = f"<p>anchors</p>{self.anchors._repr_html_()}" if self.anchors else ""
+        return f"<p>{title}</p>{html.table(('site', 'accuracy'), rows)}{anchors}"
+
+
+class Kept(NamedTuple):
+    """What a run stored: the states of the server and of the sites in `names`."""
+
+    memory: Memory
+    states: States
+    names: Sequence[str]
+
+    def at(self, site: str) -> SiteState:
+        return self.states.load(site, self.memory.version(site))
+
+
+def result_of(
+    config: Config,
+    net: Net,
+    kept: Kept,
+    records: list[RoundRecord],
+    preparation: Preparation,
+    folder: Path | None,
+) -> Result:
+    """The result of the committed rounds of a run."""
+    state, method = kept.memory.server(), config.method
+    assert state is not None
+    params, names = state.params, kept.names
+    virtual: Held[VirtualSet] = Held([n for n in names if kept.at(n).virtual], lambda name: kept.at(name).virtual)
+    personal: Held[Params] = Held(
+        names if method.personal else [], lambda name: method.model_at(params, kept.at(name))
+    )
+    planned, label = config.plan.rounds, method.label
+    return Result(records, net, params, state.anchors, virtual, personal, preparation, label, planned, folder)
