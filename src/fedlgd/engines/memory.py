@@ -1,16 +1,14 @@
 """Storage of states between rounds: one for the server, and one for each site."""
 
-import re
 import shutil
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Protocol
 
-from fedlgd.core.files import clear_parts, private_folder, writing
+from fedlgd.core.files import clear_parts, private_folder, safe_name, writing
 from fedlgd.core.records import RoundRecord
 from fedlgd.core.types import Hello, ServerState, SiteState
 from fedlgd.engines.wire import read_message, write_message
@@ -130,11 +128,3 @@ class FolderStates:
 def version_name(version: int) -> str:
     """`start` for the enrolment, otherwise the number of the round."""
     return "start" if version < 0 else f"{version:04d}"
-
-
-def safe_name(site: str) -> str:
-    """A unique and safe file name for any site name."""
-    if re.fullmatch(r"[a-z0-9_-]{1,40}", site) and not re.search(r"-[0-9a-f]{8}$", site) and site != "anchors":
-        return site
-    plain = re.sub(r"[^A-Za-z0-9_-]+", "-", site)[:40]
-    return f"{plain}-{blake2b(site.encode(), digest_size=4).hexdigest()}"
