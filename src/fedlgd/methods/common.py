@@ -51,8 +51,8 @@ class Training(Settings, Method):
         super().__post_init__()
         if self.distil.private.on and self.train_on == "real":
             raise PrivacyError(
-                f"distil.private.epsilon is {self.distil.private.epsilon:g}, but {self.name} trains on real images, "
-                "which it does not cover; use train_on=virtual, or fedavg+dp-sgd with dp.epsilon"
+                f"distil.private.epsilon is {self.distil.private.epsilon:g}, but {self.name} trains on real "
+                "images, which it does not cover; use train_on=virtual, or fedavg+dp-sgd with dp.epsilon"
             )
 
     @property

@@ -59,10 +59,11 @@ class DpFedAvg(Part):
         if sites < LEAST_SITES:
             spread = how.multiplier / sites
             raise PrivacyError(
-                f"dp-fedavg hides whole sites, and {sites} are too few: with {max(1, how.rounds)} rounds at epsilon "
-                f"{how.epsilon:g} the noise on each of {net.size:,} coordinates is {spread:.2g} times the largest norm "
-                f"of an update, {spread * math.sqrt(net.size):,.0f} times the update in all. Use {LEAST_SITES} sites "
-                "or more; or protect single images with fedavg+dp-sgd, or with distil.private.epsilon and "
+                f"dp-fedavg hides whole sites, and {sites} are too few: with {max(1, how.rounds)} rounds at "
+                f"epsilon {how.epsilon:g} the noise on each of {net.size:,} coordinates is {spread:.2g} times the "
+                f"largest norm of an update, {spread * math.sqrt(net.size):,.0f} times the update in all. "
+                f"Use {LEAST_SITES} sites or more; or protect single images with fedavg+dp-sgd, or with "
+                "distil.private.epsilon and "
                 "train_on=virtual: a site with a million patients is not one person"
             )
         return self.method.start(params, hellos, net, rng)

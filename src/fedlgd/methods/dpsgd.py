@@ -10,6 +10,9 @@ which also computes the gradient of each image. The model of a round is released
 
 import json
 import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -180,7 +183,8 @@ def clipped_gradients(
     sums = [torch.zeros_like(leaf) for leaf in leaves]
     for index in chosen.split(TOGETHER) if len(chosen) else ():
         part = data.take(index)
-        F.cross_entropy(module(part.x)[1], part.y, reduction="sum").backward()
+        with _unwarned():
+            F.cross_entropy(module(part.x)[1], part.y, reduction="sum").backward()
         each = [leaf.grad_sample.flatten(1) for leaf in leaves]
         norm = torch.stack([g.double().square().sum(1) for g in each]).sum(0).sqrt()
         factor = torch.where(norm.isfinite(), (clip / norm).clamp(max=1), torch.zeros_like(norm)).float()
@@ -188,6 +192,14 @@ def clipped_gradients(
             total += (factor @ g.nan_to_num(0.0, 0.0, 0.0)).view_as(total)
             leaf.grad_sample = leaf.grad = None
     return sums
+
+
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    """Without the warning that images have no gradient: only weights need one."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Full backward hook", UserWarning)
+        yield
 
 
 def per_sample(net: Net, params: Params) -> Any:
@@ -202,7 +214,8 @@ def per_sample(net: Net, params: Params) -> Any:
             layer.inplace = False  # hooks need the output of the layer before
     try:
         wrapped = GradSampleModule(module, loss_reduction="sum")
-        wrapped(torch.zeros(2, *net.shape))[1].sum().backward()
+        with _unwarned():
+            wrapped(to_device(torch.zeros(2, *net.shape)))[1].sum().backward()
         wrapped.zero_grad(set_to_none=True)
     except (RuntimeError, NotImplementedError) as error:
         raise NetError(
