@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedlgd.cli.data import chosen_data
-from fedlgd.cli.estimate import announce_copies, announce_run, print_estimate
+from fedlgd.cli.estimate import announce_copies, announce_promise, announce_run, print_estimate
 from fedlgd.cli.options import ComputeOptions, ConfigOptions, DemoOptions, RunOptions
 from fedlgd.cli.progress import progress
 from fedlgd.core.device import Place
@@ -144,6 +144,7 @@ def _execute(config: Config, folder: Path, given: RunOptions, title: str = "") -
         if not quiet:
             announce_run(config, folder, federation, engine)
             announce_copies(config, folder, federation)
+            announce_promise(config)
         with (
             progress(quiet, config.plan.rounds, title, folder, lasting=True) as show,
             Tracking(given.track or (), Tracked(title, folder, config)) as track,

@@ -213,5 +213,5 @@ class Ledger:
 
 
 def _tensors(content: bytes) -> Params:
-    """Clones, because torch aligns its memory: results have the same bits however a release was obtained."""
-    return {name: tensor.clone() for name, tensor in load(content).items()}
+    """Sorted by name, and clones, because torch aligns its memory: the same bits however a release was obtained."""
+    return {name: tensor.clone() for name, tensor in sorted(load(content).items())}

@@ -122,7 +122,8 @@ class DpSgd(Part):
             raise PrivacyError(
                 f"dp.rounds is {self.dp.rounds}, but this is round {t + 1}; use rounds={self.dp.rounds}"
             )
-        params = to_device(book.once(account, "train", f"round {t}, {digest_of(model)}", make))
+        trained = book.once(account, "train", f"round {t}, {digest_of(model)}", make)
+        params = to_device({name: trained[name] for name in model})
         if not all(bool(value.isfinite().all()) for value in params.values()):
             raise DivergedError(f"training diverged; lower local.lr, which is {self.local.lr:g}")
         return Trained(params, level.each, math.nan)

@@ -3,18 +3,40 @@
 from dataclasses import replace
 
 from fedlgd.core.errors import PrivacyError
+from fedlgd.distill.budget import Budget
 from fedlgd.methods.dpfedavg import DpFedAvg, SiteDp
 from fedlgd.methods.dpsgd import Dp, DpSgd
 from fedlgd.methods.parts import Part
 from fedlgd.methods.protocol import Method
 
 
+def budget_of(method: Method) -> Budget | None:
+    """The budget of a method that makes a promise of privacy."""
+    if isinstance(method, DpSgd):
+        return method.dp
+    if isinstance(method, DpFedAvg):
+        return method.site_dp
+    if isinstance(method, Part):
+        return budget_of(method.method)
+    distil = getattr(method, "distil", None)
+    return distil.private if distil is not None and distil.private.on else None
+
+
 def is_private(method: Method) -> bool:
     """Whether a method makes a promise of privacy: then no real image may be shown or analysed."""
-    if isinstance(method, Part):
-        return isinstance(method, DpSgd | DpFedAvg) or is_private(method.method)
-    distil = getattr(method, "distil", None)
-    return distil is not None and distil.private.on
+    return budget_of(method) is not None
+
+
+def promise(method: Method) -> str:
+    """What is promised, in one sentence; empty without a promise."""
+    budget = budget_of(method)
+    if budget is None:
+        return ""
+    if budget.test_key:
+        return f"Simulation, no privacy: the noise comes from {budget.section}.test_key, which is public."
+    if isinstance(budget, SiteDp):
+        return f"Privacy of each site in this run: (epsilon, delta) = ({budget.epsilon:g}, {budget.delta:g})."
+    return f"Privacy of each training image: {budget.promise}. Not covered: scores on test images."
 
 
 def for_rounds(method: Method, rounds: int) -> Method:
