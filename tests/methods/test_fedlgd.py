@@ -12,8 +12,9 @@ from fedlgd.core.pack import nbytes, pack
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, batches
 from fedlgd.core.types import Broadcast, Hello, ServerState, Site, SiteState, Update, VirtualSet
+from fedlgd.distill import private
 from fedlgd.engines.plan import Plan
-from fedlgd.methods import common, fedlgd
+from fedlgd.methods import common
 from fedlgd.methods.fedlgd import FedLGD, Refine
 from tests import tiny
 from tests.oracle import slow
@@ -120,11 +121,11 @@ def test_a_selected_round_refines_under_the_received_features():
 def test_refinement_has_its_own_number_of_steps_and_the_rest_from_the_first_distillation(monkeypatch):
     seen = []
 
-    def refine(virtual, real, net, params, how, round, rng, wrapped=fedlgd.refine):
+    def refine(virtual, real, net, params, how, round, rng, wrapped=private.refine):
         seen.append((real, params, how, round))
         return wrapped(virtual, real, net, params, how, round, rng)
 
-    monkeypatch.setattr(fedlgd, "refine", refine)
+    monkeypatch.setattr(private, "refine", refine)
     at, method = AtSite(), tiny.fedlgd()
     at.play(method, 2)
     at.play(method, 1)

@@ -17,7 +17,7 @@ from fedlgd.methods.momentum import Momentum
 from fedlgd.runs.config import configure
 from fedlgd.runs.runner import execute
 from tests import tiny
-from tests.runs.folder import FAST_NET, config, method
+from tests.runs.folder import FAST_NET, config
 
 ONE = tiny.federation(tiny.NAMES[:1])
 NET = tiny.net()
@@ -94,7 +94,7 @@ def test_kept_momentum_needs_momentum_and_a_method_that_allows_it():
 
 def test_a_run_whose_rates_depend_on_its_length_is_not_extended(tmp_path):
     for schedule in ("cosine", "constant"):
-        how = config(method("fedavg", **{"local.schedule": schedule}), net=FAST_NET)
+        how = config(tiny.fedavg(local__schedule=schedule), net=FAST_NET)
         short, long = (replace(how, plan=replace(how.plan, rounds=rounds)) for rounds in (1, 2))
         execute(short, ONE, tmp_path / schedule)
         if schedule == "constant":

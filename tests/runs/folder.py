@@ -8,11 +8,12 @@ from typing import Any
 
 from safetensors.numpy import load
 
+from fedlgd.core.files import safe_name
 from fedlgd.core.records import RoundRecord
 from fedlgd.core.types import Params
 from fedlgd.data.federation import Federation
 from fedlgd.data.registry import DataChoice
-from fedlgd.engines.memory import safe_name, version_name
+from fedlgd.engines.memory import version_name
 from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.runs.config import Config

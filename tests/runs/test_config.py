@@ -277,7 +277,7 @@ def test_configure_refuses_unknown_settings_too():
         ("local.lr", "fast", "float"),
         ("distil.per_class", 2.5, "int"),
         ("distil.augment", "flip", "array"),
-        ("distil.start", "nose", "'statistics', 'noise', 'real'"),
+        ("distil.start", "nose", "'statistics', 'noise', 'mean-image', 'real'"),
         ("anchors.in_loss", "sometimes", "'unselected', 'always', 'never'"),
         ("anchors.selected.every", "two", "int"),
         ("pull.repeat", 1, "bool"),

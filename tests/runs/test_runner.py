@@ -14,6 +14,7 @@ import torch
 
 import fedlgd
 from fedlgd.core.errors import FedlgdError
+from fedlgd.core.files import safe_name
 from fedlgd.core.net import Net
 from fedlgd.core.records import RoundRecord
 from fedlgd.core.rng import Stream
@@ -22,7 +23,6 @@ from fedlgd.data.registry import DataChoice
 from fedlgd.distill import distribution
 from fedlgd.distill.cache import Cached
 from fedlgd.engines import wire
-from fedlgd.engines.memory import safe_name
 from fedlgd.engines.wire import read_message
 from fedlgd.methods.parts import Regularised
 from fedlgd.methods.registry import names

@@ -13,6 +13,7 @@ from fedlgd.core.errors import FedlgdError
 from fedlgd.core.records import committed_records
 from fedlgd.data.federation import Federation
 from fedlgd.engines.registry import Engine
+from fedlgd.methods.rounds import promise
 from fedlgd.nets.registry import build_net
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config
@@ -72,6 +73,12 @@ def announce_copies(config: Config, folder: Path, federation: Federation) -> Non
             "--set real_samples=0 leaves them out",
             err=True,
         )
+
+
+def announce_promise(config: Config) -> None:
+    """Say what the run promises about private images, if anything."""
+    if text := promise(config.method):
+        typer.echo(text, err=True)
 
 
 def announce_jobs(jobs: Sequence[Job], federation: Federation, engine: Engine, parallel: int) -> None:

@@ -18,7 +18,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedlgd.cli.data import chosen_data, explained
-from fedlgd.cli.estimate import announce_copies, announce_extension, announce_run, print_estimate
+from fedlgd.cli.estimate import (
+    announce_copies,
+    announce_extension,
+    announce_promise,
+    announce_run,
+    print_estimate,
+)
 from fedlgd.cli.fit import UNBOUNDED
 from fedlgd.cli.options import ComputeOptions, ConfigOptions, DemoOptions, RunOptions
 from fedlgd.cli.progress import progress
@@ -166,6 +172,7 @@ def _execute(config: Config, folder: Path, given: RunOptions, title: str = "") -
             announce_extension(config, folder)
             announce_run(config, folder, federation, engine)
             announce_copies(config, folder, federation)
+            announce_promise(config)
         with (
             progress(quiet, config.plan.rounds, title, folder, lasting=True, sites=federation.names) as show,
             Tracking(given.track or (), Tracked(title, folder, config)) as track,

@@ -44,3 +44,7 @@ class NetError(FedlgdError):
 
 class RunError(FedlgdError):
     """A run cannot continue: its folder is damaged or of another run, sites were refused, or it diverged."""
+
+
+class PrivacyError(FedlgdError):
+    """A promise of privacy cannot be kept: its budget is spent, or something else would leave a site."""

@@ -18,6 +18,7 @@ from fedlgd.core.errors import FedlgdError, RunError
 OURS = ("state", "virtual", "real")  # folders in a run folder; others belong to trackers
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
 OLD = 86_400.0  # seconds after which nobody writes a part in a shared folder any more
+PAUSE = 0.05  # seconds between attempts to get a lock
 RUN_FOLDER = "Free space or choose a writable folder with --out, then re-run the same command to resume"
 
 
@@ -145,11 +146,11 @@ def digest(*parts: bytes | memoryview) -> str:
     return h.hexdigest()
 
 
-def write_json(path: Path, value: dict[str, Any]) -> None:
+def write_json(path: Path, value: dict[str, Any], private: bool = False) -> None:
     """JSON with a digest of its content."""
     content = json.dumps({**value, "digest": _digest_json(value)}, indent=1, ensure_ascii=False)
     with writing(path):
-        write_atomic(path, content.encode() + b"\n")
+        write_atomic(path, content.encode() + b"\n", private)
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -165,23 +166,32 @@ def _digest_json(value: dict[str, Any]) -> str:
 
 
 @contextmanager
-def locked(file: Path, busy: FedlgdError) -> Iterator[None]:
-    """An exclusive lock; raises `busy` if another process has it. It is released when the process ends.
+def locked(file: Path, busy: FedlgdError, patience: float = 0.0) -> Iterator[None]:
+    """An exclusive lock; raises `busy` if another process still has it after `patience` seconds.
+
+    It is released when the process ends.
 
     A forked child closes its copy at once, so a stopped child cannot keep the lock of a dead parent.
     """
     handle = os.open(file, os.O_RDWR | os.O_CREAT)
     _locks.add(handle)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise busy from error
+        _wait_for(handle, busy, time.monotonic() + patience)
         yield
     finally:
         if handle in _locks:  # not so in a forked child
             _locks.remove(handle)
             os.close(handle)
+
+
+def _wait_for(handle: int, busy: FedlgdError, until: float) -> None:
+    while True:
+        try:
+            return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() >= until:
+                raise busy from error
+            time.sleep(PAUSE)
 
 
 _locks: set[int] = set()  # descriptors of the locks that this process holds

@@ -71,7 +71,7 @@ def sgd(
         for index in batches(n, how, rng.generator("shuffle")):
             loss = objective(w, index)
             grads = torch.autograd.grad(loss, leaves, materialize_grads=True)
-            v = _descend(leaves, list(grads), v, how)
+            v = descend(leaves, list(grads), v, how)
             losses.append(loss.detach())
     mean = torch.stack(losses).double().mean().item()
     if not (math.isfinite(mean) and all(bool(value.isfinite().all()) for value in w.values())):
@@ -89,7 +89,8 @@ def batches(n: int, how: Local, generator: Generator) -> Iterator[Tensor]:
 
 
 @torch.no_grad()
-def _descend(leaves: list[Tensor], grads: list[Tensor], velocity: list[Tensor], how: Local) -> list[Tensor]:
+def descend(leaves: list[Tensor], grads: list[Tensor], velocity: list[Tensor], how: Local) -> list[Tensor]:
+    """One step of SGD in place; returns the velocity."""
     if how.weight_decay:
         grads = list(torch._foreach_add(grads, leaves, alpha=how.weight_decay))
     if how.momentum and velocity:

@@ -29,6 +29,7 @@ from flwr.clientapp import ClientApp
 from fedlgd.core import files
 from fedlgd.core.device import Place
 from fedlgd.core.errors import FedlgdError, RunError, in_words
+from fedlgd.core.files import safe_name
 from fedlgd.core.pack import nbytes
 from fedlgd.core.types import LabelledSet, Site
 from fedlgd.data.federation import Federation
@@ -36,7 +37,7 @@ from fedlgd.data.folders.suite import Folders
 from fedlgd.data.suites.real_sites import NAME
 from fedlgd.deploy.journal import Journal
 from fedlgd.deploy.policy import Asked, Policy
-from fedlgd.engines.memory import FolderStates, safe_name
+from fedlgd.engines.memory import FolderStates
 from fedlgd.engines.messages import Description, Order, read_question, reply
 from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.wire import encode

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fedlgd.core.device import to_cpu, to_device
-from fedlgd.core.errors import DivergedError, SettingError
+from fedlgd.core.errors import DivergedError, PrivacyError, SettingError
 from fedlgd.core.losses import class_means, mean_gap
 from fedlgd.core.meter import phase, track
 from fedlgd.core.net import Net
@@ -26,6 +26,7 @@ from fedlgd.core.settings import Settings, setting
 from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet
 from fedlgd.data.federation import site_digest
 from fedlgd.distill.augment import OPERATIONS, Sides, Transform, draw
+from fedlgd.distill.budget import Private
 from fedlgd.distill.cache import has, recall
 from fedlgd.distill.sets import check_start, is_file_name, read_start, set_digest
 from fedlgd.distill.smooth import smoothed
@@ -33,10 +34,12 @@ from fedlgd.distill.start import (
     STARTS,
     Statistics,
     class_statistics,
+    from_mean_image,
     from_noise,
     from_real,
     from_statistics,
     labels_for,
+    mean_images,
     present_classes,
 )
 from fedlgd.nets.registry import build_net
@@ -65,7 +68,7 @@ class Distil(Settings):
     smooth: float = setting(1.5, "Strength of gradient smoothing (low frequencies first); 0: plain SGD.", least=0)
     start: str = setting(
         "statistics",
-        "Initial images: from class `statistics`, `noise`, `real` images, or a file or folder of virtual sets.",
+        "Initial images: class `statistics`, `noise`, `mean-image`, `real`, or a file or folder of virtual sets.",
     )
     statistics: Statistics = setting("class", "Statistics per `class`, or per `site` as in the released code.")
     start_scale: float = setting(0.3, "Factor on the std for `statistics`; 1: as measured.", least=0)
@@ -74,6 +77,7 @@ class Distil(Settings):
     )
     net: str = setting("same", "Random networks: `same` architecture as the run, or the name of a network.")
     width: int = setting(32, "Width of the random networks; 0: their default width.", least=0, most=100_000)
+    private: Private = Private()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,22 +85,46 @@ class Distil(Settings):
         for name in self.augment:
             if name not in OPERATIONS:
                 raise SettingError(f"distil.augment has {name!r}; available: {', '.join(OPERATIONS)}")
+        if self.private.on:
+            self._check_private()
+
+    def _check_private(self) -> None:
+        """Refuse what differential privacy does not cover."""
+        if self.start == "real":
+            raise PrivacyError(
+                "distil.start is 'real', which copies private images into the virtual set; with "
+                "distil.private.epsilon use distil.start=noise, statistics or mean-image"
+            )
+        if is_file_name(self.start):
+            raise PrivacyError(
+                f"distil.start is {self.start!r}, and the ledger does not know what made its images; with "
+                "distil.private.epsilon use distil.start=noise, statistics or mean-image"
+            )
+        if self.plan == "exact":
+            raise PrivacyError(
+                f"distil.plan is 'exact', which would ask the private images {self.steps:,} times; with "
+                "distil.private.epsilon use distil.plan=bank, which releases distil.private.releases sums and uses "
+                "each of them again"
+            )
 
     def shrunk(self) -> "Distil":
         """Settings with one draw and its steps, enough to measure the cost of a step."""
+        if self.private.on:
+            few = replace(self.private, releases=1, blocks=1, test_key="estimate")
+            return replace(self, private=few, steps=min(self.steps, max(1, self.steps // self.private.releases)))
         return replace(self, pairs=1, steps=min(self.steps, 1 if self.plan == "exact" else self.reuse))
 
 
 def distil(site: Site, net: Net, how: Distil, rng: Stream) -> VirtualSet:
     """The first virtual set of a site, from the cache if available."""
     made_from = _made_from(site, net, how, rng)
-    family, how = _narrowed(_family(net, how), how)
+    random, how = narrowed(family(net, how), how)
     classes = present_classes(site.train, net.classes, how.per_class, site.name)
     labels = to_device(labels_for(classes, how.per_class))
 
     def compute() -> Tensor:
-        start = to_device(_start(site, classes, family.shape, how, rng))
-        return to_cpu(match(start, labels, site.train, family, lambda i: family.init(rng.at("net", i)), how, rng))
+        start = to_device(_start(site, classes, random.shape, how, rng))
+        return to_cpu(match(start, labels, site.train, random, lambda i: random.init(rng.at("net", i)), how, rng))
 
     images = to_device(recall(made_from, compute))
     _check_finite(images, made_from["how"]["lr"], f"distillation at site {site.name!r}")
@@ -109,16 +137,16 @@ def is_cached(site: Site, net: Net, how: Distil, rng: Stream) -> bool:
 
 
 def _made_from(site: Site, net: Net, how: Distil, rng: Stream) -> dict[str, Any]:
-    label = _family(net, how).label
+    label = family(net, how).label
     made_from = {"train": site_digest(site), "net": label, "how": asdict(how), "rng": [rng.seed, *rng.path]}
     return made_from | ({"start": set_digest(how.start, site.name)} if is_file_name(how.start) else {})
 
 
-def _family(net: Net, how: Distil) -> Net:
+def family(net: Net, how: Distil) -> Net:
     return net.base if how.net == "same" else build_net(how.net, net.shape, net.classes)
 
 
-def _narrowed(net: Net, how: Distil) -> tuple[Net, Distil]:
+def narrowed(net: Net, how: Distil) -> tuple[Net, Distil]:
     """Random networks of `how.width` and their learning rate.
 
     Eq. 1 with random networks estimates a distance between distributions. A feature of a narrow network is cheaper,
@@ -196,7 +224,7 @@ def pairs(
 
     def draw_pair(i: int) -> Pair:
         params = params_at(i)
-        transforms = _draw_transforms(classes, how, net.shape[1:], rng.at("augment", i))
+        transforms = draw_transforms(classes, how, net.shape[1:], rng.at("augment", i))
         batches = _draw_real(members, how.real_per_class, rng.at("real", i))
         return Pair(params, transforms, real_means(net, params, real, batches, transforms))
 
@@ -245,11 +273,13 @@ def _start(site: Site, classes: list[int], shape: tuple[int, int, int], how: Dis
         return from_real(data, classes, how.per_class, generator)
     if how.start == "noise":
         return from_noise(len(classes) * how.per_class, shape, generator)
+    if how.start == "mean-image":
+        return from_mean_image(mean_images(data, classes), how.per_class, generator)
     statistics = class_statistics(data, classes, how.statistics)
     return from_statistics(statistics, how.per_class, shape[1:], how.start_scale, generator)
 
 
-def _draw_transforms(classes: Tensor, how: Distil, sides: Sides, rng: Stream) -> list[Transform]:
+def draw_transforms(classes: Tensor, how: Distil, sides: Sides, rng: Stream) -> list[Transform]:
     generator = rng.generator()
     return [draw(how.augment, sides, generator) for _ in classes]
 

@@ -1,17 +1,20 @@
-"""Initialisation of virtual images: class statistics, noise, or real images."""
+"""Initialisation of virtual images: class statistics, noise, mean images, or real images."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
 from torch import Generator, Tensor
+from torch.nn import functional as F
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.types import LabelledSet
 
-Start = Literal["statistics", "noise", "real"]
+Start = Literal["statistics", "noise", "mean-image", "real"]
 STARTS: tuple[str, ...] = get_args(Start)
 Statistics = Literal["class", "site"]
+
+AROUND = 0.2  # std of the initial images around the mean image
 
 
 def class_statistics(data: LabelledSet, classes: Sequence[int], over: Statistics = "class") -> Tensor:
@@ -41,6 +44,19 @@ def from_statistics(
 def from_noise(images: int, shape: tuple[int, int, int], generator: Generator) -> Tensor:
     """Every pixel from N(0, 1) in network-input space."""
     return torch.randn(images, *shape, generator=generator)
+
+
+def mean_images(data: LabelledSet, classes: Sequence[int]) -> Tensor:
+    """(len(classes), channels, height, width)"""
+    return torch.stack([data.take(data.of_class(k)).x.mean(0) for k in classes])
+
+
+def from_mean_image(means: Tensor, per_class: int, generator: Generator) -> Tensor:
+    """The mean image of each class with the average of 2x2 pixels in their place, plus 0.2 N(0, 1)."""
+    sides = (means.shape[2], means.shape[3])
+    coarse = F.interpolate(F.avg_pool2d(means, 2, ceil_mode=True), scale_factor=2)[..., : sides[0], : sides[1]]
+    images = coarse.repeat_interleave(per_class, 0)
+    return images + AROUND * torch.randn(images.shape, generator=generator).to(images)
 
 
 def from_real(data: LabelledSet, classes: Sequence[int], per_class: int, generator: Generator) -> Tensor:

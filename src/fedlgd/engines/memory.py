@@ -8,8 +8,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Protocol
 
-from fedlgd.core.files import clear_parts, private_folder, writing
-from fedlgd.core.files import safe_name as safe_name
+from fedlgd.core.files import clear_parts, private_folder, safe_name, writing
 from fedlgd.core.records import RoundRecord
 from fedlgd.core.types import Hello, ServerState, SiteState
 from fedlgd.engines.wire import read_message, write_message

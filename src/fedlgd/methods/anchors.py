@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from fedlgd.core.device import to_cpu
+from fedlgd.core.errors import PrivacyError
 from fedlgd.core.types import Hello, Scale, ServerState, Site, Update, VirtualSet
+from fedlgd.distill.distribution import Distil
 from fedlgd.distill.gradient import Matching
 from fedlgd.distill.sets import check_start, is_file_name, read_start
 from fedlgd.distill.start import Statistics, class_statistics, from_noise, from_statistics, labels_for
@@ -103,6 +105,15 @@ def start_anchors(how: Anchors, hellos: Sequence[Hello], net: Net, rng: Stream) 
         mean = torch.where(mean.isnan(), torch.tensor([0.0, 1.0])[:, None], mean)
         images = from_statistics(mean, how.per_class, net.shape[1:], 1.0, generator)
     return VirtualSet(images=images, labels=labels, origin="server", round=-1)
+
+
+def check_upload(how: Anchors, distil: Distil) -> None:
+    """Refuse the upload of exact statistics of private pixels beside private virtual sets."""
+    if distil.private.on and how.per_class and how.start == "statistics":
+        raise PrivacyError(
+            "anchors.start is 'statistics', for which sites upload exact statistics of their pixels; with "
+            "distil.private.epsilon use anchors.start=noise"
+        )
 
 
 def uploaded_statistics(how: Anchors, site: Site, over: Statistics, net: Net) -> Tensor | None:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from torch import Generator, Tensor
 
+from fedlgd.core.errors import PrivacyError
 from fedlgd.core.meter import phase
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
@@ -14,7 +15,8 @@ from fedlgd.core.settings import Settings, setting
 from fedlgd.core.train import Local, Trained, sgd
 from fedlgd.core.tree import Mean
 from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, ServerState, Site, SiteState, Update
-from fedlgd.distill.distribution import Distil, distil
+from fedlgd.distill.distribution import Distil
+from fedlgd.distill.private import distilled
 from fedlgd.methods.jitter import jittered
 from fedlgd.methods.objective import Embedded, Joined, Term, plain, pulled
 from fedlgd.methods.protocol import Cost, Method
@@ -49,6 +51,14 @@ class Training(Settings, Method):
     local: Local = Local()
     distil: Distil = Distil()
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.distil.private.on and self.train_on == "real":
+            raise PrivacyError(
+                f"distil.private.epsilon is {self.distil.private.epsilon:g}, but {self.name} trains on real "
+                "images, which it does not cover; use train_on=virtual, or fedavg+dp-sgd with dp.epsilon"
+            )
+
     @property
     def label(self) -> str:
         return f"{type(self).__name__}{', personalised,' if self.personal else ''} on {self.train_on} data"
@@ -79,7 +89,7 @@ def enrol(method: Training, site: Site, net: Net, rng: Stream) -> tuple[SiteStat
     """Distil the first virtual set if the method trains on virtual data."""
     state = SiteState()
     if method.train_on == "virtual":
-        state = SiteState(virtual=distil(site, net, method.distil, rng.at("distil")))
+        state = distilled(site, net, method.distil, rng.at("distil"))
     return state, Hello(site=site.name, counts=training_set(state, site).counts(net.classes))
 
 

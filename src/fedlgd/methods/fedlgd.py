@@ -5,18 +5,19 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
-from fedlgd.distill.distribution import distil, refine
 from fedlgd.distill.gradient import match_gradient, pseudo_gradient
+from fedlgd.distill.private import distilled
 from fedlgd.methods.anchors import (
     Anchors,
     Noted,
     beside,
+    check_upload,
     greeting,
     stale_anchors,
     start_anchors,
     uploaded_statistics,
 )
-from fedlgd.methods.common import PAPER, QUICK, Training, fit, update, weighted_mean
+from fedlgd.methods.common import PAPER, QUICK, Training, fit, training_set, update, weighted_mean
 from fedlgd.methods.protocol import Cost, Fit, Net, Stream, Visit
 from fedlgd.methods.refine import Refine
 from fedlgd.methods.registry import register
@@ -57,16 +58,20 @@ class FedLGD(Training):
     pull: Pull = Pull()
     refine: Refine = Refine()
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_upload(self.anchors, self.distil)
+
     @property
     def label(self) -> str:
         return "FedLGD"
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         """The site distils its first virtual set with random networks."""
-        virtual = distil(site, net, self.distil, rng.at("distil"))
+        state = distilled(site, net, self.distil, rng.at("distil"), self.refine.releases(self.distil))
         statistics = uploaded_statistics(self.anchors, site, self.distil.statistics, net)
-        hello = Hello(site=site.name, counts=virtual.data.counts(net.classes), statistics=statistics)
-        return SiteState(virtual=virtual), hello
+        counts = training_set(state, site).counts(net.classes)
+        return state, Hello(site=site.name, counts=counts, statistics=statistics)
 
     def expects_hello(self, net: Net) -> Hello:
         return greeting(self.anchors, net)
@@ -81,11 +86,10 @@ class FedLGD(Training):
 
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         """Algorithm 1, the site's half."""
-        t, virtual, anchors = msg.round, state.virtual, msg.anchors or state.anchors
-        if virtual and self.refine.move_in(t):  # update V^c by Eq. 1 under psi_t
-            how = self.refine.settings(self.distil)
-            virtual = refine(virtual, site.train, net, msg.params, how, t, rng.at("refine"))
-        state = replace(state, virtual=virtual, anchors=anchors)
+        t, anchors = msg.round, msg.anchors or state.anchors
+        if state.virtual and self.refine.move_in(t):  # update V^c by Eq. 1 under psi_t
+            state = self.refine.moved(state, site, net, msg.params, self.distil, t, rng)
+        state = replace(state, anchors=anchors)
         present = beside(self.anchors, self.pull, anchors, t)  # t in tau: None; else V^g and lambda L_Con
         trained = fit(self, msg.params, state, site, net, rng, beside=present)
         return update(site, state, trained), state

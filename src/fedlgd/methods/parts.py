@@ -10,12 +10,13 @@ from typing import Any, ClassVar, Self
 
 from fedlgd.core.errors import SettingError
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
-from fedlgd.distill.distribution import refine
 from fedlgd.distill.gradient import match_gradient, pseudo_gradient
+from fedlgd.distill.private import reserve_refinements
 from fedlgd.methods.anchors import (
     Anchors,
     Noted,
     beside,
+    check_upload,
     greeting,
     stale_anchors,
     start_anchors,
@@ -36,6 +37,8 @@ class Part:
     """A part stacked on a method. It delegates everything it does not define to the inner method."""
 
     kind: ClassVar[str]
+    allows: ClassVar[tuple[str, ...] | None] = None
+    """The kinds of parts that can be stacked on this one; None: all that the method accepts."""
     method: Method
 
     def __post_init__(self) -> None:
@@ -51,7 +54,8 @@ class Part:
         """The kinds of parts that a method accepts: each kind once, regularisers any number of times."""
         if isinstance(method, Part):
             inner = Part.stackable(method.method)
-            return tuple(kind for kind in inner if kind != method.kind or kind == "regulariser")
+            left = tuple(kind for kind in inner if kind != method.kind or kind == "regulariser")
+            return left if method.allows is None else tuple(kind for kind in left if kind in method.allows)
         kinds: tuple[str, ...] = getattr(method, "stackable", ("regulariser",))
         return kinds
 
@@ -105,6 +109,10 @@ class Anchored(Part):
 
     anchors: Anchors = Anchors()
     pull: Pull = Pull()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_upload(self.anchors, self.distil)
 
     @property
     def stack(self) -> str:
@@ -171,12 +179,16 @@ class Refined(Part):
                 "train_on=virtual (--train-on virtual), or leave refine out"
             )
 
+    def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
+        reserve_refinements(site, net, self.distil, rng.seed, self.refine.releases(self.distil))
+        return self.method.enrol(site, net, rng)
+
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         if state.virtual and self.refine.move_in(msg.round):
-            how = self.refine.settings(self.distil)
-            virtual = refine(state.virtual, site.train, net, msg.params, how, msg.round, rng.at("refine"))
-            state = replace(state, virtual=virtual)
-        return self.method.site(msg, state, site, net, rng, fit)
+            state = self.refine.moved(state, site, net, msg.params, self.distil, msg.round, rng)
+        update, after = self.method.site(msg, state, site, net, rng, fit)
+        released = {name: tree for name, tree in state.trees.items() if name == "released"}
+        return update, replace(after, trees={**released, **after.trees}) if released else after
 
     def cost(self, t: int, site: Site, classes: int) -> Cost | None:
         cost = self.method.cost(t, site, classes)

@@ -3,9 +3,11 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from fedlgd.core.types import Params, Site, SiteState
 from fedlgd.distill.distribution import Distil
+from fedlgd.distill.private import refined, refinements_of
 from fedlgd.methods.anchors import Selected
-from fedlgd.methods.protocol import Cost, Settings, setting
+from fedlgd.methods.protocol import Cost, Net, Settings, Stream, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +29,17 @@ class Refine(Settings):
         """The settings for refining a set created by `distil`."""
         bank = replace(distil, pairs=self.pairs, reuse=self.reuse, smooth=0.0)
         return replace(bank, steps=self.steps, real_per_class=self.real_per_class)
+
+    def releases(self, distil: Distil) -> int:
+        """The private releases of all selected rounds."""
+        return refinements_of(self.settings(distil), self.selected.count if self.steps else 0)
+
+    def moved(
+        self, state: SiteState, site: Site, net: Net, params: Params, distil: Distil, t: int, rng: Stream
+    ) -> SiteState:
+        """The state of a site after the refinement of round t."""
+        how, planned = self.settings(distil), self.releases(distil)
+        return refined(state, site, net, params, how, distil, planned, t, rng.at("refine"))
 
     def move_in(self, t: int) -> bool:
         return self.steps > 0 and t in self.selected

@@ -13,7 +13,10 @@ from typing import Any
 from fedlgd.core.errors import SettingError
 from fedlgd.core.settings import Settings
 from fedlgd.core.suggest import did_you_mean, own_class
+from fedlgd.core.train import Local
 from fedlgd.methods.anchors import Anchors
+from fedlgd.methods.dpfedavg import DpFedAvg, SiteDp
+from fedlgd.methods.dpsgd import LOCAL, Dp, DpSgd
 from fedlgd.methods.momentum import Momentum
 from fedlgd.methods.parts import Anchored, Refined, Regularised
 from fedlgd.methods.protocol import Method
@@ -142,8 +145,15 @@ def stacks() -> dict[str, Stack]:
         "momentum": Stack({}, Momentum),
         "median": Stack({}, Median),
         "trimmed": Stack({"trimmed": Trim()}, Trimmed),
+        "dp-sgd": Stack({"local": LOCAL, "dp": Dp()}, _dp_sgd, DpSgd.presets),
+        "dp-fedavg": Stack({"site_dp": SiteDp()}, DpFedAvg),
         **{name: _regulariser(cls) for name, cls in REGULARISERS.items()},
     }
+
+
+def _dp_sgd(method: Method, local: Local, dp: Dp) -> DpSgd:
+    """`local` has other defaults with this part; the method has it already."""
+    return DpSgd(method=method, dp=dp)
 
 
 def _regulariser(cls: type[Any]) -> Stack:

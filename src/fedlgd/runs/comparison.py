@@ -8,9 +8,9 @@ from typing import Any
 
 from fedlgd.core import html
 from fedlgd.core.errors import SettingError
+from fedlgd.core.files import safe_name
 from fedlgd.data.federation import Federation
 from fedlgd.data.registry import load
-from fedlgd.engines.memory import safe_name
 from fedlgd.methods.protocol import Method
 from fedlgd.runs.config import configure
 from fedlgd.runs.result import Result

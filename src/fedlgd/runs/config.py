@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 import tomli_w
 
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.data import registry as suites
 from fedlgd.data.catalogue import SUITES
 from fedlgd.data.registry import DataChoice
@@ -20,6 +20,7 @@ from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.methods.parts import all_settings, name_of
 from fedlgd.methods.protocol import Method
+from fedlgd.methods.rounds import for_rounds, is_private
 from fedlgd.nets.registry import MOST, NETS, find_net, settings_of
 
 NAMED = ("data", "net")  # sections that can be given as only a name
@@ -35,10 +36,18 @@ class Config:
     net: Mapping[str, Any] = field(default_factory=lambda: {"name": "convnet"})
 
     def __post_init__(self) -> None:
-        """How many real images are copied is decided here, so that `config.toml` says it."""
-        if self.plan.real_samples < 0:
-            decided = replace(self.plan, real_samples=samples(suites.is_public(self.data.name)))
-            object.__setattr__(self, "plan", decided)
+        """What depends on several sections is decided here, so that `config.toml` says it."""
+        protected = is_private(self.method)
+        plan = replace(self.plan, analysis=False) if protected else self.plan  # it reads features of real images
+        if plan.real_samples < 0:
+            plan = replace(plan, real_samples=samples(suites.is_public(self.data.name) and not protected))
+        if protected and plan.real_samples:
+            raise PrivacyError(
+                f"real_samples is {plan.real_samples}, which copies private images to the run folder and its "
+                "report; with differential privacy use real_samples=0"
+            )
+        object.__setattr__(self, "plan", plan)
+        object.__setattr__(self, "method", for_rounds(self.method, plan.rounds))
 
     @property
     def net_settings(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import msgspec
 from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError
 from fedlgd.core.evaluate import score
-from fedlgd.core.files import digest, read_json, reading, write_atomic, write_json, writing
+from fedlgd.core.files import digest, read_json, reading, safe_name, write_atomic, write_json, writing
 from fedlgd.core.meter import metered
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
@@ -28,7 +28,6 @@ from fedlgd.distill.cache import caching
 from fedlgd.distill.distribution import Distil, distil, is_cached
 from fedlgd.distill.sets import write_set
 from fedlgd.distill.start import from_real
-from fedlgd.engines.memory import safe_name
 from fedlgd.methods.objective import plain
 from fedlgd.runs.config import Config
 from fedlgd.runs.pictures import write_sheet

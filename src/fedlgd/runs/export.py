@@ -29,11 +29,10 @@ from torch import Tensor, nn
 
 from fedlgd import __version__
 from fedlgd.core.errors import RunError
-from fedlgd.core.files import private_folder, write_atomic, writing
+from fedlgd.core.files import private_folder, safe_name, write_atomic, writing
 from fedlgd.core.types import Scale, VirtualSet
 from fedlgd.data.preparation import Preparation
 from fedlgd.distill.sets import write_set
-from fedlgd.engines.memory import safe_name
 
 if TYPE_CHECKING:
     from fedlgd.runs.result import Result

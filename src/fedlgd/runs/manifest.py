@@ -13,11 +13,11 @@ import torch
 from fedlgd import __version__
 from fedlgd.core import files
 from fedlgd.core.errors import RunError
+from fedlgd.core.files import safe_name
 from fedlgd.core.net import Net
 from fedlgd.core.records import committed_records
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop
-from fedlgd.engines.memory import safe_name
 from fedlgd.engines.registry import Engine, facts
 from fedlgd.methods.parts import name_of
 from fedlgd.runs.config import Config, flat

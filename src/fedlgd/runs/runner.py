@@ -11,20 +11,22 @@ from torch import nn
 
 from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
+from fedlgd.core.files import safe_name
 from fedlgd.core.net import Net
 from fedlgd.core.records import RoundRecord, in_order
 from fedlgd.core.rng import Stream
 from fedlgd.data.federation import Federation, pooled
 from fedlgd.data.registry import DataChoice, load
 from fedlgd.distill.cache import caching
-from fedlgd.distill.distribution import distil
+from fedlgd.distill.private import distilled
 from fedlgd.engines.loop import Loop
-from fedlgd.engines.memory import Memory, Ram, safe_name
+from fedlgd.engines.memory import Memory, Ram
 from fedlgd.engines.plan import Plan
 from fedlgd.engines.registry import Engine
 from fedlgd.engines.registry import engine as find_engine
-from fedlgd.methods.common import Training
+from fedlgd.methods.common import Training, training_set
 from fedlgd.methods.protocol import Method
+from fedlgd.methods.rounds import is_private
 from fedlgd.nets.registry import build_net, given_net, named_net
 from fedlgd.runs.analysis import SITES, Subject, analysed
 from fedlgd.runs.cache import shared_cache
@@ -70,12 +72,15 @@ def run(
     "pool" uses `workers` processes with one thread each (0: one per core) and gives bit-identical results.
     `device` "cuda" uses a GPU; `autocast` uses bfloat16 autocast.
     `real_samples` real images per class and site are copied to `out` for its report: by default 4 of published data
-    and none of your own.
+    and none of your own or with differential privacy.
     """
     how = find_engine(engine, workers, Place(device=device, autocast=autocast))
     federation = load(data) if isinstance(data, str) else data
+    method = configure(method) if isinstance(method, str) else method
+    if real_samples is None:
+        real_samples = samples(federation.public and not is_private(method))
     config = Config(
-        method=configure(method) if isinstance(method, str) else method,
+        method=method,
         plan=Plan(
             rounds=rounds,
             ratio=ratio,
@@ -83,7 +88,7 @@ def run(
             clip_update=clip_update,
             seed=seed,
             evaluate_every=evaluate_every,
-            real_samples=samples(federation.public) if real_samples is None else real_samples,
+            real_samples=real_samples,
         ),
         data=DataChoice(name=federation.name),
         net=named_net(net, features),
@@ -164,10 +169,12 @@ def _pooled(config: Config, federation: Federation, net: Net, place: Place) -> F
     assert isinstance(method, Training)
     if method.train_on == "virtual":
         sets = [
-            place.do(partial(distil, site, net, method.distil), root.at("enrol", site.name, "distil"))
+            place.do(partial(distilled, site, net, method.distil), root.at("enrol", site.name, "distil"))
             for site in federation.sites
         ]
-        sites = tuple(replace(s, train=made.data) for s, made in zip(federation.sites, sets, strict=True))
+        sites = tuple(
+            replace(s, train=training_set(made, s)) for s, made in zip(federation.sites, sets, strict=True)
+        )
         return replace(pooled(replace(federation, sites=sites)), test_sites=federation.sites)
     return pooled(federation)
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from fedlgd.core.errors import SettingError
+from fedlgd.core.files import safe_name
 from fedlgd.core.records import RoundRecord
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop
-from fedlgd.engines.memory import safe_name
 from fedlgd.engines.registry import Engine
 from fedlgd.methods import registry
 from fedlgd.runs.config import Config, resolve

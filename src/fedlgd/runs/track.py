@@ -23,8 +23,9 @@ from PIL import Image
 
 from fedlgd.core import files
 from fedlgd.core.errors import SettingError
+from fedlgd.core.files import safe_name
 from fedlgd.core.records import RoundRecord, committed_records
-from fedlgd.engines.memory import safe_name, version_name
+from fedlgd.engines.memory import version_name
 from fedlgd.runs.config import Config
 
 MARKS = "track.json"
