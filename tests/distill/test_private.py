@@ -343,7 +343,11 @@ def test_a_network_that_mixes_images_is_refused_whatever_it_says():
 
 @pytest.mark.parametrize(
     ("values", "words"),
-    [({"start": "real"}, r"distil\.start=noise"), ({"plan": "exact"}, r"distil\.plan=bank")],
+    [
+        ({"start": "real"}, r"distil\.start=noise"),
+        ({"start": "sets/a.npz"}, r"distil\.start=noise"),
+        ({"plan": "exact"}, r"distil\.plan=bank"),
+    ],
 )
 def test_what_asks_for_images_too_often_is_refused(values, words):
     with pytest.raises(PrivacyError, match=words):

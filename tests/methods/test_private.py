@@ -70,7 +70,7 @@ def test_after_the_releases_no_method_reads_private_images(name):
     rounds = tiny.play(method, data, tiny.net(), PLAN, memory)
     next(rounds)
     closed = {s.name: Site(s.name, Closed(), s.test, s.classes) for s in data.sites}
-    sites = Sites(method, data, net, PLAN.seed, memory.states, tiny.Loop().place)
+    sites = Sites(method, data, net, PLAN, memory.states, tiny.Loop().place)
     sites._sites = closed
     state = memory.server()
     for site in data.by_name:

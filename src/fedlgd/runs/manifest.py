@@ -81,7 +81,7 @@ def _check_same(path: Path, manifest: dict[str, Any], config: Config, federation
             f"{str(path)!r} has a run of {before} rounds, more than {config.plan.rounds}; use its number, or "
             "another folder with --out"
         )
-    if before and config.method.at(1, before) != config.method.at(1, config.plan.rounds):
+    if before and config.method.at(before - 1, before) != config.method.at(before - 1, config.plan.rounds):
         raise RunError(
             f"{str(path)!r} has a run of {before} rounds, whose learning rates depend on their number "
             f"(local.schedule); for {config.plan.rounds} rounds, start a new run with --out"
