@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def measured(folder: Path, name: str, how: list[str], wait: float = 0.0) -> dict
     if process.wait():
         raise SystemExit(f"the run {name} failed; see {folder / 'run.log'}")
     records: list[RoundRecord] = [r for r in committed_records(folder / name) if r.round >= 0]
-    gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(times)]
     return {
         "seconds": round(statistics.median(gaps), 2),
         "bytes_up": statistics.fmean(r.bytes_up for r in records),

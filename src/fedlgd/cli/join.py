@@ -67,7 +67,11 @@ def _choose_data(kit: "Kit", given: JoinOptions) -> None:
         print_checked(checked, err=True)
     if checked.count("error"):
         raise typer.Exit(1)
-    SiteSettings(site=kit.site, folder=kit.folder, images=suite, threads=given.threads, device=given.device).write()
+    settings = SiteSettings(
+        site=kit.site, folder=kit.folder, images=suite, threads=given.threads, device=given.device
+    )
+    settings.open()
+    settings.write()
 
 
 class Follower:
