@@ -138,7 +138,9 @@ TRICKS: dict[str, tuple[Trick, str]] = {
     "negative costs": (told(lambda a: replace(a, seconds={"train": -1.0})), "costs"),
     "infinite costs": (told(lambda a: replace(a, seconds={"train": float("inf")})), "costs"),
     "another state": (told(lambda a: replace(a, version=7)), "names state 7"),
-    "two answers": (told(lambda a: replace(a, hello=None, update=None)), "sent no update"),
+    "a terminal sequence": (told(lambda a: replace(a, fault="\x1b[31mhello")), r"^\?\[31mhello$"),
+    "a name that is not one": (told(lambda a: replace(a, flags=("a\nb",))), "names that cannot be shown"),
+    "nothing": (told(lambda a: replace(a, hello=None, update=None)), "sent no update"),
 }
 
 

@@ -1,4 +1,4 @@
-"""The program at a site: a Flower `ClientApp`. Every message starts it anew, so it keeps nothing in memory.
+"""The program at a site: a Flower `ClientApp`. It works alike in one process for all messages and in one for each.
 
 The SuperNode names the site and its folder (`--node-config "site='a' folder='...'"`). In the folder are
 
@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from fedlgd.core.pack import nbytes
 from fedlgd.core.types import LabelledSet, Site
 from fedlgd.data.federation import Federation
 from fedlgd.data.folders.suite import Folders
+from fedlgd.data.suites.real_sites import NAME
 from fedlgd.deploy.journal import Journal
 from fedlgd.deploy.policy import Asked, Policy
 from fedlgd.engines.memory import FolderStates, safe_name
@@ -124,7 +125,8 @@ class SiteHalf:
             if task.site != self._at.site:
                 raise TaskError(f"the task is for site {task.site!r}; this is {self._at.site!r}")
             self._ask_policy(task.what, task.round)
-            return self._disclosed(self._sites(task))
+            files.private_folder(self._at.folder / "state")
+            return self._disclosed(_sites(self._at, self._order)(task))
         except Exception as error:
             fault = self._refused(task.what, task.round, error)
             return Answer(site=self._at.site, version=task.after, fault=fault)
@@ -158,16 +160,16 @@ class SiteHalf:
             answer = replace(answer, update=replace(answer.update, metrics={}))
         return answer
 
-    @cached_property
-    def _sites(self) -> Sites:
-        torch.set_num_threads(self._at.threads)
-        order, config = self._order, resolve(self._config)
-        site = fitted(self._at.open(), order)
-        federation = Federation("real-sites", (site,))
-        net = build_net(config.net["name"], federation.shape, len(order.classes), config.net_settings)
-        states = FolderStates(files.private_folder(self._at.folder / "state") / safe_name(order.run))
-        place = Place(device=self._at.device)
-        return Sites(config.method, federation, config.method.adapt(net), config.plan.seed, states, place)
+
+@lru_cache(maxsize=1)
+def _sites(at: SiteSettings, order: Order) -> Sites:
+    """The sites' half for a run. It is kept for the next task, if that comes to the same process."""
+    torch.set_num_threads(at.threads)
+    config, federation = resolve(tomllib.loads(order.config)), Federation(NAME, (fitted(at.open(), order),))
+    net = build_net(config.net["name"], federation.shape, len(order.classes), config.net_settings)
+    states = FolderStates(at.folder / "state" / safe_name(order.run))
+    place = Place(device=at.device)
+    return Sites(config.method, federation, config.method.adapt(net), config.plan.seed, states, place)
 
 
 def fitted(site: Site, order: Order) -> Site:

@@ -20,13 +20,16 @@ from fedlgd.core.errors import RunError
 from fedlgd.data.federation import Federation
 from fedlgd.data.folders.problems import natural
 from fedlgd.data.suites.real_sites import without_images
-from fedlgd.engines.flower import MARGIN, PAUSE, Flower, Post
+from fedlgd.engines.flower import MARGIN, PAUSE, Flower, Post, is_name, shown
 from fedlgd.engines.messages import Description, Order, UnreadableError, read_reply
 from fedlgd.engines.validate import check_enrolled
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.runner import Listener, Result, execute
 
 app = ServerApp()
+
+MOST_CLASSES = 10_000
+LARGEST_SIDE = 4_096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +97,8 @@ def _described(post: Post, config: Config, run: str, request: Request) -> Federa
             if isinstance(got, str):
                 raise UnreadableError(got)
             (found,) = read_reply(got.content, sent.question, Description, 1, MARGIN)
-            if found.fault or found.site != sent.site:
-                raise UnreadableError(found.fault or f"it answered in the name of {found.site[:40]!r}")
+            if why := _refusal(found, sent.site):
+                raise UnreadableError(why)
         except UnreadableError as error:
             refused[sent.site] = str(error)
             continue
@@ -103,6 +106,17 @@ def _described(post: Post, config: Config, run: str, request: Request) -> Federa
         del refused[sent.site]
     check_enrolled(len(names), refused, config.plan.quorum)
     return without_images({name: _note(told.get(name)) for name in names}, _classes(told), _shape(told))
+
+
+def _refusal(told: Description, site: str) -> str:
+    """Why a description is not used; empty if it is."""
+    if told.fault or told.site != site:
+        return shown(told.fault) or f"it answered in the name of {told.site[:40]!r}"
+    if not all(map(is_name, told.classes)) or not 2 <= len(set(told.classes)) == len(told.classes) <= MOST_CLASSES:
+        return "it has fewer than two classes, too many, or names that cannot be shown"
+    if not all(0 < side <= LARGEST_SIDE for side in told.shape):
+        return f"its images have shape {told.shape}"
+    return ""
 
 
 def _note(told: Description | None) -> str:

@@ -7,13 +7,16 @@ believed. With all sites answering, the results have the bits of `loop`.
 For a site that is not connected, is lost, answers late, or sends something unreadable, the answer is a `fault`: the
 server records the reason and goes on if the quorum is met. Before it asks, the engine waits up to `timeout` seconds
 until enough sites for the quorum are connected.
+
+A round is one message to each sampled site, and one more to each tested site in the rounds that are evaluated. They
+are not joined: the score of a round is part of its commit, and the next round starts after it.
 """
 
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from flwr.app import Message
@@ -32,6 +35,8 @@ from fedlgd.engines.site import Answer, Task
 from fedlgd.methods.protocol import Method
 
 PAUSE = 0.5  # seconds between two looks at the post
+LONGEST = 100  # letters of a name that a site sends
+MOST_NAMES = 1_000
 MARGIN = 1 << 20  # bytes of an answer beside its tensors: names, scores, costs
 
 
@@ -67,7 +72,13 @@ class Post:
 
     def ask(self, order: Order, tasks: Mapping[str, Sequence[Task]]) -> Iterator[tuple[Sent, Message | str]]:
         """Send every site its tasks; yield each reply, or why there is none."""
-        sent = dict(self._send(order, site, own) for site, own in tasks.items())
+        sent: dict[str, Sent] = {}
+        for site, own in tasks.items():
+            key, on_its_way = self._send(order, site, own)
+            if key:
+                sent[key] = on_its_way
+            else:
+                yield on_its_way, "the message could not be sent"
         until = time.monotonic() + self.timeout
         while sent:
             for message in self.grid.pull_messages(list(sent)):
@@ -81,12 +92,11 @@ class Post:
         for found in sent.values():
             yield found, f"it did not answer within {self.timeout:g} s"
 
-    def _send(self, order: Order, site: str, tasks: Sequence[Task]) -> tuple[str, Sent]:
-        """The site has no use for a message that comes after the time-out."""
+    def _send(self, order: Order, site: str, tasks: Sequence[Task]) -> tuple[str | None, Sent]:
+        """The id of the message, if it was sent. It is of no use after the time-out, so it expires then."""
         content, node = question(order, tasks), self.nodes[site]
         message = Message(content, node, "train", ttl=self.timeout + self.pause)
-        pushed = list(self.grid.push_messages([message]))
-        key = pushed[0] if pushed and pushed[0] else f"not sent to {site}"
+        key = next(iter(self.grid.push_messages([message])), None)
         return key, Sent(site, node, question_digest(content), tasks)
 
 
@@ -163,10 +173,28 @@ def _answers(sent: Sent, got: Message | str, limit: int) -> Iterator[Answer]:
         yield from _failed(sent.tasks, str(error))
         return
     for task, answer in zip(sent.tasks, found, strict=True):
-        if answer.site == sent.site:
-            yield answer
-        else:
+        if answer.site != sent.site:
             yield from _failed([task], f"it answered in the name of {answer.site[:40]!r}")
+        elif not _plain(answer):
+            yield from _failed([task], "it sent names that cannot be shown")
+        else:
+            yield replace(answer, fault=shown(answer.fault))
+
+
+def _plain(answer: Answer) -> bool:
+    """Whether the names in an answer can stand in tables and terminals."""
+    metrics = answer.update.metrics if answer.update else {}
+    names = [*answer.flags, *metrics, *answer.seconds, *answer.cpu, *answer.flops]
+    return len(names) <= MOST_NAMES and all(is_name(name) for name in names)
+
+
+def is_name(text: str) -> bool:
+    return 0 < len(text) <= LONGEST and text.isprintable()
+
+
+def shown(reason: str) -> str:
+    """What a site says, as one line of a reasonable length."""
+    return "".join(letter if letter.isprintable() else "?" for letter in reason[: 5 * LONGEST])
 
 
 def _failed(tasks: Sequence[Task], fault: str) -> Iterator[Answer]:

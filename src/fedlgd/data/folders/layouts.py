@@ -52,8 +52,8 @@ def survey(path: Path) -> Tree:
 
 
 def survey_site(path: Path, name: str) -> Tree:
-    """One site: a folder with class folders (or train and test folders with them), or its prepared .npz file."""
-    if not path.is_dir():
+    """One site: a folder with class folders (or train and test folders with them), a table, or its .npz file."""
+    if not path.is_dir() or (path / MANIFEST).exists():
         tree = survey(path)
         if len(tree.sites) != 1:
             raise DataError(f"{shown(path)} has {len(tree.sites)} sites; give the images of one site")
