@@ -6,6 +6,7 @@ tasks.
 """
 
 import sys
+import threading
 import time
 import traceback
 from contextlib import suppress
@@ -25,6 +26,7 @@ from flwr.supercore.interceptors import (
     SuperExecAuthHttpInterceptor,
 )
 from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from fedlgd.core.suggest import own_class
@@ -36,9 +38,13 @@ ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
 
 def main(address: str, secret: str, folder: str, app: str = "fedlgd.deploy.client:app") -> None:
-    """Carry out tasks of the SuperNode at `address` until it is ended; `folder` is the kit of the site."""
+    """Carry out tasks of the SuperNode at `address` until it is ended; `folder` is the kit of the site.
+
+    Each task has a thread, because the input of a task never arrives if its run was killed meanwhile. They compute
+    one after the other.
+    """
     end_with_parent()
-    carry_out = own_class(app, "client app")
+    carry_out, turn = own_class(app, "client app"), threading.Lock()
     proof = SuperExecAuthHttpInterceptor(
         master_secret=Path(secret).read_bytes(), protected_methods=frozenset({ACQUIRE})
     )
@@ -49,22 +55,24 @@ def main(address: str, secret: str, folder: str, app: str = "fedlgd.deploy.clien
             with suppress(httpx.TransportError):  # the SuperNode is starting
                 answer = client.AcquireTask(request)
             if answer.HasField("task"):
-                _do(carry_out, address, answer.token, folder)
-            else:
-                time.sleep(POLL)
+                given = (carry_out, turn, address, answer.token, answer.task.task_id, folder)
+                threading.Thread(target=_do, args=given, daemon=True).start()
+            time.sleep(POLL)
 
 
-def _do(app: ClientApp, address: str, token: str, folder: str) -> None:
+def _do(app: ClientApp, turn: threading.Lock, address: str, token: str, task: int, folder: str) -> None:
     """One task. Its result has no receiver if the run was stopped meanwhile."""
     with _client(address, RuntimeTokenHttpInterceptor(token)) as client:
         try:
-            message, context, _, _ = pull_task_input(client)
-            context.node_config["folder"] = folder
             with beating(lambda: client.SendTaskHeartbeat(runtime_pb2.SendTaskHeartbeatRequest())):
-                reply, failed = _answer(app, message, context)
+                message, context, _, _ = pull_task_input(client)
+                context.node_config["folder"] = folder
+                with turn:
+                    TaskIdentity.task_id, TaskIdentity.run_id = task, context.run_id
+                    reply, failed = _answer(app, message, context)
             push_message(client, reply, context)
             push_task_output(client, context, SubStatus.FAILED if failed else SubStatus.COMPLETED, failed)
-        except httpx.HTTPError as error:
+        except Exception as error:
             traceback.print_exception(error)
 
 
