@@ -180,10 +180,10 @@ def test_a_run_survives_the_loss_of_a_site_of_the_coordinator_and_of_the_server(
     (node,) = processes("fedlgd.deploy.supernode", str(desk.kits / "site-b"))
     os.kill(node, signal.SIGKILL)
     desk.wait("a round without b", lambda: any("b" in r.refused for r in desk.records("faults")))
-    run.kill()
-    desk.started["serve"].kill()
+    for lost in (run, desk.started["serve"]):
+        lost.kill()
+        lost.wait()
     done = len(desk.records("faults"))
-    desk.started["serve"].wait()
     desk.wait("the end of the server", lambda: not processes("fedlgd.deploy.superlink", str(desk.kits)))
     read = desk.log("serve").stat().st_size
     desk.serve()
