@@ -67,7 +67,7 @@ class Gate:
         if scope["type"] != "http" or not scope["path"].startswith((FLEET, *OPERATOR)):
             return 404, "no such address"
         if site and not self._site_of(headers.get(KEY_HEADER, b"")):
-            return 401, "the key is not registered"
+            return 404, "the key is not registered"  # at 401 a SuperNode would end without a word
         given = headers.get(SECRET_HEADER.encode(), b"")
         if not site and not hmac.compare_digest(given, self._secret):
             return 403, "without the secret of the server's kit"
