@@ -384,5 +384,5 @@ def test_the_terminal_and_the_report_name_refused_sites(tmp_path: Path, monkeypa
     lines = capsys.readouterr().err.splitlines()
     assert ["refused: bee (weight is nan" in line for line in lines] == [False, False, True, False]
     page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
-    assert "<dt>refused in round 2</dt><dd>bee (weight is nan" in page
-    assert page.count("refused in round") == 1
+    assert "round 2: weight is nan" in page
+    assert page.count("<h2>Presence</h2>") == 1

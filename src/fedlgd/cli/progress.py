@@ -56,11 +56,14 @@ def duration(seconds: float) -> str:
     return f"about {hours} h {minutes} min" if hours else f"about {minutes} min"
 
 
-def refusals(record: RoundRecord) -> str:
-    """bee (weight is nan), cat (no score: it did not answer), dog (enrolled again)"""
-    missing = {site: f"no score: {reason}" for site, reason in record.unscored.items()}
-    joined = dict.fromkeys(record.joined, "enrolled late or again")
-    return ", ".join(f"{site} ({reason})" for site, reason in (joined | missing | dict(record.refused)).items())
+def events(record: RoundRecord) -> str:
+    """refused: bee (weight is nan); no score: cat (it did not answer); enrolled late or again: dog"""
+    parts = [
+        f"{what}: " + ", ".join(f"{site} ({reason})" for site, reason in found.items())
+        for what, found in (("refused", record.refused), ("no score", record.unscored))
+        if found
+    ]
+    return "; ".join(parts + ([f"enrolled late or again: {', '.join(record.joined)}"] if record.joined else []))
 
 
 def clock_time(seconds: float) -> str:
@@ -110,7 +113,8 @@ class Lines:
     def _describe(self, record: RoundRecord) -> str:
         if record.round < 0:
             spent = sum((record.cpu or record.seconds).values())
-            return f"enrolled; CPU time, also of sets from the cache: {spent:.0f} s"
+            cost = f"enrolled; CPU time, also of sets from the cache: {spent:.0f} s"
+            return "  ".join(filter(None, (cost, events(record))))
         parts = [f"round {record.round + 1}/{self._rounds}"]
         if record.scores:
             parts.append(f"mean {100 * record.accuracy:.1f} %")
@@ -118,8 +122,8 @@ class Lines:
         parts.append(f"{(record.bytes_up + record.bytes_down) / 1e6:.1f} MB")
         if record.flags:
             parts.append(f"updated: {', '.join(record.flags)}")
-        if events := refusals(record):
-            parts.append(f"sites: {events}")
+        if said := events(record):
+            parts.append(said)
         return "  ".join(parts)
 
     def _print(self, text: str) -> None:
@@ -189,8 +193,8 @@ class LiveView:
         self._done = record.round + 1
         self._sent += record.bytes_up + record.bytes_down
         self._evaluations.add(record, self._sent, at)
-        if events := refusals(record):
-            self._refused = f"round {self._done}, sites: {events}"
+        if said := events(record):
+            self._refused = f"round {self._done} {said}"
 
     def _bars(self) -> Table:
         """A bar for the rounds and one for each long step inside a round, with the time left."""
