@@ -25,8 +25,10 @@ from fedlgd.deploy.supernode import free_port
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "results" / "deploy" / "three-sites.json"
 SITES = ("a", "b", "c")
-ROUNDS = 10
-SETTINGS = ["--method", "fedlgd", "--preset", "quick", "--rounds", str(ROUNDS), "--set", "evaluate_every=1"]
+ROUNDS = 6
+SETTINGS = ["--method", "fedlgd", "--preset", "quick", "--rounds", str(ROUNDS)]
+FEW = ("net.width=32", "evaluate_every=1", "distil.steps=2", "refine.steps=2", "anchors.steps=2")
+SETTINGS += [f"--set={each}" for each in FEW]  # the messages are those of a long run
 
 
 def main(out: Path = OUT) -> None:
