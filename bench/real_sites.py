@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from fedlgd.deploy.supernode import free_port
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "results" / "deploy" / "three-sites.json"
 SITES = ("a", "b", "c")
-ROUNDS = 10
-SETTINGS = ["--method", "fedlgd", "--preset", "quick", "--rounds", str(ROUNDS), "--set", "evaluate_every=1"]
+ROUNDS = 6
+SETTINGS = ["--method", "fedlgd", "--preset", "quick", "--rounds", str(ROUNDS)]
+FEW = ("net.width=32", "evaluate_every=1", "distil.steps=2", "refine.steps=2", "anchors.steps=2")
+SETTINGS += [f"--set={each}" for each in FEW]  # the messages are those of a long run
 
 
 def main(out: Path = OUT) -> None:
@@ -73,7 +76,7 @@ def measured(folder: Path, name: str, how: list[str], wait: float = 0.0) -> dict
     if process.wait():
         raise SystemExit(f"the run {name} failed; see {folder / 'run.log'}")
     records: list[RoundRecord] = [r for r in committed_records(folder / name) if r.round >= 0]
-    gaps = [b - a for a, b in zip(times, times[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(times)]
     return {
         "seconds": round(statistics.median(gaps), 2),
         "bytes_up": statistics.fmean(r.bytes_up for r in records),

@@ -255,9 +255,9 @@ def _deploy(name: str) -> str:
 
 def _conditions(found: Mapping[str, Any]) -> str:
     return (
-        f"FedLGD with preset `quick`, evaluated in every round, {found['sites']} sites and all processes on one machine "
-        f"with {found['cores']} cores, load average {found['load_before']:g} before the measurement, median of "
-        f"{found['rounds']} rounds. TLS and HTTP add a few per cent. `python -m bench.real_sites` repeats it."
+        f"FedLGD (`quick`, `net.width=32`, short distillation), scored every round; {found['sites']} sites, all "
+        f"on one machine with {found['cores']} cores, load average {found['load_before']:g} before; median of "
+        f"{found['rounds']} rounds. Bytes of TLS and HTTP are not counted. `python -m bench.real_sites` repeats it."
     )
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedlgd.cli.join import Follower
+from fedlgd.cli.join import Connection, Follower
 from tests.data.pictures import noise, save, tree
 
 
@@ -64,6 +64,7 @@ def test_join_stops_with_the_problems_of_the_images(fedlgd, kits, tmp_path):
     ("arguments", "says"),
     [
         ([], "name their folder: --data DIR"),
+        (["--set", "data.size=8"], "name their folder: --data DIR"),
         (["--data", "absent"], "there is no folder"),
         (["--data", ".", "--set", "rounds=3"], "rounds is not a setting of the data"),
         (["--data", ".", "--set", "data.sise=3"], "did you mean 'data.size'"),
@@ -106,6 +107,15 @@ def test_without_flower_the_commands_say_how_to_install_it(fedlgd, monkeypatch):
         done = fedlgd(*command)
         assert done.code == 2
         assert "pip install 'fedlgd[flower]'" in done.err
+
+
+def test_a_lost_connection_is_told_once():
+    said: list[str] = []
+    hear = Connection(lambda _: None, said.append)
+    for line in ("INFO: SuperNode ID: 5", "Connection attempt failed, 1", "Connection attempt failed, 2", "other"):
+        hear(line)
+    hear("Connection successful after 3 tries.")
+    assert said == ["connected", "the server does not answer; trying again", "the server answers again"]
 
 
 def test_new_lines_of_the_journal_are_shown(tmp_path):

@@ -172,6 +172,21 @@ def test_an_existing_folder_is_not_changed(folder):
     assert before == {path: path.read_bytes() for path in files(folder)}
 
 
+def test_a_failure_leaves_nothing_behind(folder, tmp_path, monkeypatch):
+    before = files(folder)
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(kits, "_describe", fail)
+    with pytest.raises(RunError, match="No space left"):
+        provision(tmp_path / "new", ["a"], HERE)
+    with pytest.raises(RunError, match="No space left"):
+        add_sites(folder, ["c"])
+    assert list(tmp_path.iterdir()) == [folder]
+    assert files(folder) == before
+
+
 def test_a_kit_of_the_other_kind_and_a_damaged_one_are_named(folder, tmp_path):
     with pytest.raises(RunError, match="kit for a site; server kits are FOLDER/server"):
         read_kit(folder / "site-a", "server")

@@ -180,10 +180,10 @@ def test_a_run_survives_the_loss_of_a_site_of_the_coordinator_and_of_the_server(
     (node,) = processes("fedlgd.deploy.supernode", str(desk.kits / "site-b"))
     os.kill(node, signal.SIGKILL)
     desk.wait("a round without b", lambda: any("b" in r.refused for r in desk.records("faults")))
-    run.kill()
-    desk.started["serve"].kill()
+    for lost in (run, desk.started["serve"]):
+        lost.kill()
+        lost.wait()
     done = len(desk.records("faults"))
-    desk.started["serve"].wait()
     desk.wait("the end of the server", lambda: not processes("fedlgd.deploy.superlink", str(desk.kits)))
     read = desk.log("serve").stat().st_size
     desk.serve()
@@ -218,7 +218,7 @@ def test_plain_text_and_requests_without_the_secret_are_refused(desk):
         assert b"HTTP" not in plain.recv(100)
     trusted = ssl.create_default_context(cafile=str(desk.kits / "site-a" / "ca.crt"))
     with httpx.Client(verify=trusted, timeout=60) as client:
-        for path, status in (("control/list-nodes", 403), ("runtime/acquire-task", 403), ("fleet/get-run", 401)):
+        for path, status in (("control/list-nodes", 403), ("runtime/acquire-task", 403), ("fleet/get-run", 404)):
             assert client.post(f"https://{desk.server}/v1/{path}", content=b"").status_code == status
         assert client.get(f"https://{desk.server}/docs").status_code == 404
     desk.wait("the report", lambda: desk.says("serve", "/v1/control/list-nodes: without the secret"))

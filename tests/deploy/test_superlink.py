@@ -57,7 +57,7 @@ def test_the_secret_of_the_kit_opens_the_other_interfaces():
     server = Server()
     assert server.ask("/v1/control/start-run", (SECRET_HEADER, SECRET), LENGTH) == 200
     assert server.ask("/v1/control/start-run", (SECRET_HEADER, SECRET + "x"), LENGTH) == 403
-    assert server.ask("/v1/fleet/pull-messages", (SECRET_HEADER, SECRET), LENGTH) == 401
+    assert server.ask("/v1/fleet/pull-messages", (SECRET_HEADER, SECRET), LENGTH) == 404
 
 
 @pytest.mark.parametrize("path", ["/docs", "/", "/openapi.json", "/health", "/v1/fleetx", "/V1/FLEET/x"])

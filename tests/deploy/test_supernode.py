@@ -68,6 +68,7 @@ def test_processes_end_with_the_supervisor_and_before_the_next_start():
     [
         ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed", "does not trust"),
         ("[code: 2004] Failed to activate SuperNode.", "takes this site for connected"),
+        ("Client error '404 Not Found' for url", "does not know the key of this kit"),
         ("all is well", ""),
     ],
 )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fedlgd.deploy.kit import Kit
 
 STARTED = 60.0  # seconds that the server may take to start
+PATIENCE = 120.0  # seconds for which a server that is busy is asked again
 LOOK = 2.0  # seconds between two looks at who is connected
 
 
@@ -87,9 +88,9 @@ def _show_sites(kit: "Kit", where: str, alive: Callable[[], bool]) -> None:
     """Wait for the server, register the sites, and print who comes and goes."""
     from fedlgd.deploy.coordinator import Operator
 
-    with Operator(kit) as operator, live_line() as show:
+    with live_line() as show, Operator(kit) as starting, Operator(kit, PATIENCE) as operator:
         show("starting")
-        _await(operator, where, alive, kit.state / "server.log")
+        _await(starting, where, alive, kit.state / "server.log")
         registered: dict[str, bytes] = {}
         before: list[str] | None = None
         while alive():

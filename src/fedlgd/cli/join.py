@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import typer
 
@@ -34,17 +34,11 @@ def join(given: JoinOptions) -> None:
     with locked(private_folder(kit.state) / "join.lock", busy), logged(kit.state / "site.log") as log:
         if given.data:
             _choose_data(kit, given)
-        elif not (kit.folder / "join.json").exists():
+        elif given.settings or not (kit.folder / "join.json").exists():
             raise SettingError("no images are given; name their folder: --data DIR")
         tell = (lambda _: None) if given.quiet else say
         tell(f"site {kit.site}: connecting to {kit.server}; tasks and what leaves: {kit.folder / 'journal.log'}")
-        follow = Follower(kit.folder / "journal.log", tell)
-
-        def hear(line: str) -> None:
-            log(line)
-            if "SuperNode ID" in line:
-                tell("connected")
-
+        follow, hear = Follower(kit.folder / "journal.log", tell), Connection(log, tell)
         with stopped_by_signal():
             Supervisor(begin=lambda: Node(kit, hear), say=tell, tick=follow).run()
 
@@ -67,7 +61,31 @@ def _choose_data(kit: "Kit", given: JoinOptions) -> None:
         print_checked(checked, err=True)
     if checked.count("error"):
         raise typer.Exit(1)
-    SiteSettings(site=kit.site, folder=kit.folder, images=suite, threads=given.threads, device=given.device).write()
+    settings = SiteSettings(
+        site=kit.site, folder=kit.folder, images=suite, threads=given.threads, device=given.device
+    )
+    settings.open()
+    settings.write()
+
+
+class Connection:
+    """Logs what the SuperNode prints, and says when the connection comes and goes."""
+
+    SIGNS: ClassVar = {
+        "SuperNode ID": "connected",
+        "Connection successful": "the server answers again",
+        "Connection attempt failed": "the server does not answer; trying again",
+    }
+
+    def __init__(self, log: Callable[[str], None], tell: Callable[[str], None]) -> None:
+        self._log, self._tell, self._last = log, tell, ""
+
+    def __call__(self, line: str) -> None:
+        self._log(line)
+        now = next((words for sign, words in self.SIGNS.items() if sign in line), self._last)
+        if now != self._last:
+            self._tell(now)
+        self._last = now
 
 
 class Follower:

@@ -177,7 +177,9 @@ def fitted(site: Site, order: Order) -> Site:
     """The site with the classes of the run, in its order."""
     shape = tuple(site.train.x.shape[1:])
     if shape != order.shape:
-        raise TaskError(f"its images have shape {shape}, but the run has {order.shape}; resize them with --size")
+        raise TaskError(
+            f"its images have shape {shape}, but the run has {order.shape}; join with --set data.size=..."
+        )
     if unknown := [name for name in site.classes if name not in order.classes]:
         raise TaskError(f"its classes {unknown} are not among those of the run, {list(order.classes)}")
     places = torch.tensor([order.classes.index(name) for name in site.classes])

@@ -5,7 +5,6 @@ sends the messages. So its progress, its exit code and Ctrl-C are those of every
 """
 
 import hashlib
-import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,9 +31,9 @@ from flwr.superlink.grid import HttpGrid
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import locked, private_folder
 from fedlgd.deploy.kit import Kit
+from fedlgd.deploy.processes import beating
 from fedlgd.deploy.superlink import SECRET_HEADER
 
-BEAT = 10.0  # seconds between two signs of life of a run; Flower gives it up after 60
 POLL = 0.25  # seconds between two looks for answers
 OUTAGE = 45.0  # seconds for which a run waits for a server that is away
 
@@ -116,18 +115,15 @@ class Operator:
         busy = RunError(f"another run uses the kit {str(self.kit.folder)!r}; wait until it ends, or stop it")
         with locked(private_folder(self.kit.state) / "run.lock", busy):
             grid = self._claim(self._control.StartRun(_start_request()).run_id)
-            over, status = threading.Event(), SubStatus.FAILED
-            beat = threading.Thread(target=grid.beat, args=(over,), daemon=True)
-            beat.start()
+            status = SubStatus.FAILED
             try:
-                yield grid
+                with beating(grid.send_sign_of_life):
+                    yield grid
                 status = SubStatus.COMPLETED
             except KeyboardInterrupt:
                 status = SubStatus.STOPPED
                 raise
             finally:
-                over.set()
-                beat.join()
                 grid.finish(status)
 
     def _claim(self, run_id: int) -> "KitGrid":
@@ -187,11 +183,8 @@ class KitGrid(HttpGrid):
             time.sleep(0 if arrived else POLL)
         return found
 
-    def beat(self, over: threading.Event) -> None:
-        """Signs of life until the run is over. The next request of the run reports a server that ended it."""
-        while not over.wait(BEAT):
-            with suppress(RunError):
-                self._runtime_client.SendTaskHeartbeat(runtime_pb2.SendTaskHeartbeatRequest())
+    def send_sign_of_life(self) -> None:
+        self._runtime_client.SendTaskHeartbeat(runtime_pb2.SendTaskHeartbeatRequest())
 
     def finish(self, status: str) -> None:
         with suppress(RunError):

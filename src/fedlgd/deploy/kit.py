@@ -11,7 +11,9 @@ import datetime as dt
 import ipaddress
 import re
 import secrets
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +32,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedlgd.core.errors import RunError, SettingError
-from fedlgd.core.files import make_folder, private_folder, write_atomic, writing
+from fedlgd.core.files import private_folder, sync_folder, write_atomic, writing
 from fedlgd.deploy import texts
 from fedlgd.runs.literals import read_toml
 
@@ -103,16 +105,17 @@ def provision(folder: Path, sites: Sequence[str], server: Address, days: int = D
     _check_names(sites)
     if folder.exists():
         raise RunError(f"{str(folder)!r} exists; choose another folder, or add a site to it with --add")
-    with writing(folder, ANOTHER_FOLDER):
-        private_folder(folder)
-        authority = _authority(folder / "ca")
-        kit = private_folder(folder / "server")
-        _write(kit / "ca.crt", authority.certificate)
-        _certify(folder, server, days)
+    with writing(folder, ANOTHER_FOLDER), _whole(folder) as made:
+        authority = _authority(made / "ca")
+        kit = private_folder(made / "server")
+        _write(kit / "ca.crt", authority)
+        _certify(made, server, days)
         _write(kit / "secret", secrets.token_hex(32).encode())
-        make_folder(kit / "sites", 0o700)
+        private_folder(kit / "sites")
         _describe(kit, {"role": "server", "server": str(server)}, "serve", texts.SERVER_README)
-        return [kit, *(_site_kit(folder, name, server) for name in sites)]
+        for name in sites:
+            _site_kit(made, name, server)
+    return [folder / "server", *(folder / f"site-{name}" for name in sites)]
 
 
 def add_sites(folder: Path, sites: Sequence[str]) -> list[Path]:
@@ -164,9 +167,17 @@ def expiry(certificate: Path) -> dt.datetime:
         raise RunError(f"{str(certificate)!r} is damaged or missing ({error}); restore it from a copy") from error
 
 
-class _Authority(NamedTuple):
-    key: ec.EllipticCurvePrivateKey
-    certificate: bytes
+@contextmanager
+def _whole(folder: Path) -> Iterator[Path]:
+    """A private folder that gets its name when it is complete; nothing stays behind if that fails."""
+    made = private_folder(folder.with_name(f".{folder.name}.{secrets.token_hex(4)}.part"))
+    try:
+        yield made
+        made.rename(folder)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    sync_folder(folder.parent)
 
 
 def _check_names(sites: Sequence[str]) -> None:
@@ -183,7 +194,8 @@ def _check_names(sites: Sequence[str]) -> None:
             raise SettingError(f"site {name!r} is given twice; names differ in more than upper and lower case")
 
 
-def _authority(folder: Path) -> _Authority:
+def _authority(folder: Path) -> bytes:
+    """Make the key of the authority; returns its certificate."""
     private_folder(folder)
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedlgd federation CA")])
@@ -192,8 +204,9 @@ def _authority(folder: Path) -> _Authority:
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     certificate = builder.add_extension(usage, critical=True).sign(key, hashes.SHA384())
     _write(folder / "ca.key", _pem(key))
-    _write(folder / "ca.crt", certificate.public_bytes(Encoding.PEM))
-    return _Authority(key, certificate.public_bytes(Encoding.PEM))
+    content = certificate.public_bytes(Encoding.PEM)
+    _write(folder / "ca.crt", content)
+    return content
 
 
 def _certify(folder: Path, server: Address, days: int) -> None:
@@ -235,15 +248,16 @@ def _names(server: Address) -> list[x509.GeneralName]:
 
 def _site_kit(folder: Path, name: str, server: Address) -> Path:
     """A kit with a new key pair; its public key also goes to the server, which registers it."""
-    kit, key = private_folder(folder / f"site-{name}"), ec.generate_private_key(ec.SECP384R1())
+    key = ec.generate_private_key(ec.SECP384R1())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
-    _write(kit / "key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    _write(kit / "key.pub", public)
-    _write(kit / "ca.crt", (folder / "server" / "ca.crt").read_bytes())
-    _write(kit / "site.toml", texts.POLICY.encode())
-    _describe(kit, {"role": "site", "site": name, "server": str(server)}, "join", texts.SITE_README)
+    with _whole(folder / f"site-{name}") as kit:
+        _write(kit / "key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+        _write(kit / "key.pub", public)
+        _write(kit / "ca.crt", (folder / "server" / "ca.crt").read_bytes())
+        _write(kit / "site.toml", texts.POLICY.encode())
+        _describe(kit, {"role": "site", "site": name, "server": str(server)}, "join", texts.SITE_README)
     _write(folder / "server" / "sites" / f"{name}.pub", public)
-    return kit
+    return folder / f"site-{name}"
 
 
 def _describe(kit: Path, settings: dict[str, Any], command: str, readme: str) -> None:

@@ -5,12 +5,13 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedlgd.core.files import private_folder
 
+BEAT = 10.0  # seconds between two signs of life; Flower gives a task up after 60
 PATIENCE = 10.0  # seconds that a child has to end after SIGTERM
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -65,6 +66,25 @@ def stop(child: subprocess.Popen[str], patience: float = PATIENCE) -> None:
             os.killpg(child.pid, number)
         with suppress(subprocess.TimeoutExpired):
             child.wait(seconds)
+
+
+@contextmanager
+def beating(send: Callable[[], object]) -> Iterator[None]:
+    """Call `send` every few seconds in another thread, as a sign of life; the next request shows its errors."""
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(BEAT):
+            with suppress(Exception):
+                send()
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def end_with_parent() -> None:

@@ -134,5 +134,7 @@ def _classes(told: Mapping[str, Description]) -> tuple[str, ...]:
 def _shape(told: Mapping[str, Description]) -> tuple[int, ...]:
     shapes = {name: each.shape for name, each in sorted(told.items())}
     if len(set(shapes.values())) > 1:
-        raise RunError(f"images differ in shape: {shapes}; sites join with the same --size and colour")
+        raise RunError(
+            f"images differ in shape: {shapes}; sites join with the same --set data.size=... and data.colour=..."
+        )
     return next(iter(shapes.values()))

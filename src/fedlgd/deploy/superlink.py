@@ -9,6 +9,7 @@ asks for the secret of the server's kit. It also refuses keys that are not in th
 import hmac
 import logging
 import sys
+import time
 from base64 import b64decode
 from collections.abc import Awaitable, Callable, MutableMapping
 from functools import lru_cache, partial
@@ -25,6 +26,8 @@ KEY_HEADER = b"flwr-public-key"
 FLEET = "/v1/fleet/"
 OPERATOR = ("/v1/control/", "/v1/runtime/")
 LARGEST = 32 << 20  # bytes of a request; Flower cuts arrays into parts of 5 MiB
+QUIET = 60.0  # seconds for which the same refusal is not reported again
+MOST_TOLD = 1000
 EVENT = "fedlgd: "  # begins a line for the terminal of `serve`
 
 Scope = MutableMapping[str, Any]
@@ -41,6 +44,7 @@ class Gate:
         self, app: App, secret: str, site_of: Callable[[bytes], str], report: Callable[[str], None]
     ) -> None:
         self._app, self._secret, self._site_of, self._report = app, secret.encode(), site_of, report
+        self._told: dict[str, float] = {}
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -63,7 +67,7 @@ class Gate:
         if scope["type"] != "http" or not scope["path"].startswith((FLEET, *OPERATOR)):
             return 404, "no such address"
         if site and not self._site_of(headers.get(KEY_HEADER, b"")):
-            return 401, "the key is not registered"
+            return 404, "the key is not registered"  # at 401 a SuperNode would end without a word
         given = headers.get(SECRET_HEADER.encode(), b"")
         if not site and not hmac.compare_digest(given, self._secret):
             return 403, "without the secret of the server's kit"
@@ -85,7 +89,10 @@ class Gate:
         client = scope.get("client") or ("unknown", 0)
         site = self._site_of(dict(scope.get("headers", ())).get(KEY_HEADER, b""))
         path = scope.get("path", "")[:80].encode("ascii", "replace").decode()
-        self._report(f"refused {f'site {site} at ' if site else ''}{client[0]}: {path}: {why}")
+        text = f"refused {f'site {site} at ' if site else ''}{client[0]}: {path}: {why}"
+        if time.monotonic() - self._told.get(text, -QUIET) >= QUIET:
+            self._told = {**(self._told if len(self._told) < MOST_TOLD else {}), text: time.monotonic()}
+            self._report(text)
 
 
 def superlink_arguments(kit: Kit, listen: Address) -> list[str]:

@@ -101,7 +101,7 @@ REASONS = {
     "certificate_verify_failed": "the server has a certificate that ca.crt of this kit does not trust",
     "certificate verify failed": "the server has a certificate that ca.crt of this kit does not trust",
     "2004": "the server takes this site for connected; it was here less than a minute ago",
-    "401": "the server does not know the key of this kit; ask the coordinator whether it is registered",
+    "404 not found": "the server does not know the key of this kit; ask the coordinator whether it is registered",
 }
 
 

@@ -6,38 +6,45 @@ tasks.
 """
 
 import sys
+import threading
 import time
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
-from flwr.app import Message
+from flwr.app import Context, Message
 from flwr.app.error import Error
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode, SubStatus
 from flwr.proto import runtime_pb2
 from flwr.supercore.constant import TaskType
-from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
 from flwr.supercore.interceptors import (
     RuntimeTokenHttpInterceptor,
     RuntimeVersionHttpInterceptor,
     SuperExecAuthHttpInterceptor,
 )
 from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from fedlgd.core.suggest import own_class
-from fedlgd.deploy.processes import end_with_parent
+from fedlgd.deploy.journal import Journal
+from fedlgd.deploy.processes import beating, end_with_parent
 
 POLL = 0.25  # seconds between two looks for a task
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
 
 def main(address: str, secret: str, folder: str, app: str = "fedlgd.deploy.client:app") -> None:
-    """Carry out tasks of the SuperNode at `address` until it is ended; `folder` is the kit of the site."""
+    """Carry out tasks of the SuperNode at `address` until it is ended; `folder` is the kit of the site.
+
+    Each task has a thread, because the input of a task never arrives if its run was killed meanwhile. They compute
+    one after the other.
+    """
     end_with_parent()
-    carry_out = own_class(app, "client app")
+    carry_out, turn = own_class(app, "client app"), threading.Lock()
     proof = SuperExecAuthHttpInterceptor(
         master_secret=Path(secret).read_bytes(), protected_methods=frozenset({ACQUIRE})
     )
@@ -48,28 +55,38 @@ def main(address: str, secret: str, folder: str, app: str = "fedlgd.deploy.clien
             with suppress(httpx.TransportError):  # the SuperNode is starting
                 answer = client.AcquireTask(request)
             if answer.HasField("task"):
-                _do(carry_out, address, answer.token, folder)
-            else:
-                time.sleep(POLL)
+                given = (carry_out, turn, address, answer.token, answer.task.task_id, folder)
+                threading.Thread(target=_do, args=given, daemon=True).start()
+            time.sleep(POLL)
 
 
-def _do(app: ClientApp, address: str, token: str, folder: str) -> None:
-    """One task. An app that fails answers with the type of the error alone: its text can tell of images."""
+def _do(app: ClientApp, turn: threading.Lock, address: str, token: str, task: int, folder: str) -> None:
+    """One task. Its result has no receiver if the run was stopped meanwhile."""
     with _client(address, RuntimeTokenHttpInterceptor(token)) as client:
-        beat = HeartbeatSender(make_task_heartbeat_fn_http(client))
-        beat.start()
-        status, details = SubStatus.COMPLETED, ""
-        message, context, _, _ = pull_task_input(client)
-        context.node_config["folder"] = folder
         try:
-            reply = app(message=message, context=context)
+            with beating(lambda: client.SendTaskHeartbeat(runtime_pb2.SendTaskHeartbeatRequest())):
+                message, context, _, _ = pull_task_input(client)
+                context.node_config["folder"] = folder
+                with turn:
+                    TaskIdentity.task_id, TaskIdentity.run_id = task, context.run_id
+                    reply, failed = _answer(app, message, context)
+            push_message(client, reply, context)
+            push_task_output(client, context, SubStatus.FAILED if failed else SubStatus.COMPLETED, failed)
         except Exception as error:
-            sys.excepthook(type(error), error, error.__traceback__)
-            status, details = SubStatus.FAILED, type(error).__name__
-            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, details), reply_to=message)
-        push_message(client, reply, context)
-        push_task_output(client, context, status, details)
-        beat.stop()
+            traceback.print_exception(error)
+
+
+def _answer(app: ClientApp, message: Message, context: Context) -> tuple[Message, str]:
+    """The answer of the app. If it fails, only the type of the error leaves: its text can tell of images."""
+    try:
+        return app(message=message, context=context), ""
+    except Exception as error:
+        traceback.print_exception(error)
+        failed = type(error).__name__
+        Journal(Path(str(context.node_config["folder"])) / "journal.log").refused(
+            "a task", -1, f"{failed}: {error}"
+        )
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, failed), reply_to=message), failed
 
 
 def _client(address: str, proof: Any) -> RuntimeHttpClient:
