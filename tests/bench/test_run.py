@@ -100,7 +100,17 @@ def test_a_run_prints_and_stores_what_it_finds(
     assert all(record["ratio"]["median"] > 0 for record in found.values())
     assert found["gm"]["published"]["gflop"] > 0
     kinds = {record["kind"] for record in records}
-    assert kinds == {"machine", "phase", "allocation", "anomaly", "engine", "match", "projection", "bar"}
+    assert kinds == {
+        "machine",
+        "phase",
+        "allocation",
+        "anomaly",
+        "engine",
+        "match",
+        "smoothing",
+        "projection",
+        "bar",
+    }
     printed = capsys.readouterr().out
     assert "initial DM to the same held-out loss" in printed
     assert "| dm-iterative | step |" in table.markdown(records)

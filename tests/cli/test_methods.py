@@ -98,7 +98,8 @@ def test_the_catalogue_says_what_the_classes_say():
     assert list(PARTS) == list(registry.stacks())
     accepts = configure("fedavg")
     for name, part in PARTS.items():
-        assert configure(f"fedavg+{name}", train_on="virtual").kind == part.kind
+        needs = {"dp-sgd": {"train_on": "real"}, "momentum": {"local__momentum": 0.9}}.get(name, {})
+        assert configure(f"fedavg+{name}", **{"train_on": "virtual", **needs}).kind == part.kind
         assert part.kind in accepts.stackable
 
 

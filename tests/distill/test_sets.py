@@ -77,7 +77,9 @@ def test_a_missing_file_and_a_typo_are_named(tmp_path):
         read_start(f"{tmp_path}/", "ape", Scale(), LABELS, SHAPE)
     with pytest.raises(DataError, match="no virtual set"):
         read_start(f"{tmp_path}/gone.npz", "ape", Scale(), LABELS, SHAPE)
-    with pytest.raises(SettingError, match=r"distil.start is 'nosie'; choose one of: statistics, noise, real"):
+    with pytest.raises(
+        SettingError, match=r"distil.start is 'nosie'; choose one of: statistics, noise, mean-image, real"
+    ):
         fedlgd.configure("fedlgd", distil__start="nosie")
     with pytest.raises(SettingError, match=r"anchors.start is 'real'"):
         fedlgd.configure("fedlgd", anchors__start="real")

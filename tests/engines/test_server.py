@@ -91,7 +91,7 @@ def test_a_run_whose_updates_wait_in_a_file_has_the_same_bits(monkeypatch):
 def _server(work: Any, plan: Plan, memory: Any = None) -> Server:
     method, data = tiny.fedlgd(), tiny.federation()
     memory = memory or tiny.Kept()
-    sites = Sites(method, data, tiny.net(), plan.seed, memory.states, Place())
+    sites = Sites(method, data, tiny.net(), plan, memory.states, Place())
     names = list(data.by_name)
     return Server(
         method=method,

@@ -112,7 +112,7 @@ def distil(given: options.DistilOptions) -> None:
     distil.distil(given)
 
 
-@app.command(epilog="Examples: fedlgd report runs/demo -o demo.html; fedlgd report runs/demo --latex > table.tex")
+@app.command(epilog="Example: fedlgd report runs/demo -o demo.html")
 def report(
     runs: Runs,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="HTML file to write.")] = None,

@@ -2,7 +2,7 @@
 
 Gradients of matching are as large at high frequencies as at low frequencies, but low frequencies need larger
 changes. Frequency weights like the amplitudes of natural images, which decrease with frequency, improve the
-conditioning: the same loss is reached in about half of the steps.
+conditioning: the same loss is reached in fewer steps (docs/results/speed.md says in how many).
 """
 
 from functools import cache

@@ -27,6 +27,7 @@ from fedlgd.engines.validate import (
     refusal,
     score_refusal,
 )
+from fedlgd.methods.common import in_round
 from fedlgd.methods.protocol import Method
 
 Work = Callable[[Iterator[Task]], Iterator[Answer]]
@@ -219,7 +220,7 @@ class Server:
         return cost_refusal(answer) or refusal(answer.update, answer.site, expected)
 
     def _serve(self, updates: Inbox, state: ServerState) -> ServerState:
-        method = self.method.at(state.round, self.plan.rounds)
+        method = in_round(self.method, state.round, self.plan.rounds)
         return method.server(state, updates, self.net, self._root.at("server", state.round))
 
     def _scores(self, state: ServerState, versions: dict[str, int]) -> tuple[dict[str, Score], dict[str, str]]:

@@ -17,6 +17,7 @@ from fedlgd.core.types import Broadcast, Hello, SiteState, Update
 from fedlgd.data.federation import Federation
 from fedlgd.engines.memory import States
 from fedlgd.engines.plan import Plan
+from fedlgd.methods.common import in_round
 from fedlgd.methods.protocol import Method
 
 
@@ -96,7 +97,7 @@ class Sites:
     def _fit(self, task: Task, given: tuple[Broadcast, SiteState]) -> tuple[Update, SiteState | None]:
         """The update, and the new state, or None if it has not changed."""
         rng = self._root.at("site", task.site, task.round)
-        method = self._method.at(task.round, self._rounds)
+        method = in_round(self._method, task.round, self._rounds)
         with phase("train"):
             update, after = method.site(*given, self._sites[task.site], self._net, rng)
         return update, None if same(given[1], after) else after

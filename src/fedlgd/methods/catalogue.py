@@ -47,10 +47,10 @@ PARTS: dict[str, Part] = {
     "noise": Part("anchors", "control for anchors: as many images of noise, never moved"),
     "refine": Part("refine", "refines virtual sets in selected rounds; the method trains on virtual sets"),
     "momentum": Part("momentum", "local momentum is kept between rounds instead of reset"),
-    "dp-sgd": Part("dp-sgd", "DP-SGD at each site: trains on real images with differential privacy"),
-    "dp-fedavg": Part("dp-fedavg", "hides whether a site took part; needs about 50 sites and a trusted server"),
     "median": Part("robust", "the server takes the median of the models instead of the mean"),
     "trimmed": Part("robust", "the server takes a mean without the smallest and largest values"),
+    "dp-sgd": Part("dp-sgd", "DP-SGD at each site: trains on real images with differential privacy"),
+    "dp-fedavg": Part("dp-fedavg", "hides whether a site took part; needs about 50 sites and a trusted server"),
     "proximal": Part("regulariser", "FedProx's term in the loss of any method"),
 }
 

@@ -64,7 +64,7 @@ class Training(Settings, Method):
         return f"{type(self).__name__}{', personalised,' if self.personal else ''} on {self.train_on} data"
 
     def at(self, t: int, rounds: int) -> Self:
-        return self if self.local.schedule == "constant" else replace(self, local=self.local.at(t, rounds))
+        return replace(self, local=self.local.at(t, rounds))
 
     def batch(self, part: LabelledSet, generator: Generator) -> LabelledSet:
         """A batch as it is trained on, with `local.augment`. Override it for an augmentation of your own."""
@@ -83,6 +83,12 @@ class Training(Settings, Method):
             sets=self.distil if virtual else None,
             distil=self.distil.steps / small.steps if t < 0 and small.steps else 0.0,
         )
+
+
+def in_round(method: Method, t: int, rounds: int) -> Method:
+    """The method in round t of `rounds`: itself if its learning rate is constant."""
+    local = getattr(method, "local", None)
+    return method if local is None or local.schedule == "constant" else method.at(t, rounds)
 
 
 def enrol(method: Training, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:

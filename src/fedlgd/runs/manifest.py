@@ -19,6 +19,7 @@ from fedlgd.core.records import committed_records
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine, facts
+from fedlgd.methods.common import in_round
 from fedlgd.methods.parts import name_of
 from fedlgd.runs.config import Config, flat
 from fedlgd.runs.store import FORMAT, RunDirectory, check_format
@@ -81,7 +82,8 @@ def _check_same(path: Path, manifest: dict[str, Any], config: Config, federation
             f"{str(path)!r} has a run of {before} rounds, more than {config.plan.rounds}; use its number, or "
             "another folder with --out"
         )
-    if before and config.method.at(before - 1, before) != config.method.at(before - 1, config.plan.rounds):
+    last = [in_round(config.method, before - 1, rounds) for rounds in (before, config.plan.rounds)]
+    if before and last[0] != last[1]:
         raise RunError(
             f"{str(path)!r} has a run of {before} rounds, whose learning rates depend on their number "
             f"(local.schedule); for {config.plan.rounds} rounds, start a new run with --out"
