@@ -14,7 +14,7 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local
 from fedlgd.core.types import Hello, LabelledSet, Params, ServerState, Update, VirtualSet
-from fedlgd.methods.anchors import Anchors, Noted, Selected, stale_anchors, start_anchors
+from fedlgd.methods.anchors import Anchors, Selected, stale_anchors, start_anchors
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.methods.objective import Embedded, Joined, pulled
@@ -233,16 +233,6 @@ def test_the_first_version_is_stale_for_everybody_once():
     assert stale_anchors(state, "ape") is state.anchors
     assert stale_anchors(replace(state, held={"ape": -1}), "ape", True) is None
     assert stale_anchors(ServerState(params={}), "ape", True) is None
-
-
-def test_updates_are_noted_one_at_a_time():
-    held = {"old": 1}
-    sent = [Update(site=name, params={}, weight=1.0) for name in ("ape", "bee")]
-    passing = iter(Noted(sent, held, _anchors(7)))
-    assert next(passing) is sent[0]
-    assert "bee" not in held
-    assert list(passing) == sent[1:]
-    assert held == {"old": 1, "ape": 7, "bee": 7}
 
 
 HOW = Anchors(

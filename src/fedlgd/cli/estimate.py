@@ -13,6 +13,7 @@ from fedlgd.core.errors import FedlgdError
 from fedlgd.core.records import committed_records
 from fedlgd.data.federation import Federation
 from fedlgd.engines.registry import Engine
+from fedlgd.methods.cost import first_sets
 from fedlgd.methods.rounds import promise
 from fedlgd.nets.registry import build_net
 from fedlgd.runs.cache import shared_cache
@@ -43,9 +44,8 @@ def estimate_jobs(jobs: Sequence[Job], federation: Federation, engine: Engine) -
         if job.entry.spec not in by_entry:
             by_entry[job.entry.spec] = estimate_run(job.config, job.folder, federation, engine.place)
         found = by_entry[job.entry.spec]
-        cost = job.config.method.cost(-1, federation.sites[0], len(federation.classes))
-        if found and cost:
-            key = repr(cost.sets), job.config.plan.seed
+        if found:
+            key = repr(first_sets(job.config.method)), job.config.plan.seed
             total += found.total(workers) - (found.enrolment / workers if key in distilled else 0.0)
             distilled.add(key)
     return total

@@ -4,8 +4,8 @@ The server initialises anchors, sends them to sites with an old version, and upd
 selected rounds. A site adds them to its cross-entropy and aligns its features with them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -13,13 +13,13 @@ from torch import Tensor
 
 from fedlgd.core.device import to_cpu
 from fedlgd.core.errors import PrivacyError
-from fedlgd.core.types import Hello, Scale, ServerState, Site, Update, VirtualSet
+from fedlgd.core.types import Hello, Scale, ServerState, Site, VirtualSet
 from fedlgd.distill.distribution import Distil
 from fedlgd.distill.gradient import Matching
 from fedlgd.distill.sets import check_start, is_file_name, read_start
 from fedlgd.distill.start import Statistics, class_statistics, from_noise, from_statistics, labels_for
-from fedlgd.methods.common import TRIED, Beside
-from fedlgd.methods.protocol import Cost, Net, Settings, Stream, setting
+from fedlgd.methods.common import Beside
+from fedlgd.methods.protocol import Net, Settings, Stream, setting
 from fedlgd.methods.regularisers import Pull
 
 
@@ -71,20 +71,6 @@ class Anchors(Matching):
     def needed_in(self, t: int, pull: Pull) -> bool:
         """Whether a site needs the anchors in round t."""
         return self.per_class > 0 and (self.pull_in(t, pull) or self.train_in(t))
-
-    def shrunk(self) -> "Anchors":
-        return replace(self, steps=min(TRIED, self.steps))
-
-    def added_to(self, cost: Cost, pull: Pull, t: int, classes: int) -> Cost:
-        """The cost of a round with anchors. Gradient matching is assumed to take all steps."""
-        last = self.plan == "target"  # which also evaluates the result of the last step
-        moves = self.per_class > 0 and self.move_in(t)
-        return cost._replace(
-            kind=(cost.kind, t in self.selected, self.train_in(t)),
-            images=cost.images + (self.per_class * classes if self.train_in(t) else 0),
-            by_step=self.per_class > 0 and self.pull_in(t, pull),
-            server=(self.steps + last) / (min(TRIED, self.steps) + last) if moves else 1.0,
-        )
 
 
 def start_anchors(how: Anchors, hellos: Sequence[Hello], net: Net, rng: Stream) -> VirtualSet | None:
@@ -140,21 +126,6 @@ def stale_anchors(state: ServerState, site: str, needed: bool = True) -> Virtual
     """The anchors if the site needs them now and has no or an older version; otherwise None."""
     stale = state.anchors is not None and state.held.get(site, -2) < state.anchors.round
     return state.anchors if needed and stale else None
-
-
-@dataclass(frozen=True, slots=True)
-class Noted:
-    """The same updates; whoever reads them notes that their sites hold this version of the anchors now."""
-
-    updates: Iterable[Update]
-    held: dict[str, int]
-    anchors: VirtualSet | None
-
-    def __iter__(self) -> Iterator[Update]:
-        for update in self.updates:
-            if self.anchors:
-                self.held[update.site] = self.anchors.round
-            yield update
 
 
 def beside(how: Anchors, pull: Pull, anchors: VirtualSet | None, t: int) -> Beside | None:
