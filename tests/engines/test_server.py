@@ -96,9 +96,8 @@ def test_a_site_whose_update_was_lost_is_sent_the_anchors_again():
             lost = (task.what, task.round, task.site) == ("train", 3, "bee")
             yield Answer(site="bee", version=task.after, fault="it was lost") if lost else sites(task)
 
-    sent, held, memory = [], [], tiny.Kept()
-    for _ in _server(work, Plan(rounds=5, quorum=0.5), memory).run():
-        held.append(memory.server().held)
+    sent, memory = [], tiny.Kept()
+    held = [memory.server().held for _ in _server(work, Plan(rounds=5, quorum=0.5), memory).run()]
     assert sent == [(1, "ape"), (1, "bee"), (1, "cat"), (3, "ape"), (3, "bee"), (3, "cat"), (4, "bee")]
     assert held[1:] == [
         {},
