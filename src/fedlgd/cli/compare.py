@@ -10,11 +10,9 @@ from typing import Any
 import typer
 
 from fedlgd.cli.estimate import announce_copies, announce_jobs
-from fedlgd.cli.fit import fitted, terminal_width
 from fedlgd.cli.options import CompareOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.run import (
-    MAX_SITE_COLUMNS,
     assignments,
     choose_engine,
     command_line,
@@ -23,6 +21,7 @@ from fedlgd.cli.run import (
     resumable,
     set_up,
 )
+from fedlgd.cli.terminal import MAX_SITE_COLUMNS, fitted, terminal_width
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.files import writing
 from fedlgd.core.records import RoundRecord
