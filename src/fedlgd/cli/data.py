@@ -30,7 +30,8 @@ from fedlgd.data.home import data_home
 from fedlgd.data.registry import DataChoice
 from fedlgd.data.sheet import contact_sheet
 from fedlgd.data.statistics import Colours, Statistics, spark, statistics_of
-from fedlgd.runs.config import described, resolve
+from fedlgd.runs.config import resolve
+from fedlgd.runs.described import described
 from fedlgd.runs.literals import parse_assignment
 from fedlgd.runs.shift import ALL, Draws, Measured, measure_shift
 

@@ -15,7 +15,6 @@ from fedlgd.data.federation import Federation
 from fedlgd.engines.registry import Engine
 from fedlgd.methods.cost import first_sets
 from fedlgd.methods.rounds import promise
-from fedlgd.nets.registry import build_net
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config
 from fedlgd.runs.estimate import Estimate, estimate
@@ -30,7 +29,7 @@ def estimate_run(config: Config, folder: Path, federation: Federation, place: Pl
     done = len(committed_records(folder)) - 1  # the first record is the enrolment
     if done >= config.plan.rounds:
         return None
-    net = build_net(config.net["name"], federation.shape, len(federation.classes), config.net_settings)
+    net = config.net_for(federation)
     return estimate(config, federation, net, None if done < 0 else done, shared_cache(place), place)
 
 

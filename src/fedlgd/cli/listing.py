@@ -23,7 +23,7 @@ from fedlgd.data.suite import Suite
 from fedlgd.methods.catalogue import METHODS, PARTS
 
 if TYPE_CHECKING:
-    from fedlgd.runs.config import SettingInfo
+    from fedlgd.runs.described import SettingInfo
 
 MAX_LISTED = 6  # values of a list that are shown as a default
 
@@ -86,7 +86,7 @@ def show_method(name: str, json: bool) -> None:
 
 def describe_method(name: str) -> dict[str, Any]:
     from fedlgd.methods import registry
-    from fedlgd.runs.config import described
+    from fedlgd.runs.described import described
 
     cls, settings = registry.find(name), registry.recipe(name).settings
     details = [{**asdict(info), "allowed": info.allowed} for info in described(settings)]
@@ -107,7 +107,7 @@ def _first_line(documented: Any) -> str:
 
 def _print_method(name: str, row: dict[str, Any]) -> None:
     from fedlgd.methods import registry
-    from fedlgd.runs.config import described
+    from fedlgd.runs.described import described
 
     console = Console()
     typer.echo(f"{name}: {row['about']}\n\n{row['description']}\n")
@@ -134,7 +134,7 @@ def settings_table(settings: Iterable["SettingInfo"]) -> Table:
 
 def list_nets(json: bool) -> None:
     from fedlgd.nets.registry import NETS, build_net, settings_of
-    from fedlgd.runs.config import described_net
+    from fedlgd.runs.described import described_net
 
     rows: list[dict[str, Any]] = [
         {

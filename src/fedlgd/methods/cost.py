@@ -1,7 +1,6 @@
 """The work of a round, by rule from the settings of a method: for an estimate of the run time."""
 
 import math
-from collections.abc import Hashable
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ class Cost(NamedTuple):
     often the round repeats the work of the same round of `trial_of`.
     """
 
-    kind: Hashable
+    kind: tuple[bool, ...]
     train: float
     distil: float
     server: float
@@ -33,9 +32,9 @@ class Cost(NamedTuple):
 
 def is_known(method: Method) -> bool:
     """Whether the cost of a method can be told from its settings."""
-    return (
-        is_known(method.method) if isinstance(method, Part) else isinstance(method, Training) and not method.pooled
-    )
+    if isinstance(method, Part):
+        return is_known(method.method)
+    return isinstance(method, Training) and not method.pooled
 
 
 def first_sets(method: Any) -> Distil | None:
@@ -43,11 +42,12 @@ def first_sets(method: Any) -> Distil | None:
     return method.distil if method.train_on == "virtual" else None
 
 
-def trial_of(method: Any) -> Any:
+def trial_of(method: Any) -> Method:
     """The method with so few steps that a round takes seconds."""
     if isinstance(method, Part):
         method = replace(method, method=trial_of(method.method))
-    return replace(method, **{f.name: _tried(getattr(method, f.name), method) for f in fields(method)})
+    tried: Method = replace(method, **{f.name: _tried(getattr(method, f.name), method) for f in fields(method)})
+    return tried
 
 
 def _tried(part: Any, method: Any) -> Any:
@@ -67,7 +67,7 @@ def _tried(part: Any, method: Any) -> Any:
 
 def cost_of(method: Any, t: int, site: Site, classes: int) -> Cost:
     """The cost of round t (-1: enrolment). Gradient matching is assumed to take all steps."""
-    small = trial_of(method)
+    small: Any = trial_of(method)
     refine, anchors = getattr(method, "refine", None), getattr(method, "anchors", None)
     images, by_step, distil, server = len(site.train), False, 0.0, 1.0
     kind: list[bool] = []
