@@ -11,8 +11,7 @@ from fedlgd.core.pack import nbytes
 from fedlgd.core.records import RoundRecord, Score
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Broadcast, Hello, ServerState, Update
-from fedlgd.engines.clip import clipped
-from fedlgd.engines.inbox import Inbox
+from fedlgd.engines.inbox import Inbox, clipped
 from fedlgd.engines.memory import Enrolment, Memory
 from fedlgd.engines.plan import Plan, sample
 from fedlgd.engines.site import Answer, Task

@@ -12,15 +12,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.gradient import match_gradient, pseudo_gradient
 from fedlgd.distill.private import reserve_refinements
-from fedlgd.methods.anchors import (
-    Anchors,
-    beside,
-    check_upload,
-    greeting,
-    stale_anchors,
-    start_anchors,
-    uploaded_statistics,
-)
+from fedlgd.methods.anchors import Anchors, stale_anchors
 from fedlgd.methods.catalogue import parts_of
 from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Term
@@ -106,7 +98,7 @@ class Anchored(Part):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_upload(self.anchors, self.distil)
+        self.anchors.check_upload(self.distil)
 
     @property
     def stack(self) -> str:
@@ -119,15 +111,15 @@ class Anchored(Part):
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         state, hello = self.method.enrol(site, net, rng)
-        statistics = uploaded_statistics(self.anchors, site, self.distil.statistics, net)
+        statistics = self.anchors.upload(site, self.distil.statistics, net)
         return state, replace(hello, statistics=statistics)
 
     def expects_hello(self, net: Net) -> Hello:
-        return greeting(self.anchors, net)
+        return self.anchors.hello(net)
 
     def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
         state = self.method.start(params, hellos, net, rng)
-        return replace(state, anchors=start_anchors(self.anchors, hellos, net, rng))
+        return replace(state, anchors=self.anchors.first(hellos, net, rng))
 
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
         needed = self.anchors.needed_in(state.round, self.pull)
@@ -136,7 +128,7 @@ class Anchored(Part):
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         if msg.anchors:
             state = replace(state, anchors=msg.anchors)
-        present = beside(self.anchors, self.pull, state.anchors, msg.round)
+        present = self.anchors.beside(state.anchors, self.pull, msg.round)
         return self.method.site(msg, state, site, net, rng, partial(fit, beside=present))
 
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
