@@ -1,4 +1,4 @@
-"""The estimated time of a run or a comparison, printed before it starts."""
+"""What is said before a run or a comparison starts: above all the estimated time."""
 
 import json as jsonlib
 from collections.abc import Sequence
@@ -51,15 +51,17 @@ def estimate_jobs(jobs: Sequence[Job], federation: Federation, engine: Engine) -
 
 
 def announce_run(config: Config, folder: Path, federation: Federation, engine: Engine) -> None:
-    """Print the estimate of a long run. Errors are left for the run itself to report."""
+    """Say what a run extends, how long it takes, which real images it copies, and what it promises about them.
+
+    Errors of the estimate are left for the run itself to report.
+    """
+    if text := extension(folder, config):
+        typer.echo(text, err=True)
     with suppress(FedlgdError):
         found = estimate_run(config, folder, federation, engine.place)
         _announce(found.total(engine.processes(federation)) if found else 0.0)
-
-
-def announce_extension(config: Config, folder: Path) -> None:
-    """Say what it means that a run in this folder gets more rounds."""
-    if text := extension(folder, config):
+    announce_copies(config, folder, federation)
+    if text := promise(config.method):
         typer.echo(text, err=True)
 
 
@@ -72,12 +74,6 @@ def announce_copies(config: Config, folder: Path, federation: Federation) -> Non
             "--set real_samples=0 leaves them out",
             err=True,
         )
-
-
-def announce_promise(config: Config) -> None:
-    """Say what the run promises about private images, if anything."""
-    if text := promise(config.method):
-        typer.echo(text, err=True)
 
 
 def announce_jobs(jobs: Sequence[Job], federation: Federation, engine: Engine, parallel: int) -> None:

@@ -16,13 +16,7 @@ import torch
 import typer
 
 from fedlgd.cli.data import chosen_data, explained
-from fedlgd.cli.estimate import (
-    announce_copies,
-    announce_extension,
-    announce_promise,
-    announce_run,
-    print_estimate,
-)
+from fedlgd.cli.estimate import announce_run, print_estimate
 from fedlgd.cli.options import ComputeOptions, ConfigOptions, DemoOptions, RunOptions
 from fedlgd.cli.progress import progress
 from fedlgd.cli.terminal import print_accuracy
@@ -166,10 +160,7 @@ def _execute(config: Config, folder: Path, given: RunOptions, title: str = "") -
     with resumable(f" in {folder}"):
         federation, engine = _prepare(config, given, quiet)
         if not quiet:
-            announce_extension(config, folder)
             announce_run(config, folder, federation, engine)
-            announce_copies(config, folder, federation)
-            announce_promise(config)
         with (
             progress(quiet, config.plan.rounds, title, folder, lasting=True, sites=federation.names) as show,
             Tracking(given.track or (), Tracked(title, folder, config)) as track,
