@@ -330,8 +330,8 @@ def test_a_site_that_lacks_classes_in_its_test_set_is_named(fedlgd, monkeypatch)
     scored = Sites._score
 
     def lacking(sites, task):
-        total = (0, 0, *whole.total[2:])
-        return scored(sites, task) | {"score": replace(whole, total=total) if task.site == "fonts" else whole}
+        without = replace(whole, correct=(0, 0, *whole.correct[2:]), total=(0, 0, *whole.total[2:]))
+        return scored(sites, task) | {"score": without if task.site == "fonts" else whole}
 
     monkeypatch.setattr(Sites, "_score", lacking)
     done = fedlgd(*tiny_run(Path("out"), "--engine", "loop", rounds=1))
