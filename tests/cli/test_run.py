@@ -230,9 +230,11 @@ def test_ctrl_c_saves_says_how_to_resume_and_going_on_works(fedlgd, digits_home,
             line = process.stderr.readline()
             assert line, heard
             heard += line
+        process.send_signal(signal.SIGSTOP)  # a slow test must not let the run end
         with pytest.raises(RunError, match="another process uses"):
             execute(config, data, tmp_path / "stopped")
         process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGCONT)
         out, err = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
