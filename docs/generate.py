@@ -30,7 +30,7 @@ from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.read import read_runs
 from fedlgd.report.summary import caveats, difference, unequal_cost
 from fedlgd.report.tables import accuracy_table, cost_table
-from fedlgd.runs.config import SettingInfo, described, described_net
+from fedlgd.runs.described import SettingInfo, described, described_net
 
 HERE = Path(__file__).parent
 RECORDS = HERE / "results" / "records"

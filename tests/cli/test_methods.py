@@ -13,7 +13,8 @@ from fedlgd.data.suites.retina import PAIRED
 from fedlgd.methods import registry
 from fedlgd.methods.catalogue import METHODS, PARTS
 from fedlgd.nets.registry import NETS
-from fedlgd.runs.config import configure, described
+from fedlgd.runs.config import configure
+from fedlgd.runs.described import described
 from tests import PATIENCE
 
 OWN_METHOD = '''

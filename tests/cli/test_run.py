@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlgd.cli import run
+from fedlgd.cli import run, terminal
 from fedlgd.core.errors import RunError
 from fedlgd.core.records import Score
 from fedlgd.data.registry import DataChoice, load
@@ -346,7 +346,7 @@ def test_a_site_that_lacks_classes_in_its_test_set_is_named(fedlgd, monkeypatch)
 def test_the_table_is_legible_with_any_number_of_sites(sites, across, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     accuracy = {f"s{i}": i / 100 for i in range(sites)}
-    run.print_accuracy({"FedLGD": accuracy})
+    terminal.print_accuracy({"FedLGD": accuracy})
     printed = capsys.readouterr().out
     mean = f"{100 * sum(accuracy.values()) / sites:.1f}"
     if across:

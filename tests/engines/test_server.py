@@ -88,6 +88,26 @@ def test_a_run_whose_updates_wait_in_a_file_has_the_same_bits(monkeypatch):
         assert torch.equal(a.anchors.images, b.anchors.images)
 
 
+def test_a_site_whose_update_was_lost_is_sent_the_anchors_again():
+    def work(sites: Sites, tasks: Iterator[Task]) -> Iterator[Answer]:
+        for task in tasks:
+            if task.message and task.message.anchors:
+                sent.append((task.round, task.site))
+            lost = (task.what, task.round, task.site) == ("train", 3, "bee")
+            yield Answer(site="bee", version=task.after, fault="it was lost") if lost else sites(task)
+
+    sent, memory = [], tiny.Kept()
+    held = [memory.server().held for _ in _server(work, Plan(rounds=5, quorum=0.5), memory).run()]
+    assert sent == [(1, "ape"), (1, "bee"), (1, "cat"), (3, "ape"), (3, "bee"), (3, "cat"), (4, "bee")]
+    assert held[1:] == [
+        {},
+        dict.fromkeys(tiny.NAMES, 0),
+        dict.fromkeys(tiny.NAMES, 0),
+        {"ape": 2, "bee": 0, "cat": 2},
+        dict.fromkeys(tiny.NAMES, 2),
+    ]
+
+
 def _server(work: Any, plan: Plan, memory: Any = None) -> Server:
     method, data = tiny.fedlgd(), tiny.federation()
     memory = memory or tiny.Kept()

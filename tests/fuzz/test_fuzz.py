@@ -23,7 +23,8 @@ from fedlgd.data.folders.image_source import ImageFile
 from fedlgd.data.store import read_domain
 from fedlgd.methods.registry import names
 from fedlgd.report.read import read_run
-from fedlgd.runs.config import _known, described, resolve
+from fedlgd.runs.config import _known, resolve
+from fedlgd.runs.described import described
 from fedlgd.runs.literals import parse_assignment, read_toml
 from fedlgd.runs.runner import execute
 from tests import tiny

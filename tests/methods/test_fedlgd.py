@@ -288,7 +288,7 @@ def _serve(
     sent: dict[str, list[int]] = {name: [] for name in tiny.NAMES}
     states = [state]
     for t in range(rounds):
-        updates = []
+        updates, held = [], dict(state.held)
         for name in present(t):
             message = method.broadcast(state, name)
             assert message.round == t
@@ -296,10 +296,11 @@ def _serve(
             if message.anchors is not None:
                 assert message.anchors is state.anchors
                 sent[name].append(t)
+                held[name] = message.anchors.round
             g = Stream(0).generator(name, t)
             noisy = {k: v + 0.01 * torch.randn(v.shape, generator=g) for k, v in message.params.items()}
             updates.append(Update(site=name, params=noisy, weight=1.0))
-        state = method.server(state, iter(updates), net, Stream(0).at(t))
+        state = replace(method.server(state, iter(updates), net, Stream(0).at(t)), held=held)
         states.append(state)
     return sent, states
 

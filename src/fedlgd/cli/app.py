@@ -80,27 +80,27 @@ def compare(given: options.CompareOptions) -> None:
 @app.command("open", epilog="Example: fedlgd open runs/demo/fedlgd")
 def open_run(run: options.RunFolder, json: Json = False) -> None:
     """Show the result of a run, finished or not: accuracy, what it cost, and how to go on."""
-    from fedlgd.cli import use
+    from fedlgd.cli import report
 
-    use.open_(run, json)
+    report.open_(run, json)
 
 
 @app.command(epilog="Example: fedlgd predict runs/demo/fedlgd digit.png")
 @takes(options.PredictOptions)
 def predict(given: options.PredictOptions) -> None:
     """Classify your own images with the model of a run."""
-    from fedlgd.cli import use
+    from fedlgd.cli import report
 
-    use.predict(given)
+    report.predict(given)
 
 
 @app.command(epilog="Example: fedlgd export runs/demo/fedlgd --out model")
 @takes(options.ExportOptions)
 def export(given: options.ExportOptions) -> None:
     """Export the model of a run with its preprocessing (torch.export, ONNX), and its virtual images and anchors."""
-    from fedlgd.cli import use
+    from fedlgd.cli import report
 
-    use.export(given)
+    report.export(given)
 
 
 @app.command(epilog="Example: fedlgd distil builtin-digits --per-class 10 --set distil.steps=200")
@@ -155,30 +155,28 @@ def methods(
     json: Json = False,
 ) -> None:
     """List the methods, or show the settings and presets of one."""
+    from fedlgd.cli import listing
+
     if name is None:
-        from fedlgd.cli.listing import list_methods
-
-        list_methods(json)
-        return
-    from fedlgd.cli import methods
-
-    methods.show(name, json)
+        listing.list_methods(json)
+    else:
+        listing.show_method(name, json)
 
 
 @app.command(epilog="Example: fedlgd nets")
 def nets(json: Json = False) -> None:
     """List the networks with their settings and sizes."""
-    from fedlgd.cli import methods
+    from fedlgd.cli import listing
 
-    methods.nets(json)
+    listing.list_nets(json)
 
 
 @data_app.command("list", epilog="Example: fedlgd data list")
 def data_list(json: Json = False) -> None:
     """List the federations and whether their files are in the data home."""
-    from fedlgd.cli.listing import list_suites
+    from fedlgd.cli import listing
 
-    list_suites(json)
+    listing.list_suites(json)
 
 
 @data_app.command("show", epilog="Example: fedlgd data show builtin-digits --sheet digits.png --shift")

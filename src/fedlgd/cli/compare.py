@@ -10,11 +10,9 @@ from typing import Any
 import typer
 
 from fedlgd.cli.estimate import announce_copies, announce_jobs
-from fedlgd.cli.fit import fitted, terminal_width
 from fedlgd.cli.options import CompareOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.run import (
-    MAX_SITE_COLUMNS,
     assignments,
     choose_engine,
     command_line,
@@ -23,12 +21,12 @@ from fedlgd.cli.run import (
     resumable,
     set_up,
 )
+from fedlgd.cli.terminal import MAX_SITE_COLUMNS, fitted, terminal_width
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.files import writing
 from fedlgd.core.records import RoundRecord
 from fedlgd.data.federation import Federation
 from fedlgd.engines.registry import Engine
-from fedlgd.nets.registry import build_net
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.page import write_report
 from fedlgd.report.read import read_runs
@@ -93,9 +91,8 @@ def _run_parallel(
     jobs: Sequence[Job], federation: Federation, engine: Engine, given: CompareOptions
 ) -> list[Outcome]:
     """`given.jobs` at a time, with one line for each that finishes."""
-    first = jobs[0].config
     with suppress(FedlgdError):  # imports that every job would repeat; the jobs report errors
-        build_net(first.net["name"], federation.shape, len(federation.classes), first.net_settings)
+        jobs[0].config.net_for(federation)
     outcomes: list[Outcome] = []
     began = time.monotonic()
     running = run_jobs(jobs, given.jobs, lambda job, show: _run_tracked(job, federation, engine, given, show))

@@ -158,7 +158,8 @@ class SiteState:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServerState:
-    """The state of the server between rounds. `round` is the next round; `held` the anchor version of each site."""
+    """The state of the server between rounds. `round` is the next round. `held` is the version of the anchors that
+    each site has; the engine updates it."""
 
     round: int = 0
     params: Params

@@ -41,7 +41,6 @@ from fedlgd.engines.memory import FolderStates
 from fedlgd.engines.messages import Description, Order, read_question, reply
 from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.wire import encode
-from fedlgd.nets.registry import build_net
 from fedlgd.runs.config import resolve
 
 log = logging.getLogger(__name__)
@@ -167,7 +166,7 @@ def _sites(at: SiteSettings, order: Order) -> Sites:
     """The sites' half for a run. It is kept for the next task, if that comes to the same process."""
     torch.set_num_threads(at.threads)
     config, federation = resolve(tomllib.loads(order.config)), Federation(NAME, (fitted(at.open(), order),))
-    net = build_net(config.net["name"], federation.shape, len(order.classes), config.net_settings)
+    net = config.net_for(federation)
     states = FolderStates(at.folder / "state" / safe_name(order.run))
     place = Place(device=at.device)
     return Sites(config.method, federation, config.method.adapt(net), config.plan, states, place)

@@ -19,9 +19,7 @@ from fedlgd.distill.distribution import Distil
 from fedlgd.distill.private import distilled
 from fedlgd.methods.jitter import jittered
 from fedlgd.methods.objective import Embedded, Joined, Term, plain, pulled
-from fedlgd.methods.protocol import Cost, Method
-
-TRIED = 2  # training steps and gradient matching steps of an estimate
+from fedlgd.methods.protocol import Method
 
 PAPER: Mapping[str, Any] = {
     "distil.plan": "exact",
@@ -69,20 +67,6 @@ class Training(Settings, Method):
     def batch(self, part: LabelledSet, generator: Generator) -> LabelledSet:
         """A batch as it is trained on, with `local.augment`. Override it for an augmentation of your own."""
         return replace(part, x=jittered(part.x, self.local.augment, generator))
-
-    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
-        if self.pooled:
-            return None
-        virtual, small = self.train_on == "virtual", self.distil.shrunk()
-        per_class = self.distil.per_class
-        return Cost(
-            trial=replace(self, local=replace(self.local, steps=TRIED), distil=small),
-            kind=t < 0,
-            local=self.local,
-            images=per_class * int((site.train.counts(classes) > 0).sum()) if virtual else len(site.train),
-            sets=self.distil if virtual else None,
-            distil=self.distil.steps / small.steps if t < 0 and small.steps else 0.0,
-        )
 
 
 def in_round(method: Method, t: int, rounds: int) -> Method:

@@ -35,7 +35,7 @@ from fedlgd.distill.private import digest_of
 from fedlgd.distill.release import check_delta, check_protected, noisy_counts
 from fedlgd.methods.common import fit
 from fedlgd.methods.parts import Part, Presets
-from fedlgd.methods.protocol import Cost, Fit, Method, Net, Stream, Trained, Visit, setting
+from fedlgd.methods.protocol import Fit, Method, Net, Stream, Trained, Visit, setting
 
 TOGETHER = 64  # images whose gradients are in memory at once
 LOCAL = Local(batch=512, lr=0.5)
@@ -93,11 +93,6 @@ class DpSgd(Part):
         private = partial(self._fit, msg.round, counts)
         update, after = self.method.site(msg, state, site, net, rng, private)
         return replace(update, weight=float(counts.sum()), metrics={}), after
-
-    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
-        cost = self.method.cost(t, site, classes)
-        trial: Any = cost and replace(self, method=cost.trial, dp=replace(self.dp, rounds=1, test_key="estimate"))
-        return cost and cost._replace(trial=trial)
 
     def _fit(
         self,

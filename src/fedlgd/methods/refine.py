@@ -7,7 +7,7 @@ from fedlgd.core.types import Params, Site, SiteState
 from fedlgd.distill.distribution import Distil
 from fedlgd.distill.private import refined, refinements_of
 from fedlgd.methods.anchors import Selected
-from fedlgd.methods.protocol import Cost, Net, Settings, Stream, setting
+from fedlgd.methods.protocol import Net, Settings, Stream, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +43,3 @@ class Refine(Settings):
 
     def move_in(self, t: int) -> bool:
         return self.steps > 0 and t in self.selected
-
-    def shrunk(self, distil: Distil) -> "Refine":
-        return replace(self, pairs=1, steps=min(1 if distil.plan == "exact" else self.reuse, self.steps))
-
-    def added_to(self, cost: Cost, distil: Distil, t: int) -> Cost:
-        """The cost of a round with refinement."""
-        times = self.steps / self.shrunk(distil).steps if self.move_in(t) else 0.0
-        return cost._replace(kind=(cost.kind, t in self.selected), distil=cost.distil if t < 0 else times)

@@ -27,7 +27,7 @@ from fedlgd.engines.registry import engine as find_engine
 from fedlgd.methods.common import Training, training_set
 from fedlgd.methods.protocol import Method
 from fedlgd.methods.rounds import is_private
-from fedlgd.nets.registry import build_net, given_net, named_net
+from fedlgd.nets.registry import named_net
 from fedlgd.runs.analysis import SITES, Subject, analysed
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, configure, samples
@@ -112,11 +112,7 @@ def execute(
 
     `command` and `title` are stored in the manifest: the command of the run, and its name in tables.
     """
-    shape, classes = federation.shape, len(federation.classes)
-    if net_object is None:
-        net = build_net(config.net["name"], shape, classes, config.net_settings)
-    else:
-        net = given_net(net_object, shape, classes, config.net)
+    net = config.net_for(federation, net_object)
     with ExitStack() as stack:
         stack.enter_context(engine.threads())
         memory: Memory = Ram()

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from fedlgd.cli.fit import fitted
+from fedlgd.cli.terminal import fitted
 from fedlgd.report.formats import Cell, Column, Table
 from tests.cli.conftest import TINY, tiny_run
 
