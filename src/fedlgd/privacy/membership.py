@@ -60,7 +60,8 @@ def lira(statistic: Array, members: Mask, target: int, online: bool = True) -> A
     r"""Likelihood ratio of every image in federation `target`, with the other federations as shadows
     (Carlini et al., 2022). `statistic[f, u, q]` of the queries q of an image.
 
-    online:  mean_q log N(s; mu_in, var_in) - log N(s; mu_out, var_out);   offline:  mean_q Phi((s - mu_out) / std_out)
+    online:   mean_q log N(s; mu_in, var_in) - log N(s; mu_out, var_out)
+    offline:  mean_q Phi((s - mu_out) / std_out)
     mu: median over the shadows of that side;   var: (8 var_pooled + sum of squares) / (8 + shadows of that side)
     """
     shadows = np.arange(len(members)) != target
