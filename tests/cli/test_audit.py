@@ -51,19 +51,18 @@ def test_the_protocol_of_the_paper_says_that_in_sample_is_biased(fedlgd, audited
     ("run", "audit", "words"),
     [
         ((*LARGER,), ("--site", "scan"), "did you mean 'scans'"),
-        (("--quiet",), (), "too small"),
+        (("--quiet",), (), "needs 60 or more"),
+        (("--set=data.limit=100", "--set=distil.per_class=5", "--quiet"), (), "fewer than distil.per_class = 5"),
         ((*LARGER, "--method=fedbn"), (), "no shared model"),
         ((*LARGER, "--method=pooled"), (), "no shared model"),
-        ((*LARGER,), ("--in-sample",), "--attack paper"),
         (("--set=distil.private.epsilon=4", "--set=data.limit=400", "--quiet"), (), "test_key"),
     ],
 )
 def test_bad_input_is_refused_with_a_way_out(fedlgd, tmp_path, run, audit, words):
-    method = () if any(each.startswith("--method") for each in run) else ("--method=fedlgd",)
-    kept = tiny_run(tmp_path / "out", rounds=1)
-    if method == ():
-        kept = [each for each in kept if not each.startswith(("--set=refine", "--set=anchors"))]
-    ran = fedlgd(*kept, *run, *method)
+    settings = tiny_run(tmp_path / "out", *run, rounds=1)
+    if any(each.startswith("--method") for each in run):
+        settings = [each for each in settings if not each.startswith(("--set=refine", "--set=anchors"))]
+    ran = fedlgd(*settings)
     assert ran.code == 0, ran.err
     done = fedlgd("audit", "out", "--jobs", "1", *audit)
     assert done.code == 2
@@ -73,9 +72,16 @@ def test_bad_input_is_refused_with_a_way_out(fedlgd, tmp_path, run, audit, words
 
 def test_an_unfinished_run_and_a_run_without_states_are_refused(fedlgd, audited):
     config = audited / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 2\n", "rounds = 3\n", 1))
+    unfinished = fedlgd("audit", "out")
+    assert (unfinished.code, "2 of 3 rounds; finish it first" in unfinished.err) == (2, True)
     (audited / "state" / "head.json").unlink()
-    done = fedlgd("audit", "out")
-    assert done.code == 2
-    assert "head.json" in done.err or "no finished round" in done.err
-    config.unlink()
+    without = fedlgd("audit", "out")
+    assert (without.code, "head.json" in without.err) == (2, True)
     assert fedlgd("audit", "nowhere").code == 2
+
+
+def test_options_that_do_not_belong_together_are_refused(fedlgd):
+    for options in (("--in-sample",), ("--attack", "paper", "--thorough")):
+        done = fedlgd("audit", "out", *options)
+        assert (done.code, "--attack" in done.err) == (2, True)

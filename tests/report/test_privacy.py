@@ -41,7 +41,13 @@ def test_controls_are_below_a_line_and_what_few_images_cannot_show_is_not_measur
 
 def test_caveats_tell_what_was_done():
     said = " ".join(privacy.audit_caveats(audit()))
-    for words in ("5 federations", "site scans", "random half of 400 images", "as many SGD steps", "bootstrap over images"):
+    for words in (
+        "5 federations",
+        "site scans",
+        "random half of 400 images",
+        "as many SGD steps",
+        "bootstrap over images",
+    ):
         assert words in said
     said = " ".join(privacy.audit_caveats(audit(attack="paper", settings={"in_sample": True})))
     assert "Biased" in said

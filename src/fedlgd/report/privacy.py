@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedlgd.core.audits import RATES, Audit, Finding
+from fedlgd.core.files import safe_name
 from fedlgd.report.drawing import Drawing
 from fedlgd.report.formats import NONE, Cell, Column, Row, Table, number_of_bytes, percent, plural
 from fedlgd.report.groups import Group
@@ -62,7 +63,8 @@ def audit_drawings(run: Run) -> Iterator[Drawing]:
     """The ROC curves of an audited run."""
     for number, (title, figure) in enumerate(roc_plots(run.audit) if run.audit else ()):
         about = f"ROC on log-log axes, {title}, {run.label}, seed {run.seed}"
-        yield Drawing(f"roc{number}-{run.manifest.method}-seed{run.seed}", about, figure, READ_ROC)
+        name = f"roc{number}-{safe_name(run.manifest.method)}-seed{run.seed}"
+        yield Drawing(name, about, figure, "" if number else READ_ROC)
 
 
 def left_table(run: Run) -> Table:
@@ -123,10 +125,11 @@ def _shares(settings: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 def audit_table(audit: Audit) -> Table:
     """Attacks on the run, then controls below a line."""
     columns = (
-        *(Column(name, number=False) for name in ("method", "target", "attack")),
+        Column("method", number=False),
+        Column("attack", number=False),
         Column("AUC"),
-        *(Column(f"TPR at {percent(rate)} % FPR" if rate >= 0.01 else "TPR at 0.1 % FPR") for rate in RATES),
-        Column("epsilon at least"),
+        *(Column(f"TPR at {100 * rate:g} % FPR") for rate in RATES),
+        Column("epsilon ≥"),
         Column("accuracy, %", percent=True),
     )
     own = [each for each in audit.findings if each.kind == "run"]
@@ -140,8 +143,7 @@ def _row(found: Finding) -> Row:
     epsilon = found.epsilon_lower
     return (
         Cell(name),
-        Cell(TARGETS[found.target]),
-        Cell(found.statistic),
+        Cell(f"{TARGETS[found.target]}: {found.statistic}"),
         Cell(f"{middle:.3f} [{low:.3f}, {high:.3f}]", middle),
         *(_rate(found, f"{rate:g}") for rate in RATES),
         Cell(NONE) if epsilon is None else Cell(f"{epsilon:.2f}", epsilon),

@@ -5,7 +5,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from fedlgd.core.audits import Audit, Finding
-from fedlgd.report.plots import FAINT, INK, canvas, series_style, styled
+from fedlgd.report.plots import FAINT, INK, canvas, series_style, styled, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,12 +17,12 @@ TICKS = {0.001: "0.1 %", 0.01: "1 %", 0.1: "10 %", 1.0: "100 %"}
 @styled()
 def roc_plot(findings: Sequence[Finding], names: Sequence[str], title: str, mu: float | None) -> "Figure":
     """A curve with its band for each finding, the diagonal of a guess, and the ceiling of a promise, if any."""
-    figure, axes = canvas(title, 4.6, left=["100 %"], right=[""], bottom=0.5)
+    figure, axes = canvas(title, 4.6, left=["100 %"], right=["0 %"], bottom=0.5)
     axes.plot([LEAST, 1], [LEAST, 1], color=INK, linestyle=":", linewidth=1, label="guessing")
     for number, (found, name) in enumerate(zip(findings, names, strict=True)):
         colour, dashes = series_style(number)
         fpr, tpr, low, high = zip(*(point for point in found.roc if point[0] > 0), strict=True)
-        axes.plot(fpr, tpr, color=colour, linestyle=dashes, linewidth=1.6, label=name)
+        axes.plot(fpr, tpr, color=colour, linestyle=dashes, linewidth=1.6, label=wrapped(name, 26))
         axes.fill_between(fpr, low, high, color=colour, alpha=0.12, linewidth=0)
     if mu is not None:
         rates = [LEAST ** (1 - i / 100) for i in range(101)]
@@ -33,7 +33,7 @@ def roc_plot(findings: Sequence[Finding], names: Sequence[str], title: str, mu: 
         getattr(axes, f"set_{axis}scale")("log")
         getattr(axes, f"set_{axis}ticks")(list(TICKS), list(TICKS.values()))
         getattr(axes, f"{axis}axis").minorticks_off()
-        getattr(axes, f"set_{axis}lim")(LEAST, 1.05)
+        getattr(axes, f"set_{axis}lim")(LEAST, 1)
     axes.set_xlabel("false positive rate")
     axes.grid(color=FAINT, linewidth=0.5, axis="both")
     axes.legend(loc="lower right", frameon=False, fontsize="small")
