@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
@@ -194,6 +194,27 @@ class DistilOptions(ComputeOptions):
     ] = True
     score_steps: Annotated[int, Option(min=1, help="SGD steps of each of these networks.")] = 500
     estimate: Annotated[bool, Option("--estimate", help="Only estimate the run time.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions(Output):
+    runs: Annotated[list[Path], Argument(help="Finished run folders, or folders that contain them.")]
+    attack: Annotated[
+        Literal["rmia", "lira", "paper"],
+        Option(help="RMIA or LiRA with shadow federations, or the protocol of the paper with none."),
+    ] = "rmia"
+    site: Annotated[str, Option(help="The site to attack.", show_default="the one with the fewest images")] = ""
+    thorough: Annotated[bool, Option("--thorough", help="LiRA with 16 shadows; FedAvg with all its epochs.")] = (
+        False
+    )
+    in_sample: Annotated[
+        bool, Option("--in-sample", help="With --attack paper: test densities on the points they were fitted on.")
+    ] = False
+    canaries: Annotated[
+        Literal["none", "mislabelled"], Option(help="Flip the label of 5 % of the images and score them apart.")
+    ] = "none"
+    jobs: Annotated[int, Option(min=0, help="Federations at a time; 0: one per core.")] = 0
+    yes: Annotated[bool, Option("--yes", "-y", help="Start also if it takes more than an hour.")] = False
 
 
 def takes(cls: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
