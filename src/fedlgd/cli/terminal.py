@@ -1,6 +1,7 @@
 """The terminal of commands that run until they are stopped: lines with the time, a live line, and a log."""
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -13,7 +14,8 @@ from rich.markup import escape
 
 
 def say(text: str) -> None:
-    typer.echo(f"{datetime.now():%H:%M:%S} {text}", err=True)
+    """One line with the time, above the live line if there is one: it takes the place of `sys.stderr`."""
+    print(f"{datetime.now():%H:%M:%S} {text}", file=sys.stderr)
 
 
 @contextmanager
