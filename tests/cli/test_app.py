@@ -79,7 +79,9 @@ def test_the_example_of_a_command_is_one_it_understands(path, command):
     for example in command.epilog.split("\n\n"):
         words = shlex.split(example.partition(": fedlgd ")[2])
         assert words[: len(path.split())] == path.split()
-        command.make_context(path, words[len(path.split()) :])  # raises if an option is unknown or of the wrong kind
+        command.make_context(
+            path, words[len(path.split()) :]
+        )  # raises if an option is unknown or of the wrong kind
 
 
 ARGUMENTS = pytest.param(

@@ -77,7 +77,7 @@ def test_the_sender_and_the_question_are_those_of_the_server():
     assert (found.metadata.src_node_id, found.metadata.reply_to_message_id) == (APE, "another")
 
 
-@pytest.mark.parametrize("change", [lambda c: b"", lambda c: c[:5], lambda c: b"x" + c, lambda c: bytes(len(c))])
+@pytest.mark.parametrize("change", [lambda _: b"", lambda c: c[:5], lambda c: b"x" + c, lambda c: bytes(len(c))])
 def test_damaged_parts_are_an_error_of_the_site(change):
     upload = Upload()
     whole = upload.parts

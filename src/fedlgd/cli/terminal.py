@@ -15,7 +15,7 @@ from rich.markup import escape
 
 def say(text: str) -> None:
     """One line with the time, above the live line if there is one: it takes the place of `sys.stderr`."""
-    print(f"{datetime.now():%H:%M:%S} {text}", file=sys.stderr)
+    sys.stderr.write(f"{datetime.now():%H:%M:%S} {text}\n")
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """Replies of sites on their way to the coordinator.
 
-Flower announces a reply before its parts are uploaded. Its own grid then waits for the parts, believes what the reply
-says about its sender, and fails if the reply cannot be read: with each of these a site could hold up or stop a run.
-Here a reply is read when all its parts are there, up to a number of bytes. Its sender and its question are those that
-the server recorded.
+Flower announces a reply before its parts are uploaded. Its own grid then waits for the parts, believes what the
+reply says about its sender, and fails if the reply cannot be read: with each of these a site could hold up or stop
+a run. Here a reply is read when all its parts are there, up to a number of bytes. Its sender and its question are
+those that the server recorded.
 """
 
 import json

@@ -163,7 +163,10 @@ class Operator:
 
 
 class KitGrid(HttpGrid):
-    """Flower's grid, which also passes the gate, looks for answers more often, survives a short outage and distrusts replies."""
+    """Flower's grid, which also passes the gate, looks for answers more often and survives a short outage.
+
+    Replies are read by `Arriving`, because Flower's grid trusts them.
+    """
 
     def __init__(self, operator: Operator, token: str) -> None:
         super().__init__(str(operator.kit.server), token=token)

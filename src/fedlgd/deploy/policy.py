@@ -104,7 +104,7 @@ class Policy:
         return next(filter(None, refusals), "") or self._refuse_unlisted(asked.settings)
 
     def _refuse_unlisted(self, settings: Mapping[str, Any]) -> str:
-        """Values that run code or remove the protection of differential privacy are allowed only if they are listed."""
+        """Values that run code, or remove the protection of noise, are allowed only if they are listed."""
         for path, value in settings.items():
             if not isinstance(value, str) or (path in self.settings and value in self.settings[path].values):
                 continue

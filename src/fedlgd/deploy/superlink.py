@@ -3,8 +3,8 @@
 Flower serves three interfaces on that port. The fleet interface is for sites and checks their signatures. The
 other two start runs and register sites, and Flower's open package asks nobody for a password there: the gate
 asks for the secret of the server's kit. It also refuses keys that are not in the kit, requests of more than
-`LARGEST` bytes before they are read, and replies in the name of another site. It reports every refusal with the name
-of the site if its key is known.
+`LARGEST` bytes before they are read, and replies in the name of another site. It reports every refusal with the
+name of the site if its key is known.
 """
 
 import hmac
@@ -32,6 +32,7 @@ OPERATOR = ("/v1/control/", "/v1/runtime/")
 LARGEST = 32 << 20  # bytes of a request; Flower cuts arrays into parts of 5 MiB
 QUIET = 60.0  # seconds for which the same refusal is not reported again
 MOST_TOLD = 1000
+STATUS = {403: "the run has ended"}  # Flower's answer to a site that still works for it
 EVENT = "fedlgd: "  # begins a line for the terminal of `serve`
 
 Scope = MutableMapping[str, Any]
@@ -64,7 +65,7 @@ class Gate:
 
         async def watch(message: Scope) -> None:
             if message["type"] == "http.response.start" and message["status"] >= 400:
-                self._tell(scope, f"status {message['status']}")
+                self._tell(scope, STATUS.get(message["status"], f"status {message['status']}"))
             await send(message)
 
         await self._app(scope, receive, watch)

@@ -70,7 +70,7 @@ disclose = ["counts", "scores", "seconds"]
 [settings]
 "anchors.start" = ["noise"]           # "statistics" would upload mean and deviation of the pixels of each class
 "distil.per_class" = {max = 100}      # virtual images per class; they stay here
-# Only runs with differential privacy. FedLGD and other methods on virtual sets (0 means no noise, so give a minimum):
+# Only runs with differential privacy. Methods on virtual sets, like FedLGD (0 means no noise: give a minimum):
 # "distil.private.epsilon" = {min = 0.01, max = 8, required = true}
 # Methods that train on real images, with the part dp-sgd:
 # "dp.epsilon" = {max = 8, required = true}

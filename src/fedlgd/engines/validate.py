@@ -59,7 +59,9 @@ def score_refusal(score: Score | None, classes: int) -> str:
     if not all(0 <= right <= count <= MOST for right, count in zip(score.correct, score.total, strict=True)):
         return f"it counts more correct images than there are, or more than {MOST:,} images"
     if abs(score.accuracy - sum(score.correct) / sum(score.total)) > 1e-6:
-        return f"its accuracy is {score.accuracy}, but {sum(score.correct)} of {sum(score.total)} images are correct"
+        return (
+            f"its accuracy is {score.accuracy}, but {sum(score.correct)} of {sum(score.total)} images are correct"
+        )
     if math.isfinite(score.loss) and not 0 <= score.loss <= HIGHEST:
         return f"its loss is {score.loss}; a loss goes from 0 to {HIGHEST:g}"
     return ""
