@@ -56,7 +56,8 @@ def demo(given: options.DemoOptions) -> None:
 
 
 @app.command(
-    epilog="Example: fedlgd run builtin-digits --method fedlgd --preset quick --rounds 40 --set net.width=32"
+    epilog="Example: fedlgd run builtin-digits --method fedlgd --preset quick --rounds 40 --set net.width=32\n\n"
+    "At real sites: fedlgd run --engine flower --kit kits/server --method fedlgd --rounds 40"
 )
 @takes(options.RunOptions)
 def run(given: options.RunOptions) -> None:
