@@ -28,8 +28,8 @@ from fedlgd.data.federation import site_digest
 from fedlgd.distill.augment import OPERATIONS, Sides, Transform, draw
 from fedlgd.distill.budget import Private
 from fedlgd.distill.cache import has, recall
+from fedlgd.distill.descent import Descent
 from fedlgd.distill.sets import check_start, is_file_name, read_start, set_digest
-from fedlgd.distill.smooth import smoothed
 from fedlgd.distill.start import (
     STARTS,
     Statistics,
@@ -162,7 +162,14 @@ def narrowed(net: Net, how: Distil) -> tuple[Net, Distil]:
 
 
 def refine(
-    virtual: VirtualSet, real: LabelledSet, net: Net, params: Params, how: Distil, round: int, rng: Stream
+    virtual: VirtualSet,
+    real: LabelledSet,
+    net: Net,
+    params: Params,
+    how: Distil,
+    round: int,
+    rng: Stream,
+    descent: Descent | None = None,
 ) -> VirtualSet:
     """Iterative DM: `how.steps` further steps with the received features, which are fixed.
 
@@ -175,7 +182,7 @@ def refine(
     """
     if how.plan == "bank" and not how.augment and net.per_image:
         how = replace(how, pairs=1, reuse=max(1, how.steps), real_per_class=len(real))
-    images = match(virtual.images, virtual.labels, real, net, lambda _: params, how, rng)
+    images = match(virtual.images, virtual.labels, real, net, lambda _: params, how, rng, descent)
     _check_finite(images, how.lr, "refinement of the virtual set")
     return replace(virtual, images=images, round=round)
 
@@ -193,15 +200,15 @@ def match(
     params_at: Callable[[int], Params],
     how: Distil,
     rng: Stream,
+    descent: Descent | None = None,
 ) -> Tensor:
-    """Images after `how.steps` of SGD on Eq. 1; `params_at` returns the weights of the i-th pair."""
-    images, velocity = images.clone(), torch.zeros_like(images)
+    """Images after `how.steps` on Eq. 1, by default of SGD; `params_at` returns the weights of the i-th pair."""
+    descent = descent or Descent(how.lr, how.momentum, how.smooth)
     with phase("distil"):
         drawn = pairs(labels.unique(), real, net, params_at, how, rng)
         for _, pair in zip(track("distil", how.steps), drawn, strict=False):
             gradient = image_gradient(net, pair.params, images, labels, pair.target, pair.transforms)
-            velocity = how.momentum * velocity + smoothed(gradient, how.smooth)
-            images -= how.lr * velocity
+            images = descent(images, gradient)
     return images
 
 

@@ -33,6 +33,7 @@ from fedlgd.core.types import Params, Site, SiteState, VirtualSet
 from fedlgd.data.federation import site_digest
 from fedlgd.distill.augment import Transform
 from fedlgd.distill.cache import recall
+from fedlgd.distill.descent import Descent
 from fedlgd.distill.distribution import (
     Distil,
     Pair,
@@ -45,7 +46,6 @@ from fedlgd.distill.distribution import (
 )
 from fedlgd.distill.ledger import open_book
 from fedlgd.distill.release import Releases, check_delta, check_protected, noisy_counts
-from fedlgd.distill.smooth import smoothed
 from fedlgd.distill.start import from_mean_image, from_noise, from_statistics, labels_for
 
 LARGE = 3.0  # standard deviations of a count: a class that may be smaller than `per_class` is left out
@@ -83,6 +83,7 @@ def refined(
     refinements: int,
     t: int,
     rng: Stream,
+    descent: Descent,
 ) -> SiteState:
     """The state after iterative DM in round t with the settings `how`; `first` made the virtual set.
 
@@ -91,12 +92,12 @@ def refined(
     virtual = state.virtual
     assert virtual is not None
     if not how.private.on:
-        return replace(state, virtual=refine(virtual, site.train, net, params, how, t, rng))
+        return replace(state, virtual=refine(virtual, site.train, net, params, how, t, rng, descent))
     check_protected(site, net, "distil.private.epsilon")
     classes = virtual.labels.unique().tolist()
     releases = _releases(site, net, first, rng.seed, refinements)
     releases = replace(releases, classes=classes, sizes=to_cpu(state.trees["released"]["counts"])[classes])
-    images = _refined(releases, virtual, state.trees["released"]["targets"], net, params, how, first, t, rng)
+    images = _refined(releases, virtual, state.trees["released"]["targets"], net, params, how, first, t, rng, descent)
     return replace(state, virtual=replace(virtual, images=images, round=t))
 
 
@@ -144,7 +145,7 @@ def _stream(site: Site, seed: int) -> Stream:
 def _matched(releases: Releases, labels: Tensor, net: Net, how: Distil, rng: Stream) -> tuple[Tensor, list[Pair]]:
     """DM on noisy targets. New ones are released before each block of steps; a step uses any of those so far."""
     images, labels = to_device((_start(releases, net.shape, how, rng), labels))
-    velocity, pairs, p = torch.zeros_like(images), list[Pair](), how.private
+    descent, pairs, p = Descent(how.lr, how.momentum, how.smooth), list[Pair](), how.private
     generator = rng.generator("steps")
     with phase("distil"):
         for s in track("distil", how.steps):
@@ -154,8 +155,7 @@ def _matched(releases: Releases, labels: Tensor, net: Net, how: Distil, rng: Str
                 pairs.append(Pair(params, transforms, target))
             pair = pairs[int(torch.randint(len(pairs), (), generator=generator))]
             gradient = image_gradient(net, pair.params, images, labels, pair.target, pair.transforms)
-            velocity = how.momentum * velocity + smoothed(gradient, how.smooth)
-            images = images - how.lr * velocity
+            images = descent(images, gradient)
     return images, pairs
 
 
@@ -169,11 +169,12 @@ def _refined(
     first: Distil,
     t: int,
     rng: Stream,
+    descent: Descent,
 ) -> Tensor:
     """DM under psi_t on new targets, plus half the gradient on an old target under its random network."""
     images, labels, random = virtual.images, virtual.labels, _stream(releases.site, rng.seed)
     narrow, scaled = narrowed(family(net, first), first)
-    generator, velocity = rng.generator("steps"), torch.zeros_like(images)
+    generator = rng.generator("steps")
     pairs, part = list[Pair](), next(name for name in releases.levels if name.startswith("refine"))
     with phase("distil"):
         for j in range(refinements_of(how, 1)):
@@ -188,8 +189,7 @@ def _refined(
                 weights, transforms = _drawn(narrow, labels, first, random, r)
                 share = OLD * scaled.lr / first.lr
                 gradient = gradient + share * image_gradient(narrow, weights, images, labels, old[r], transforms)
-            velocity = how.momentum * velocity + smoothed(gradient, how.smooth)
-            images = images - how.lr * velocity
+            images = descent(images, gradient)
     return images
 
 

@@ -150,7 +150,7 @@ class Anchored(Part):
         sent = anchors if self.anchors.needed_in(t, self.pull) else None
         after = self.method.server(state, Noted(updates, held, sent), net, rng)
         if anchors and self.anchors.move_in(t):
-            target = pseudo_gradient(state.params, after.params, self.local.lr)
+            target = pseudo_gradient(state.params, after.params, self.local.rate(self.local.steps))
             anchors, _ = match_gradient(anchors, net, state.params, target, self.anchors, t)
         return replace(after, anchors=anchors, held=held)
 

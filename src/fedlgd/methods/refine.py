@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from fedlgd.core.types import Params, Site, SiteState
+from fedlgd.distill.descent import Descent, Optimiser
 from fedlgd.distill.distribution import Distil
 from fedlgd.distill.private import refined, refinements_of
 from fedlgd.methods.anchors import Selected
@@ -14,7 +15,7 @@ from fedlgd.methods.protocol import Cost, Net, Settings, Stream, setting
 class Refine(Settings):
     """Iterative DM: in selected rounds a site updates its virtual set with the global features.
 
-    All other settings are those of `distil`, except `smooth`: refinement uses plain SGD.
+    All other settings are those of `distil`, except `smooth`: refinement does not smooth gradients.
     """
 
     section: ClassVar[str] = "refine"
@@ -24,11 +25,13 @@ class Refine(Settings):
     pairs: int = setting(10, "Draws in the bank (plan `bank`).", least=1, most=100_000)
     reuse: int = setting(10, "Steps of plan `bank` with each draw.", least=1, most=10_000_000)
     real_per_class: int = setting(64, "Real images per class in a draw.", least=1, most=10_000_000)
+    optimiser: Optimiser = setting("sgd", "Optimiser of the pixels: `sgd`, as published, or `adam`.")
+    lr: float = setting(0.0, "Learning rate of the pixels, for `adam` about 0.02; 0: `distil.lr`.", least=0)
 
     def settings(self, distil: Distil) -> Distil:
         """The settings for refining a set created by `distil`."""
         bank = replace(distil, pairs=self.pairs, reuse=self.reuse, smooth=0.0)
-        return replace(bank, steps=self.steps, real_per_class=self.real_per_class)
+        return replace(bank, steps=self.steps, real_per_class=self.real_per_class, lr=self.lr or distil.lr)
 
     def releases(self, distil: Distil) -> int:
         """The private releases of all selected rounds."""
@@ -39,7 +42,8 @@ class Refine(Settings):
     ) -> SiteState:
         """The state of a site after the refinement of round t."""
         how, planned = self.settings(distil), self.releases(distil)
-        return refined(state, site, net, params, how, distil, planned, t, rng.at("refine"))
+        descent = Descent(how.lr, how.momentum, how.smooth, self.optimiser)
+        return refined(state, site, net, params, how, distil, planned, t, rng.at("refine"), descent)
 
     def move_in(self, t: int) -> bool:
         return self.steps > 0 and t in self.selected
