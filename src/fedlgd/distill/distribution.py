@@ -35,6 +35,7 @@ from fedlgd.distill.start import (
     Statistics,
     class_statistics,
     from_mean_image,
+    from_neighbours,
     from_noise,
     from_real,
     from_statistics,
@@ -68,7 +69,8 @@ class Distil(Settings):
     smooth: float = setting(1.5, "Strength of gradient smoothing (low frequencies first); 0: plain SGD.", least=0)
     start: str = setting(
         "statistics",
-        "Initial images: class `statistics`, `noise`, `mean-image`, `real`, or a file or folder of virtual sets.",
+        "Initial images: class `statistics`, `noise`, `mean-image`, means of `neighbours`, `real`, or a file or folder "
+        "of virtual sets.",
     )
     statistics: Statistics = setting("class", "Statistics per `class`, or per `site` as in the released code.")
     start_scale: float = setting(0.3, "Factor on the std for `statistics`; 1: as measured.", least=0)
@@ -90,9 +92,9 @@ class Distil(Settings):
 
     def _check_private(self) -> None:
         """Refuse what differential privacy does not cover."""
-        if self.start == "real":
+        if self.start in (known := {"real": "copies private images", "neighbours": "averages a few private images"}):
             raise PrivacyError(
-                "distil.start is 'real', which copies private images into the virtual set; with "
+                f"distil.start is {self.start!r}, which {known[self.start]} into the virtual set; with "
                 "distil.private.epsilon use distil.start=noise, statistics or mean-image"
             )
         if is_file_name(self.start):
@@ -280,6 +282,8 @@ def _start(site: Site, classes: list[int], shape: tuple[int, int, int], how: Dis
         return from_real(data, classes, how.per_class, generator)
     if how.start == "noise":
         return from_noise(len(classes) * how.per_class, shape, generator)
+    if how.start == "neighbours":
+        return from_neighbours(data, classes, how.per_class, generator)
     if how.start == "mean-image":
         return from_mean_image(mean_images(data, classes), how.per_class, generator)
     statistics = class_statistics(data, classes, how.statistics)
