@@ -1,4 +1,4 @@
-"""Initialisation of virtual images: class statistics, noise, mean images, or real images."""
+"""Initialisation of virtual images: class statistics, noise, mean images, or picks of real images."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -10,11 +10,13 @@ from torch.nn import functional as F
 from fedlgd.core.errors import DataError
 from fedlgd.core.types import LabelledSet
 
-Start = Literal["statistics", "noise", "mean-image", "real"]
+Start = Literal["statistics", "noise", "mean-image", "real", "kmeans"]
 STARTS: tuple[str, ...] = get_args(Start)
+PICKS = ("real", "kmeans")  # virtual images that are private images
 Statistics = Literal["class", "site"]
 
 AROUND = 0.2  # std of the initial images around the mean image
+MOVES = 20  # of the centres of k-means
 
 
 def class_statistics(data: LabelledSet, classes: Sequence[int], over: Statistics = "class") -> Tensor:
@@ -62,6 +64,31 @@ def from_mean_image(means: Tensor, per_class: int, generator: Generator) -> Tens
 def from_real(data: LabelledSet, classes: Sequence[int], per_class: int, generator: Generator) -> Tensor:
     """`per_class` different real images of each class. Such a set discloses private images."""
     return torch.cat([data.take(_pick(data.of_class(k), per_class, generator)).x for k in classes])
+
+
+def from_clusters(data: LabelledSet, classes: Sequence[int], per_class: int, generator: Generator) -> Tensor:
+    """The real image nearest to each of `per_class` centres of k-means in pixels. It discloses private images."""
+    return torch.cat([data.take(_nearest(data, data.of_class(k), per_class, generator)).x for k in classes])
+
+
+def _nearest(data: LabelledSet, members: Tensor, count: int, generator: Generator) -> Tensor:
+    """Lloyd's algorithm from random members:  c_j = mean of the x whose nearest centre is c_j.
+
+    A centre without members stays where it is. Each centre takes the nearest image that no earlier one has taken.
+    """
+    x = data.take(members).x.flatten(1)
+    centres = x[torch.randperm(len(x), generator=generator)[:count]].clone()
+    for _ in range(MOVES):
+        owner = torch.cdist(x, centres).argmin(1)
+        sums = torch.zeros_like(centres).index_add_(0, owner, x)
+        sizes = owner.bincount(minlength=count)[:, None]
+        centres = torch.where(sizes > 0, sums / sizes.clamp(min=1), centres)
+    gaps = torch.cdist(x, centres)
+    chosen: list[int] = []
+    for j in range(count):
+        chosen.append(int(gaps[:, j].argmin()))
+        gaps[chosen[-1]] = torch.inf
+    return members[chosen]
 
 
 def _pick(members: Tensor, count: int, generator: Generator) -> Tensor:
