@@ -2,12 +2,15 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Scale
 from fedlgd.distill.start import (
     class_statistics,
+    from_clusters,
     from_noise,
     from_real,
     from_statistics,
@@ -92,6 +95,29 @@ def test_a_real_start_takes_different_images_of_the_right_class():
     assert all(n % 4 == 3 for n in numbers[:4])
     assert all(n % 4 == 1 for n in numbers[4:])
     assert len(set(numbers)) == 8
+
+
+def test_kmeans_picks_one_real_image_near_the_centre_of_each_cluster():
+    middles = torch.tensor([0, 100, 200])
+    pixels = (middles[:, None] + torch.tensor([0, 3, 4, 5, 8])).flatten().to(torch.uint8)
+    data = LabelledSet(pixels.view(15, 1, 1, 1).expand(15, 3, 2, 2), torch.zeros(15, dtype=torch.int64))
+    images = from_clusters(data, [0], 3, Stream(0).generator())
+    assert sorted(data.scale.to_pixels(images)[:, 0, 0, 0].tolist()) == [4, 104, 204]
+
+
+@given(st.integers(0, 2**31), st.integers(1, 6))
+def test_kmeans_picks_are_different_images_of_the_right_class(seed, count):
+    x = torch.rand(24, 1, 3, 3, generator=Stream(seed).generator())
+    x[::5] = x[0]  # several images are equal
+    data = LabelledSet(x, torch.arange(24) % 2)
+    images = from_clusters(data, [1, 0], count, Stream(seed).generator())
+    own = [
+        [i for i in range(24) if torch.equal(x[i], image) and i % 2 == k]
+        for image, k in zip(images, [1] * count + [0] * count, strict=True)
+    ]
+    assert all(own)
+    numbers = sorted(map(tuple, own))
+    assert all(numbers.count(each) <= len(each) for each in numbers)
 
 
 def test_a_real_start_shares_no_memory_with_the_real_images():

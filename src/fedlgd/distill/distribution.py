@@ -31,9 +31,11 @@ from fedlgd.distill.cache import has, recall
 from fedlgd.distill.descent import Descent
 from fedlgd.distill.sets import check_start, is_file_name, read_start, set_digest
 from fedlgd.distill.start import (
+    PICKS,
     STARTS,
     Statistics,
     class_statistics,
+    from_clusters,
     from_mean_image,
     from_neighbours,
     from_noise,
@@ -69,8 +71,8 @@ class Distil(Settings):
     smooth: float = setting(1.5, "Strength of gradient smoothing (low frequencies first); 0: plain SGD.", least=0)
     start: str = setting(
         "statistics",
-        "Initial images: class `statistics`, `noise`, `mean-image`, means of `neighbours`, `real`, or a file or folder "
-        "of virtual sets.",
+        "Initial images: class `statistics`, `noise`, `mean-image`, picks of real images (`real`: random, `kmeans`: "
+        "near the centres of clusters), means of `neighbours`, or a file or folder of virtual sets.",
     )
     statistics: Statistics = setting("class", "Statistics per `class`, or per `site` as in the released code.")
     start_scale: float = setting(0.3, "Factor on the std for `statistics`; 1: as measured.", least=0)
@@ -92,9 +94,9 @@ class Distil(Settings):
 
     def _check_private(self) -> None:
         """Refuse what differential privacy does not cover."""
-        if self.start in (known := {"real": "copies private images", "neighbours": "averages a few private images"}):
+        if self.start in (*PICKS, "neighbours"):
             raise PrivacyError(
-                f"distil.start is {self.start!r}, which {known[self.start]} into the virtual set; with "
+                f"distil.start is {self.start!r}, which copies private images into the virtual set; with "
                 "distil.private.epsilon use distil.start=noise, statistics or mean-image"
             )
         if is_file_name(self.start):
@@ -278,8 +280,9 @@ def _start(site: Site, classes: list[int], shape: tuple[int, int, int], how: Dis
     data, generator = site.train, rng.generator("start")
     if is_file_name(how.start):
         return read_start(how.start, site.name, data.scale, labels_for(classes, how.per_class), shape)
-    if how.start == "real":
-        return from_real(data, classes, how.per_class, generator)
+    if how.start in PICKS:
+        picked = from_real if how.start == "real" else from_clusters
+        return picked(data, classes, how.per_class, generator)
     if how.start == "noise":
         return from_noise(len(classes) * how.per_class, shape, generator)
     if how.start == "neighbours":

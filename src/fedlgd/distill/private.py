@@ -97,7 +97,9 @@ def refined(
     classes = virtual.labels.unique().tolist()
     releases = _releases(site, net, first, rng.seed, refinements)
     releases = replace(releases, classes=classes, sizes=to_cpu(state.trees["released"]["counts"])[classes])
-    images = _refined(releases, virtual, state.trees["released"]["targets"], net, params, how, first, t, rng, descent)
+    images = _refined(
+        releases, virtual, state.trees["released"]["targets"], net, params, how, first, t, rng, descent
+    )
     return replace(state, virtual=replace(virtual, images=images, round=t))
 
 

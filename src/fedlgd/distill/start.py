@@ -1,4 +1,4 @@
-"""Initialisation of virtual images: class statistics, noise, mean images, means of neighbours, or real images."""
+"""Initialisation of virtual images: class statistics, noise, mean images, picks of real images, or their means."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -10,13 +10,15 @@ from torch.nn import functional as F
 from fedlgd.core.errors import DataError
 from fedlgd.core.types import LabelledSet
 
-Start = Literal["statistics", "noise", "mean-image", "neighbours", "real"]
+Start = Literal["statistics", "noise", "mean-image", "real", "kmeans", "neighbours"]
 STARTS: tuple[str, ...] = get_args(Start)
+PICKS = ("real", "kmeans")  # virtual images that are private images
 Statistics = Literal["class", "site"]
 
 AROUND = 0.2  # std of the initial images around the mean image
 GROUP = 8  # real images in the mean of neighbours
 POOL = 1000  # real images of a class among which neighbours are searched
+MOVES = 20  # of the centres of k-means
 
 
 def class_statistics(data: LabelledSet, classes: Sequence[int], over: Statistics = "class") -> Tensor:
@@ -69,7 +71,9 @@ def from_neighbours(data: LabelledSet, classes: Sequence[int], per_class: int, g
     2002): each virtual image is made of at least 8 private ones, or of all if the class has fewer. That is no
     differential privacy.
     """
-    return torch.cat([_groups(data.take(_pick(data.of_class(k), POOL, generator)).x, per_class, generator) for k in classes])
+    return torch.cat(
+        [_groups(data.take(_pick(data.of_class(k), POOL, generator)).x, per_class, generator) for k in classes]
+    )
 
 
 def _groups(x: Tensor, count: int, generator: Generator) -> Tensor:
@@ -83,6 +87,31 @@ def _groups(x: Tensor, count: int, generator: Generator) -> Tensor:
 def from_real(data: LabelledSet, classes: Sequence[int], per_class: int, generator: Generator) -> Tensor:
     """`per_class` different real images of each class. Such a set discloses private images."""
     return torch.cat([data.take(_pick(data.of_class(k), per_class, generator)).x for k in classes])
+
+
+def from_clusters(data: LabelledSet, classes: Sequence[int], per_class: int, generator: Generator) -> Tensor:
+    """The real image nearest to each of `per_class` centres of k-means in pixels. It discloses private images."""
+    return torch.cat([data.take(_nearest(data, data.of_class(k), per_class, generator)).x for k in classes])
+
+
+def _nearest(data: LabelledSet, members: Tensor, count: int, generator: Generator) -> Tensor:
+    """Lloyd's algorithm from random members:  c_j = mean of the x whose nearest centre is c_j.
+
+    A centre without members stays where it is. Each centre takes the nearest image that no earlier one has taken.
+    """
+    x = data.take(members).x.flatten(1)
+    centres = x[torch.randperm(len(x), generator=generator)[:count]].clone()
+    for _ in range(MOVES):
+        owner = torch.cdist(x, centres).argmin(1)
+        sums = torch.zeros_like(centres).index_add_(0, owner, x)
+        sizes = owner.bincount(minlength=count)[:, None]
+        centres = torch.where(sizes > 0, sums / sizes.clamp(min=1), centres)
+    gaps = torch.cdist(x, centres)
+    chosen: list[int] = []
+    for j in range(count):
+        chosen.append(int(gaps[:, j].argmin()))
+        gaps[chosen[-1]] = torch.inf
+    return members[chosen]
 
 
 def _pick(members: Tensor, count: int, generator: Generator) -> Tensor:
