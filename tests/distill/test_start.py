@@ -4,13 +4,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.nn import functional as F
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Scale
 from fedlgd.distill.start import (
+    GROUP,
     class_statistics,
     from_clusters,
+    from_neighbours,
     from_noise,
     from_real,
     from_statistics,
@@ -141,3 +144,23 @@ def test_fewer_images_than_are_to_be_distilled_is_an_error_with_a_way_out():
     data = LabelledSet(torch.zeros(5, 3, 1, 1), torch.tensor([0, 0, 3, 3, 3]))
     with pytest.raises(DataError, match=r"'ape'.*2 images of class 0.*per_class is 3.*per_class=2"):
         present_classes(data, 5, 3, "ape")
+
+
+def test_a_mean_of_neighbours_is_the_mean_of_the_eight_most_similar_images():
+    x = torch.randn(30, 3, 5, 5, generator=Stream(0).generator())
+    data = LabelledSet(x, torch.arange(30) % 2)
+    got = from_neighbours(data, [1], 4, Stream(1).generator())
+    mine = x[1::2]
+    coarse = F.avg_pool2d(mine, 2, ceil_mode=True).flatten(1)
+    groups = [torch.corrcoef(coarse)[i].topk(GROUP).indices for i in range(len(mine))]
+    means = torch.stack([mine[group].mean(0) for group in groups])
+    assert got.shape == (4, 3, 5, 5)
+    assert (torch.cdist(got.flatten(1), means.flatten(1)).min(1).values < 1e-5).all()
+
+
+def test_no_mean_of_neighbours_is_a_single_image_and_a_small_class_is_its_mean():
+    x = torch.randn(12, 3, 4, 4, generator=Stream(0).generator())
+    data = LabelledSet(x, torch.tensor([0] * 9 + [1] * 3))
+    got = from_neighbours(data, [0, 1], 2, Stream(1).generator())
+    torch.testing.assert_close(got[2:], x[9:].mean(0).expand(2, -1, -1, -1))
+    assert torch.cdist(got.flatten(1), x.flatten(1)).min() > 1

@@ -48,16 +48,18 @@ class Local(Settings):
         """K: the steps of a round on n images."""
         return self.steps or self.epochs * math.ceil(n / self.batch)
 
-    def rate(self, steps: int) -> float:
-        r"""eta mean_i a_i with a_i = (1 - m^{K-i+1}) / (1 - m): what a round of K steps multiplies gradients by.
+    def work(self, steps: int) -> float:
+        r"""sum_i a_i = [K - m (1 - m^K) / (1 - m)] / (1 - m), the total weight of the gradients of K steps.
 
-        v_j = sum_{i<=j} m^{j-i} g_i, so  theta_0 - theta_K = eta sum_j v_j = eta sum_i a_i g_i:  early gradients count
-        more. sum_i a_i = (K - m (1 - m^K) / (1 - m)) / (1 - m). Without momentum it is eta; for many steps
-        (0: the limit) eta / (1 - m).
+        v_j = sum_{i<=j} m^{j-i} g_i, so  theta_0 - theta_K = eta sum_j v_j = eta sum_i a_i g_i  with the weights
+        a_i = (1 - m^{K-i+1}) / (1 - m): early gradients count more. Without momentum it is K.
         """
-        kept = 1 - self.momentum
-        lost = self.momentum * (1 - self.momentum**steps) / kept / steps if steps else 0.0
-        return self.lr * (1 - lost) / kept
+        m = self.momentum
+        return (steps - m * (1 - m**steps) / (1 - m)) / (1 - m)
+
+    def rate(self, steps: int) -> float:
+        """eta_t mean_i a_i; eta_t without momentum. steps=0: the limit of many, eta_t / (1 - m)."""
+        return self.lr * (self.work(steps) / steps if steps else 1 / (1 - self.momentum))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

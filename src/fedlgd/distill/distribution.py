@@ -28,7 +28,7 @@ from fedlgd.data.federation import site_digest
 from fedlgd.distill.augment import OPERATIONS, Sides, Transform, draw
 from fedlgd.distill.budget import Private
 from fedlgd.distill.cache import has, recall
-from fedlgd.distill.descent import Descent
+from fedlgd.distill.descent import Descent, Optimiser
 from fedlgd.distill.sets import check_start, is_file_name, read_start, set_digest
 from fedlgd.distill.start import (
     PICKS,
@@ -71,8 +71,8 @@ class Distil(Settings):
     smooth: float = setting(1.5, "Strength of gradient smoothing (low frequencies first); 0: plain SGD.", least=0)
     start: str = setting(
         "statistics",
-        "Initial images: class `statistics`, `noise`, `mean-image`, picks of real images (`real`: random, `kmeans`: "
-        "near the centres of clusters), means of `neighbours`, or a file or folder of virtual sets.",
+        "Initial images: class `statistics`, `noise`, `mean-image`, picks of real images (`real`: random, "
+        "`kmeans`: near the centres of clusters), means of `neighbours`, or a file or folder of virtual sets.",
     )
     statistics: Statistics = setting("class", "Statistics per `class`, or per `site` as in the released code.")
     start_scale: float = setting(0.3, "Factor on the std for `statistics`; 1: as measured.", least=0)
@@ -111,12 +111,26 @@ class Distil(Settings):
                 "each of them again"
             )
 
+    def descent(self) -> Descent:
+        """A new optimiser of the pixels."""
+        return Descent(self.lr, self.momentum, self.smooth)
+
     def shrunk(self) -> "Distil":
         """Settings with one draw and its steps, enough to measure the cost of a step."""
         if self.private.on:
             few = replace(self.private, releases=1, blocks=1, test_key="estimate")
             return replace(self, private=few, steps=min(self.steps, max(1, self.steps // self.private.releases)))
         return replace(self, pairs=1, steps=min(self.steps, 1 if self.plan == "exact" else self.reuse))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refinement(Distil):
+    """The settings of a refinement: those of the first distillation, and an optimiser."""
+
+    optimiser: Optimiser = "sgd"
+
+    def descent(self) -> Descent:
+        return Descent(self.lr, self.momentum, self.smooth, self.optimiser)
 
 
 def distil(site: Site, net: Net, how: Distil, rng: Stream) -> VirtualSet:
@@ -166,14 +180,7 @@ def narrowed(net: Net, how: Distil) -> tuple[Net, Distil]:
 
 
 def refine(
-    virtual: VirtualSet,
-    real: LabelledSet,
-    net: Net,
-    params: Params,
-    how: Distil,
-    round: int,
-    rng: Stream,
-    descent: Descent | None = None,
+    virtual: VirtualSet, real: LabelledSet, net: Net, params: Params, how: Distil, round: int, rng: Stream
 ) -> VirtualSet:
     """Iterative DM: `how.steps` further steps with the received features, which are fixed.
 
@@ -186,7 +193,7 @@ def refine(
     """
     if how.plan == "bank" and not how.augment and net.per_image:
         how = replace(how, pairs=1, reuse=max(1, how.steps), real_per_class=len(real))
-    images = match(virtual.images, virtual.labels, real, net, lambda _: params, how, rng, descent)
+    images = match(virtual.images, virtual.labels, real, net, lambda _: params, how, rng)
     _check_finite(images, how.lr, "refinement of the virtual set")
     return replace(virtual, images=images, round=round)
 
@@ -204,10 +211,9 @@ def match(
     params_at: Callable[[int], Params],
     how: Distil,
     rng: Stream,
-    descent: Descent | None = None,
 ) -> Tensor:
-    """Images after `how.steps` on Eq. 1, by default of SGD; `params_at` returns the weights of the i-th pair."""
-    descent = descent or Descent(how.lr, how.momentum, how.smooth)
+    """Images after `how.steps` on Eq. 1; `params_at` returns the weights of the i-th pair."""
+    descent = how.descent()
     with phase("distil"):
         drawn = pairs(labels.unique(), real, net, params_at, how, rng)
         for _, pair in zip(track("distil", how.steps), drawn, strict=False):

@@ -34,7 +34,7 @@ def pseudo_gradient(old: Params, new: Params, rate: float) -> Params:
     """G = (theta_t - theta_{t+1}) / rate: the averaged sum of the sites' minibatch gradients.
 
     The rate is eta_t for plain SGD, and `Local.rate` with momentum: then the sum is weighted, with mean weight 1.
-    Dist does not depend on the scale of G but for its 1e-6, which is small only beside a G of the size of gradients.
+    Dist does not depend on the scale of G but for its 1e-6, which is small beside a G of the size of gradients.
     """
     return scale(sub(old, new), 1 / rate)
 

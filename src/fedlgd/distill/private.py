@@ -33,7 +33,6 @@ from fedlgd.core.types import Params, Site, SiteState, VirtualSet
 from fedlgd.data.federation import site_digest
 from fedlgd.distill.augment import Transform
 from fedlgd.distill.cache import recall
-from fedlgd.distill.descent import Descent
 from fedlgd.distill.distribution import (
     Distil,
     Pair,
@@ -83,7 +82,6 @@ def refined(
     refinements: int,
     t: int,
     rng: Stream,
-    descent: Descent,
 ) -> SiteState:
     """The state after iterative DM in round t with the settings `how`; `first` made the virtual set.
 
@@ -92,14 +90,12 @@ def refined(
     virtual = state.virtual
     assert virtual is not None
     if not how.private.on:
-        return replace(state, virtual=refine(virtual, site.train, net, params, how, t, rng, descent))
+        return replace(state, virtual=refine(virtual, site.train, net, params, how, t, rng))
     check_protected(site, net, "distil.private.epsilon")
     classes = virtual.labels.unique().tolist()
     releases = _releases(site, net, first, rng.seed, refinements)
     releases = replace(releases, classes=classes, sizes=to_cpu(state.trees["released"]["counts"])[classes])
-    images = _refined(
-        releases, virtual, state.trees["released"]["targets"], net, params, how, first, t, rng, descent
-    )
+    images = _refined(releases, virtual, state.trees["released"]["targets"], net, params, how, first, t, rng)
     return replace(state, virtual=replace(virtual, images=images, round=t))
 
 
@@ -147,7 +143,7 @@ def _stream(site: Site, seed: int) -> Stream:
 def _matched(releases: Releases, labels: Tensor, net: Net, how: Distil, rng: Stream) -> tuple[Tensor, list[Pair]]:
     """DM on noisy targets. New ones are released before each block of steps; a step uses any of those so far."""
     images, labels = to_device((_start(releases, net.shape, how, rng), labels))
-    descent, pairs, p = Descent(how.lr, how.momentum, how.smooth), list[Pair](), how.private
+    descent, pairs, p = how.descent(), list[Pair](), how.private
     generator = rng.generator("steps")
     with phase("distil"):
         for s in track("distil", how.steps):
@@ -171,12 +167,11 @@ def _refined(
     first: Distil,
     t: int,
     rng: Stream,
-    descent: Descent,
 ) -> Tensor:
     """DM under psi_t on new targets, plus half the gradient on an old target under its random network."""
     images, labels, random = virtual.images, virtual.labels, _stream(releases.site, rng.seed)
     narrow, scaled = narrowed(family(net, first), first)
-    generator = rng.generator("steps")
+    generator, descent = rng.generator("steps"), how.descent()
     pairs, part = list[Pair](), next(name for name in releases.levels if name.startswith("refine"))
     with phase("distil"):
         for j in range(refinements_of(how, 1)):

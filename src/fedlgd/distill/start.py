@@ -66,10 +66,10 @@ def from_mean_image(means: Tensor, per_class: int, generator: Generator) -> Tens
 def from_neighbours(data: LabelledSet, classes: Sequence[int], per_class: int, generator: Generator) -> Tensor:
     r"""v = mean of the 8 images of a class that are most similar to a random one of them, itself included.
 
-    Similar: the largest correlation  c_i.c_j,  c = (p - mean p) / ||p - mean p||,  p the averages of 2x2 pixels, among
-    1 000 random images of the class. Means of groups are microaggregation (Domingo-Ferrer and Mateo-Sanz, IEEE TKDE
-    2002): each virtual image is made of at least 8 private ones, or of all if the class has fewer. That is no
-    differential privacy.
+    Similar: the largest correlation  c_i.c_j,  c = (p - mean p) / ||p - mean p||,  p the averages of 2x2 pixels,
+    among 1 000 random images of the class. Means of groups are microaggregation (Domingo-Ferrer and Mateo-Sanz,
+    IEEE TKDE 2002): each virtual image is made of at least 8 private ones, or of all if the class has fewer. That
+    is no differential privacy.
     """
     return torch.cat(
         [_groups(data.take(_pick(data.of_class(k), POOL, generator)).x, per_class, generator) for k in classes]

@@ -17,9 +17,9 @@ from fedlgd.methods.anchors import (
     start_anchors,
     uploaded_statistics,
 )
-from fedlgd.methods.common import PAPER, QUICK, Training, fit, training_set, update, weighted_mean
+from fedlgd.methods.common import PAPER, QUICK, STRONG, Training, fit, training_set, update, weighted_mean
 from fedlgd.methods.protocol import Cost, Fit, Net, Stream, Visit
-from fedlgd.methods.refine import Refine
+from fedlgd.methods.refine import REDRAWN, Refine
 from fedlgd.methods.registry import register
 from fedlgd.methods.regularisers import Pull
 
@@ -50,6 +50,7 @@ class FedLGD(Training):
             "pull.repeat": True,
         },
         "quick": {**QUICK, "anchors.steps": 10, "refine.steps": 10},
+        "strong": {**STRONG, **REDRAWN, "anchors.per_class": 0, "pull.weight": 0.0},
     }
     stackable: ClassVar[tuple[str, ...]] = ("regulariser", "momentum", "robust")
 

@@ -26,7 +26,7 @@ from fedlgd.methods.catalogue import parts_of
 from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Term
 from fedlgd.methods.protocol import Cost, Fit, Method, Net, Settings, Stream, Trained, Visit
-from fedlgd.methods.refine import Refine
+from fedlgd.methods.refine import REDRAWN, Refine
 from fedlgd.methods.regularisers import Pull, Regulariser
 
 Presets = Mapping[str, Mapping[str, Any]]
@@ -105,6 +105,7 @@ class Anchored(Part):
     presets: ClassVar[Presets] = {
         "paper": {"anchors.plan": "exact", "anchors.steps": 500},
         "quick": {"anchors.steps": 10},
+        "strong": {"anchors.steps": 10},
     }
 
     anchors: Anchors = Anchors()
@@ -167,7 +168,11 @@ class Refined(Part):
     """Adds iterative DM to a method that trains on virtual sets and sends the complete model."""
 
     kind: ClassVar[str] = "refine"
-    presets: ClassVar[Presets] = {"paper": {"refine.real_per_class": 256}, "quick": {"refine.steps": 10}}
+    presets: ClassVar[Presets] = {
+        "paper": {"refine.real_per_class": 256},
+        "quick": {"refine.steps": 10},
+        "strong": REDRAWN,
+    }
 
     refine: Refine = Refine()
 
