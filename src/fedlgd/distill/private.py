@@ -128,6 +128,7 @@ def _releases(site: Site, net: Net, how: Distil, seed: int, refinements: int) ->
     if refinements:
         levels[f"refine {refinements}"] = levels.pop("refine")
     asked = asdict(replace(how, private=replace(how.private, total=0.0, test_key="")))
+    del asked["tiles"]  # always 1 here; accounts are older than this setting
     made_from = {"site": site.name, "data": site_digest(site), "net": family(net, how).label, "how": asked}
     account = f"distil, seed {seed}, {digest(json.dumps(made_from, sort_keys=True).encode())}"
     book = open_book(site.name, how.private)

@@ -101,7 +101,7 @@ class FedLGD(Training):
         sent = anchors if self.anchors.needed_in(t, self.pull) else None
         params = weighted_mean(Noted(updates, held, sent))
         if anchors and self.anchors.move_in(t):  # update V^g under theta_t to match G
-            rate = self.local.rate(self.local.count(self.distil.per_class * net.classes))
+            rate = self.local.rate(self.local.count(self.distil.pictures * net.classes))
             target = pseudo_gradient(state.params, params, rate)
             anchors, _ = match_gradient(anchors, net, state.params, target, self.anchors, t)
         return replace(state, params=params, anchors=anchors, held=held, round=t + 1)

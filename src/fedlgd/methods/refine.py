@@ -8,10 +8,11 @@ from torch import Generator
 from fedlgd.core.device import to_device
 from fedlgd.core.errors import PrivacyError
 from fedlgd.core.meter import phase
+from fedlgd.core.tiles import laid
 from fedlgd.core.types import Params, Site, SiteState, VirtualSet
 from fedlgd.distill.descent import Optimiser
-from fedlgd.distill.distribution import Distil, Refinement
 from fedlgd.distill.private import refined, refinements_of
+from fedlgd.distill.settings import Distil, Refinement
 from fedlgd.distill.start import from_neighbours
 from fedlgd.methods.anchors import Selected
 from fedlgd.methods.protocol import Cost, Net, Settings, Stream, setting
@@ -73,8 +74,8 @@ class Refine(Settings):
         """New images for the same labels."""
         classes, counts = virtual.labels.unique(return_counts=True)
         with phase("distil"):
-            images = from_neighbours(site.train, classes.tolist(), int(counts[0]), generator)
-        return replace(virtual, images=to_device(images))
+            pictures = from_neighbours(site.train, classes.tolist(), int(counts[0]) * virtual.tiles**2, generator)
+        return replace(virtual, images=to_device(laid(pictures, virtual.tiles)))
 
     def move_in(self, t: int) -> bool:
         return (self.steps > 0 or self.start != "keep") and t in self.selected
