@@ -45,7 +45,7 @@ QUICK: Mapping[str, Any] = {**TUNED, "distil.steps": 100}
 
 STRONG: Mapping[str, Any] = {
     **TUNED,
-    "local.steps": 40,
+    "local.steps": 20,
     "distil.start": "neighbours",
     "distil.tiles": 2,
     "distil.steps": 0,
