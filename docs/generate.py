@@ -291,9 +291,9 @@ def _headline(name: str) -> str:
 
 def _holds(name: str) -> str:
     """Accuracy of stored runs compared with the published procedure, or FedLGD: paired differences over seeds."""
-    groups = sorted(groups_of(RECORDS / name), key=lambda g: not g.label.startswith(("published", "FedLGD")))
-    if not groups:
+    if not (RECORDS / name).is_dir():
         return "No stored runs."
+    groups = sorted(groups_of(RECORDS / name), key=lambda g: not g.label.startswith(("published", "FedLGD")))
     base = groups[0]
     lines = ["| | seeds | mean | difference | 95 % interval |", "| :-- | --: | --: | --: | :-: |"]
     for group in groups:
