@@ -57,6 +57,7 @@ def pages() -> dict[Path, str]:
         HERE.parent / "README.md",
         HERE / "deploy.md",
         HERE / "results" / "speed.md",
+        HERE / "results" / "accuracy.md",
         *sorted((HERE / "methods").glob("*.md")),
     ]
     made |= {page: filled(page.read_text()) for page in parts}
@@ -200,6 +201,7 @@ def filled(text: str) -> str:
         "bench": _bench,
         "headline": _headline,
         "holds": _holds,
+        "tried": _tried,
     }
     parts["deploy"] = _deploy
     return pattern.sub(lambda m: f"<!-- generated: {m[1]} {m[2]} -->\n{parts[m[1]](m[2])}\n<!-- end -->", text)
@@ -289,8 +291,10 @@ def _headline(name: str) -> str:
 
 
 def _holds(name: str) -> str:
-    """Accuracy of stored runs compared with the published procedure: paired differences over seeds."""
-    groups = sorted(groups_of(RECORDS / name), key=lambda group: not group.label.startswith("published"))
+    """Accuracy of stored runs compared with the published procedure, or FedLGD: paired differences over seeds."""
+    if not (RECORDS / name).is_dir():
+        return "No stored runs."
+    groups = sorted(groups_of(RECORDS / name), key=lambda g: not g.label.startswith(("published", "FedLGD")))
     base = groups[0]
     lines = ["| | seeds | mean | difference | 95 % interval |", "| :-- | --: | --: | --: | :-: |"]
     for group in groups:
@@ -299,6 +303,19 @@ def _holds(name: str) -> str:
         shown = [group.label, str(len(values)), _spread(values, ".1f"), f"{100 * gap.mean:+.1f}" if gap else ""]
         ends = gap.interval if gap and gap.interval else ()
         lines.append(f"| {' | '.join([*shown, ' to '.join(f'{100 * end:+.1f}' for end in ends)])} |")
+    return "\n".join(lines)
+
+
+def _tried(name: str) -> str:
+    """The trials of a search on validation images: docs/results/search/<name>.jsonl, in their order."""
+    trials = [json.loads(line) for line in (HERE / "results" / "search" / f"{name}.jsonl").read_text().splitlines()]
+    sites = list(trials[0]["sites"])
+    heads = ["trial", "rounds x steps", *sites, "mean", "CPU seconds"]
+    lines = [f"| {' | '.join(heads)} |", f"| :-- |{' --: |' * (len(heads) - 1)}"]
+    for trial in trials:
+        cells = [trial["what"], f"{trial['rounds']} x {trial['steps']}"]
+        cells += [f"{trial['sites'][site]:.1f}" for site in sites]
+        lines.append(f"| {' | '.join([*cells, format(trial['acc'], '.1f'), format(trial['total'], '.0f')])} |")
     return "\n".join(lines)
 
 

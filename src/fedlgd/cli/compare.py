@@ -18,6 +18,7 @@ from fedlgd.cli.run import (
     command_line,
     open_data,
     place_of,
+    preset_of,
     resumable,
     set_up,
 )
@@ -44,10 +45,11 @@ def compare(given: CompareOptions) -> None:
     check_jobs(given.jobs, given.threads, place_of(given))
     set_up(given.threads)
     settings = assignments(given, {})
+    preset = given.preset or preset_of({**settings, "method": given.methods}, {})
     entries = [parse_entry(spec) for spec in given.methods.split(",")]
-    federation = open_data(plan(entries, 1, given.out, settings, given.preset)[0].config.data, given.silent)
-    steps = _fedlgd_steps(settings, given.preset, len(federation.classes)) if given.match_steps else 0
-    jobs = plan(entries, given.seeds, given.out, settings, given.preset, steps)
+    federation = open_data(plan(entries, 1, given.out, settings, preset)[0].config.data, given.silent)
+    steps = _fedlgd_steps(settings, preset, len(federation.classes)) if given.match_steps else 0
+    jobs = plan(entries, given.seeds, given.out, settings, preset, steps)
     with resumable():
         engine = choose_engine(given, federation, "loop" if given.jobs > 1 else None)
         if not given.silent:

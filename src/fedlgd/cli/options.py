@@ -50,7 +50,12 @@ class ConfigOptions:
     skip_bad: Annotated[
         bool, Option("--skip-bad", help="Leave out your own files that cannot be read as images.")
     ] = False
-    preset: Annotated[str, Option(help="Preset of the method: paper, official, quick.", show_default="none")] = ""
+    preset: Annotated[
+        str,
+        Option(
+            help="Preset of the method: paper, official, quick, strong.", show_default="none; your images: strong"
+        ),
+    ] = ""
     train_on: Annotated[
         str | None, Option(help="Train on real or virtual images.", show_default="real; FedLGD: virtual")
     ] = None

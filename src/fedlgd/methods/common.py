@@ -30,8 +30,25 @@ PAPER: Mapping[str, Any] = {
 }
 """The published distillation: hours for one site on a CPU."""
 
-QUICK: Mapping[str, Any] = {"distil.steps": 100, "local.lr": 0.05}
-"""Minutes on a laptop: fewer distillation steps and a larger learning rate."""
+TUNED: Mapping[str, Any] = {
+    "local.lr": 0.05,
+    "local.momentum": 0.9,
+    "local.schedule": "cosine",
+    "local.augment": ("rotate", "zoom", "shift", "color"),
+}
+"""Local training, tuned on validation images (docs/results/accuracy.md)."""
+
+QUICK: Mapping[str, Any] = {**TUNED, "distil.steps": 100}
+"""Minutes on a laptop: fewer distillation steps, and tuned training."""
+
+STRONG: Mapping[str, Any] = {
+    **TUNED,
+    "local.steps": 20,
+    "distil.start": "neighbours",
+    "distil.tiles": 2,
+    "distil.steps": 0,
+}
+"""The most accurate for its time: training steps instead of distillation steps. `train_on` stays as it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +58,7 @@ class Training(Settings, Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"train_on": "virtual", **PAPER},
         "quick": {"train_on": "virtual", **QUICK},
+        "strong": STRONG,
     }
     stackable: ClassVar[tuple[str, ...]] = ("anchors", "noise", "refine", "regulariser", "momentum")
     """The kinds of parts that the method accepts."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from fedlgd.core.train import Local
 from fedlgd.core.types import Site
-from fedlgd.distill.distribution import Distil
+from fedlgd.distill.settings import Distil
 from fedlgd.methods.anchors import Anchors
 from fedlgd.methods.common import Training
 from fedlgd.methods.dpsgd import Dp
@@ -72,12 +72,12 @@ def cost_of(method: Any, t: int, site: Site, classes: int) -> Cost:
     images, by_step, distil, server = len(site.train), False, 0.0, 1.0
     kind: list[bool] = []
     if method.train_on == "virtual":
-        images = method.distil.per_class * int((site.train.counts(classes) > 0).sum())
+        images = method.distil.pictures * int((site.train.counts(classes) > 0).sum())
     if t < 0 and small.distil.steps:
         distil = method.distil.steps / small.distil.steps
     if refine:
         kind.append(t in refine.selected)
-        distil = refine.steps / small.refine.steps if refine.move_in(t) else distil
+        distil = refine.steps / max(1, small.refine.steps) if refine.move_in(t) else distil
     if anchors and anchors.per_class:
         kind += [t in anchors.selected, anchors.train_in(t)]
         images += anchors.per_class * classes if anchors.train_in(t) else 0
@@ -88,7 +88,6 @@ def cost_of(method: Any, t: int, site: Site, classes: int) -> Cost:
 
 
 def training_work(local: Local, images: int, by_step: bool) -> float:
-    per_epoch = math.ceil(images / local.batch)
-    steps = local.steps or local.epochs * per_epoch
-    epochs, rest = divmod(steps, per_epoch)
+    steps = local.count(images)
+    epochs, rest = divmod(steps, math.ceil(images / local.batch))
     return steps if by_step else epochs * images + rest * local.batch
