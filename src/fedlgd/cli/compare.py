@@ -26,6 +26,7 @@ from fedlgd.cli.run import (
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.files import writing
 from fedlgd.core.records import RoundRecord
+from fedlgd.core.sweep import swept
 from fedlgd.data.federation import Federation
 from fedlgd.engines.registry import Engine
 from fedlgd.nets.registry import build_net
@@ -34,6 +35,7 @@ from fedlgd.report.page import write_report
 from fedlgd.report.read import read_runs
 from fedlgd.report.tables import accuracy_table, cost_table, without_sites
 from fedlgd.runs.jobs import check_jobs, run_jobs
+from fedlgd.runs.literals import parse_axes
 from fedlgd.runs.runner import Listener
 from fedlgd.runs.suite import Job, Outcome, budget, matched_steps, parse_entry, plan, run_job
 from fedlgd.runs.track import Tracked, Tracking, check_trackers
@@ -46,14 +48,14 @@ def compare(given: CompareOptions) -> None:
     check_jobs(given.jobs, given.threads, place_of(given))
     set_up(given.threads)
     settings = assignments(given, {})
-    entries = [parse_entry(spec) for spec in given.methods.split(",")]
+    entries = [parse_entry(spec) for spec in swept(given.methods.split(","), parse_axes(given.sweep or ()))]
     federation = open_data(plan(entries, 1, given.out, settings, given.preset)[0].config.data, given.silent)
     steps = _fedlgd_steps(settings, given.preset, len(federation.classes)) if given.match_steps else 0
     jobs = plan(entries, given.seeds, given.out, settings, given.preset, steps)
     with resumable():
         engine = choose_engine(given, federation, "loop" if given.jobs > 1 else None)
         if not given.silent:
-            methods = f"{len(entries)} methods x {given.seeds} seeds"
+            methods = f"{len(entries)} {'points' if given.sweep else 'methods'} x {given.seeds} seeds"
             typer.echo(f"{len(jobs)} runs: {methods} on {federation.name}; {budget(steps)}")
             announce_jobs(jobs, federation, engine, given.jobs)
             announce_copies(jobs[0].config, given.out, federation)

@@ -97,6 +97,9 @@ class CompareOptions(ConfigOptions, ComputeOptions):
         "fedavg,fedlgd"
     )
     seeds: Annotated[int, Option(min=1, help="Number of seeds per method: 0, 1, ...")] = 3
+    sweep: Annotated[
+        list[str] | None, Option(help="Run every method with each of these values: --sweep pull.weight=0,1,10")
+    ] = None
     match_steps: Annotated[
         bool, Option("--match-steps", help="Give every method FedLGD's SGD steps per round.")
     ] = False

@@ -70,7 +70,7 @@ class Distil(Settings):
     smooth: float = setting(1.5, "Strength of gradient smoothing (low frequencies first); 0: plain SGD.", least=0)
     start: str = setting(
         "statistics",
-        "Initial images: class `statistics`, `noise`, `mean-image`, picks of real images (`real`: random, `kmeans`: "
+        "Initial images: class `statistics`, `noise`, `mean-image`, picks of real images (`real` random, `kmeans` "
         "near the centres of clusters), or a file or folder of virtual sets.",
     )
     statistics: Statistics = setting("class", "Statistics per `class`, or per `site` as in the released code.")
