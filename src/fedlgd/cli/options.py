@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
@@ -105,6 +105,20 @@ class CompareOptions(ConfigOptions, ComputeOptions):
     ] = False
     out: Annotated[Path, Option("--out", "-o", help="Output folder.")] = Path("runs/compare")
     jobs: Annotated[int, Option(min=1, help="Parallel runs, one process with one thread each.")] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperOptions(ComputeOptions):
+    item: Annotated[str | None, Argument(help="Item to run, or `report`; without it, all are listed.")] = None
+    scale: Annotated[Literal["tiny", "desk", "paper"], Option(help="Length of the runs.")] = "desk"
+    part: Annotated[str | None, Option(help="Only this part of the item.")] = None
+    out: Annotated[Path, Option("--out", "-o", help="Folder of all runs of the paper.")] = Path("runs/paper")
+    jobs: Annotated[int, Option(min=1, help="Parallel runs, one process with one thread each.")] = 1
+    estimate: Annotated[bool, Option("--estimate", help="Only estimate the run time.")] = False
+
+    @property
+    def track(self) -> tuple[str, ...]:
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True)

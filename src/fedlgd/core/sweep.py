@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from fedlgd.core.files import safe_name
+
 NOTE = re.compile(r"(?P<base>.+) \((?P<note>[\w.-]+=[^,()]+(?:, [\w.-]+=[^,()]+)*)\)")
 
 
@@ -21,6 +23,11 @@ def swept(entries: Sequence[str], axes: Mapping[str, Sequence[Any]]) -> list[str
         for entry in entries
         for point in points(axes)
     ]
+
+
+def entry_folder(spec: str) -> str:
+    """The folder of an entry in a comparison."""
+    return safe_name(spec.replace(":", "-").replace("+", "-").replace("=", "-"))
 
 
 def with_note(label: str, settings: Mapping[str, Any]) -> str:

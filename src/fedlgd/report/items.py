@@ -21,46 +21,66 @@ from fedlgd.core.sweep import swept
 Settings = Mapping[str, Any]
 Axes = Mapping[str, tuple[Any, ...]]
 FOLDER = resources.files("fedlgd") / "paper"
+OF_ANY_DATA = ("data.name", "data.limit", "data.test_limit")
 SCALES = ("tiny", "desk", "paper")
-Metric = Literal["accuracy", "site-flops", "site-flops-with-setup", "bytes", "mmd", "distance"]
+Metric = Literal["accuracy", "distance"]
+Word = Literal["confirmed", "not confirmed", "not decided"]
+NAMES = {
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "fednova": "FedNova",
+    "scaffold": "Scaffold",
+    "moon": "MOON",
+    "fedproto-avg": "FedProto",
+    "vhl": "VHL",
+    "fedlgd": "FedLGD",
+}
+"""The methods as the paper prints them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """`left` minus the best of `right` is above `margin`: in points of accuracy, else as a share of `right`.
+    """`left` minus each of `right` is above `margin`: its 95 % interval over seeds lies above it.
 
-    `sign` -1: below. Left and right are entries of the comparison, and `part` is the part they are in.
+    Left and right are entries of the part `part`. Metric `accuracy` is in points. `distance` is the decrease of the
+    distance between virtual sets and anchors from the first to the last measurement, and has no `right`.
     """
 
     left: str
-    right: tuple[str, ...]
+    right: tuple[str, ...] = ()
     part: str = ""
     metric: Metric = "accuracy"
-    sign: Literal[1, -1] = 1
     margin: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A statement of the paper, the number it prints, and the rule that decides it; `why`: why no run here can."""
+    """A statement of the paper, what it prints, and the rule that decides it, written before the runs.
+
+    Without a rule, `verdict` is decided in another way, and `why` says how, or why nothing here can decide it.
+    """
 
     text: str
     printed: str
     rule: Rule | None = None
+    verdict: Word = "not decided"
     why: str = ""
-    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """What a part or a scale changes; `steps` replaces {steps} in entries. Without methods: those of the item."""
+    """What a part or a scale changes. Without methods or seeds: those of the item.
+
+    `steps` replaces {steps} in entries. `printed` is the place of the paper's numbers in `printed.json`, with `*`
+    for the method, or the place of each entry.
+    """
 
     settings: Settings = field(default_factory=dict)
     methods: tuple[str, ...] = ()
     sweep: Axes | None = None
     seeds: int = 0
     steps: int = 0
-    printed: str = ""
+    printed: str | Mapping[str, str] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +96,10 @@ class Scale(Variant):
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """One table or figure: what it shows, what is run for it, and what it claims."""
+    """One table or figure: what it shows, what is run for it, and what it claims.
+
+    `runs_of` names another item whose runs it uses. `command` makes it if it needs no runs of its own.
+    """
 
     title: str
     figure: str
@@ -87,7 +110,8 @@ class Item:
     parts: Mapping[str, Variant] = field(default_factory=lambda: {"": Variant()})
     claims: tuple[Claim, ...] = ()
     scales: Mapping[Literal["tiny", "desk", "paper"], Scale] = field(default_factory=dict)
-    same: str = ""
+    runs_of: str = ""
+    note: str = ""
     name: str = ""
 
 
@@ -112,6 +136,8 @@ def comparison(item: Item, part: str, scale: str) -> Comparison:
     settings = {path: value for layer in layers for path, value in layer.items()}
     if settings.get("net.name") == "resnet18":
         settings.pop("net.width", None)  # only the ConvNet has it
+    if settings.get("data.name") == "builtin-digits":  # in place of data whose settings it does not have
+        settings = {path: value for path, value in settings.items() if path in OF_ANY_DATA or path[:5] != "data."}
     return Comparison(
         methods=tuple(entry.replace("{steps}", str(steps)) for entry in swept(methods, axes)),
         settings=settings,
@@ -130,6 +156,16 @@ def reduced(item: Item, scale: str) -> str:
     """In words what is less than in the paper."""
     own = item.scales.get(scale, Scale()).reduced
     return own or _common()[scale].reduced
+
+
+def command_of(item: Item) -> str:
+    """The command that makes an item."""
+    return item.command or f"fedlgd paper {item.name} --scale desk"
+
+
+def cpu_at(item: Item, scale: str) -> str:
+    """The CPU time of an item in words."""
+    return item.scales.get(scale, Scale()).cpu or _common()[scale].cpu or "unknown"
 
 
 @cache
@@ -157,7 +193,20 @@ def _common() -> dict[str, Scale]:
 
 
 @cache
-def printed() -> dict[str, Any]:
-    """The numbers that the paper prints."""
-    content: dict[str, Any] = json.loads((FOLDER / "printed.json").read_text())
-    return content
+def _printed() -> Any:
+    return json.loads((FOLDER / "printed.json").read_text())
+
+
+def printed(part: Variant, entry: str) -> float | None:
+    """The accuracy in percent that the paper prints for an entry of a part."""
+    if isinstance(part.printed, str):
+        name = NAMES.get(entry)
+        place = part.printed.replace("*", name) if name else ""
+    else:
+        place = part.printed.get(entry, "")
+    found = _printed()
+    for key in place.split("/") if place else ():
+        found = found[int(key)] if isinstance(found, list) else found.get(key)
+        if found is None:
+            return None
+    return float(found) if place else None

@@ -53,9 +53,10 @@ def find_sweeps(groups: Sequence[Group]) -> tuple[Sweep, ...]:
 
 
 def _varied(label: str, paths: Point, members: Mapping[Point, Group]) -> Sweep:
-    """Without the settings that have one value, which become a part of the name."""
-    varied = [at for at in range(len(paths)) if len({point[at] for point in members}) > 1]
-    fixed = [f"{path}={next(iter(members))[at]}" for at, path in enumerate(paths) if at not in varied]
+    """Without settings that have one value, which become a part of the name, or the values of an earlier one."""
+    columns = [tuple(point[at] for point in members) for at in range(len(paths))]
+    varied = [at for at, own in enumerate(columns) if len(set(own)) > 1 and own not in columns[:at]]
+    fixed = [f"{path}={own[0]}" for path, own in zip(paths, columns, strict=True) if len(set(own)) == 1]
     name = f"{label} ({', '.join(fixed)})" if fixed else label
     by_point = {tuple(point[at] for at in varied): group for point, group in members.items()}
     return Sweep(name, tuple(paths[at] for at in varied), by_point)
