@@ -114,5 +114,5 @@ def test_a_sweep_from_python_names_every_point_and_its_settings(data, tmp_path):
     )
     assert list(found) == ["FedAvg on real data (local.lr=0.1)", "FedAvg on real data (local.lr=0.2)"]
     assert "lr = 0.2" in (found["FedAvg on real data (local.lr=0.2)"][0].folder / "config.toml").read_text()
-    with pytest.raises(SettingError, match="local.speed"):
+    with pytest.raises(SettingError, match=r"local\.speed"):
         fedlgd.compare(data, [method], sweep={"local.speed": [1]})
