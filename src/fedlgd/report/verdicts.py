@@ -13,6 +13,7 @@ from fedlgd.report.read import read_runs, run_folders
 from fedlgd.report.run import Run
 from fedlgd.report.summary import Difference, difference, paired
 
+RIVALS = ("fedavg", "fedavg:local.steps=2", "fedavg:local.steps=7", "fedavg:local.steps=19", "fedlgd")
 STORED = tuple(reversed(SCALES[1:]))  # a verdict is never based on the scale tiny
 
 
@@ -145,10 +146,13 @@ def verdict_table(found: Sequence[Verdict]) -> Table:
     return Table(tuple(Column(head, number=False) for head in heads), tuple(tuple(map(Cell, row)) for row in rows))
 
 
-def printed_table(found: Found, against: Sequence[str] = ("fedavg", "fedlgd")) -> Table:
-    """Accuracy of every entry beside the printed number, with the paired differences to some entries."""
+def printed_table(found: Found, against: Sequence[str] = ()) -> Table:
+    """Accuracy of every entry beside the printed number, with the paired differences to some entries.
+
+    By default these are FedAvg, FedAvg with as many steps as FedLGD, and FedLGD.
+    """
     part = find(found.item.runs_of or found.item.name).parts[found.part]
-    rivals = [entry for entry in against if entry in found.groups and len(found.groups) > 1]
+    rivals = [entry for entry in found.groups if entry in (against or RIVALS)]
     heads = ("entry", "seeds", "ours (%)", "the paper (%)", *(f"minus {entry}" for entry in rivals))
     rows = []
     for entry, group in found.groups.items():
