@@ -78,6 +78,20 @@ def compare(given: options.CompareOptions) -> None:
     compare.compare(given)
 
 
+@app.command(epilog="Example: fedlgd paper table-digits --scale desk --part C10 --jobs 2")
+@takes(options.PaperOptions)
+def paper(given: options.PaperOptions) -> None:
+    """List the tables and figures of the paper with a verdict on every claim, run one, or report on all."""
+    if given.item in (None, "report"):
+        from fedlgd.cli.papers import list_paper, report_paper
+
+        (list_paper if given.item is None else report_paper)(given)
+        return
+    from fedlgd.cli import paper
+
+    paper.run_item(given)
+
+
 @app.command("open", epilog="Example: fedlgd open runs/demo/fedlgd")
 def open_run(run: options.RunFolder, json: Json = False) -> None:
     """Show the result of a run, finished or not: accuracy, what it cost, and how to go on."""

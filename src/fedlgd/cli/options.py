@@ -102,11 +102,28 @@ class CompareOptions(ConfigOptions, ComputeOptions):
         "fedavg,fedlgd"
     )
     seeds: Annotated[int, Option(min=1, help="Number of seeds per method: 0, 1, ...")] = 3
+    sweep: Annotated[
+        list[str] | None, Option(help="Run every method with each of these values: --sweep pull.weight=0,1,10")
+    ] = None
     match_steps: Annotated[
         bool, Option("--match-steps", help="Give every method FedLGD's SGD steps per round.")
     ] = False
     out: Annotated[Path, Option("--out", "-o", help="Output folder.")] = Path("runs/compare")
     jobs: Annotated[int, Option(min=1, help="Parallel runs, one process with one thread each.")] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperOptions(ComputeOptions):
+    item: Annotated[str | None, Argument(help="Item to run, or `report`; without it, all are listed.")] = None
+    scale: Annotated[Literal["tiny", "desk", "paper"], Option(help="Length of the runs.")] = "desk"
+    part: Annotated[str | None, Option(help="Only this part of the item.")] = None
+    out: Annotated[Path, Option("--out", "-o", help="Folder of all runs of the paper.")] = Path("runs/paper")
+    jobs: Annotated[int, Option(min=1, help="Parallel runs, one process with one thread each.")] = 1
+    estimate: Annotated[bool, Option("--estimate", help="Only estimate the run time.")] = False
+
+    @property
+    def track(self) -> tuple[str, ...]:
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True)

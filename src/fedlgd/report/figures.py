@@ -17,6 +17,7 @@ from fedlgd.report.groups import Curve, Group, Stat, curves, site_names
 from fedlgd.report.plots import line_plot, matrix_plot, save, scatter_plot
 from fedlgd.report.privacy import audit_drawings
 from fedlgd.report.run import Analysis
+from fedlgd.report.sweeps import Sweep, find_sweeps, heat_map, line_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,6 +51,7 @@ class Figures:
     sites: tuple[Section, ...]
     efficiency: tuple[Drawing, ...]
     similarity: tuple[Section, ...]
+    sweeps: tuple[Drawing, ...] = ()
     hidden: int = 0
 
     @property
@@ -58,6 +60,7 @@ class Figures:
         yield from (drawing for site in self.sites for drawing in site.drawings)
         yield from self.efficiency
         yield from (drawing for method in self.similarity for drawing in method.drawings)
+        yield from self.sweeps
 
 
 def draw(groups: Sequence[Group]) -> Figures:
@@ -78,6 +81,7 @@ def draw(groups: Sequence[Group]) -> Figures:
             ("accuracy-by-time", "Accuracy against time", time_plot),
         ),
         similarity=_similarities(groups),
+        sweeps=tuple(_sweep_figures(find_sweeps(groups))),
         hidden=max(0, len(sites) - SITES),
     )
 
@@ -116,6 +120,16 @@ def _site_figures(groups: Sequence[Group], number: int, site: str) -> Section:
         (f"{stem}-loss", f"Test loss at {site} by round", loss),
     )
     return Section(site, both)
+
+
+def _sweep_figures(sweeps: Sequence[Sweep]) -> Iterator[Drawing]:
+    """One figure with a line per method for each axis, and a heat map for each method with two axes."""
+    for axis in dict.fromkeys(each.axes[0] for each in sweeps if len(each.axes) == 1):
+        same = [each for each in sweeps if each.axes == (axis,)]
+        yield Drawing(f"sweep-{_file_name(axis)}", f"Accuracy by {axis}", line_figure(same, ACCURACY))
+    for number, each in enumerate(each for each in sweeps if len(each.axes) == 2):
+        about = f"Accuracy of {each.label} by {each.axes[0]} and {each.axes[1]}"
+        yield Drawing(f"sweep{number}-{_file_name(' '.join(each.axes))}", about, heat_map(each))
 
 
 def _similarities(groups: Sequence[Group]) -> tuple[Section, ...]:
