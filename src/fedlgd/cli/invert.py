@@ -1,0 +1,87 @@
+"""`fedlgd invert`: how much of its images a site's update gives away."""
+
+import json as jsonlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedlgd.cli.options import InvertOptions
+from fedlgd.cli.progress import duration, progress
+from fedlgd.cli.run import resumable, set_up
+from fedlgd.core.errors import SettingError
+from fedlgd.privacy.inversion import QUICK, THOROUGH, Attack
+from fedlgd.privacy.invert import FILE, FOLDER, Inversion, attack, cells_of, estimate, moments_of
+from fedlgd.privacy.replay import Replay, reopened
+
+COLUMNS = ("updates on", "round", "batch", "identified", "by chance", "rank", "PSNR", "aligned", "SSIM")
+
+
+def invert(given: InvertOptions) -> None:
+    how = _plan(given)
+    set_up(given.threads)
+    results = [_one(reopened(folder), how, given) for folder in given.runs]
+    if given.json:
+        typer.echo(jsonlib.dumps(results))
+
+
+def _plan(given: InvertOptions) -> Inversion:
+    if given.quick and given.thorough:
+        raise SettingError("--quick and --thorough exclude each other; give one of them, or none")
+    if given.loss not in ("cosine", "l2"):
+        raise SettingError(f"loss is {given.loss!r}; use cosine or l2")
+    effort = QUICK if given.quick else THOROUGH if given.thorough else Attack()
+    return Inversion(
+        attack=replace(effort, tv=given.tv, loss=given.loss),
+        batches=tuple(given.batch or (1, 4)),
+        targets=max(1, given.targets // 2) if given.quick else given.targets,
+        rounds=tuple(given.at_round or ()),
+        site=given.site,
+        seed=given.seed,
+        show=given.show,
+    )
+
+
+def _one(run: Replay, how: Inversion, given: InvertOptions) -> dict[str, Any]:
+    with resumable(f" in {run.folder}", "Finished attacks"):
+        with progress(given.silent):
+            moments = moments_of(run, how)
+            cells = cells_of(run, how, moments)
+        seconds = estimate(run, how, cells)
+        if given.estimate:
+            typer.echo(jsonlib.dumps({"seconds": seconds}) if given.json else duration(seconds))
+            return {"seconds": seconds}
+        if not given.silent:
+            typer.echo(f"{run.folder}: {len(cells)} attacks; estimated time: {duration(seconds)}", err=True)
+            typer.echo(
+                f"Writing pictures of private images to {run.folder / FOLDER}: keep them as you keep the images",
+                err=True,
+            )
+        with progress(given.silent):
+            found = attack(run, how, cells, moments)
+    if not given.json:
+        _print(run, found)
+    return {"run": str(run.folder), **found}
+
+
+def _print(run: Replay, found: Mapping[str, Any]) -> None:
+    table = Table(title=f"{escape(run.config.method.label)}: images that the attack identifies")
+    for i, column in enumerate(COLUMNS):
+        table.add_column(column, justify="left" if not i else "right")
+    for cell in found["cells"].values():
+        among = f"{100 * cell['identified']:.0f} % of {cell['images']}"
+        numbers = (f"{cell['rank']:.1f} of {cell['candidates']}", f"{cell['psnr']:.1f} dB")
+        more = (f"{cell['psnr_aligned']:.1f} dB", f"{cell['ssim']:.2f}" if "ssim" in cell else "")
+        chance = f"{100 * cell['chance']:.0f} %"
+        table.add_row(escape(cell["title"]), str(cell["round"]), str(cell["batch"]), among, chance, *numbers, *more)
+    Console().print(table)
+    for each in found["memorisation"]:
+        typer.echo(
+            f"{each['what']} after round {each['round'] + 1}, {each['site']}: {100 * each['nearer_training']:.0f} % "
+            f"nearer to a training image, {100 * each['expected']:.0f} % by chance, p = {each['p_value']:.2g}"
+        )
+    typer.echo(f"Numbers: {run.folder / FILE}; pictures: {run.folder / FOLDER}")
