@@ -18,7 +18,7 @@ from fedlgd.privacy.inversion import QUICK, THOROUGH, Attack
 from fedlgd.privacy.invert import FILE, FOLDER, Inversion, attack, cells_of, estimate, moments_of
 from fedlgd.privacy.replay import Replay, reopened
 
-COLUMNS = ("updates on", "round", "batch", "identified", "by chance", "rank", "PSNR", "aligned", "SSIM")
+COLUMNS = ("update", "round", "batch", "identified", "by chance", "aligned PSNR (dB)")
 
 
 def invert(given: InvertOptions) -> None:
@@ -69,19 +69,19 @@ def _one(run: Replay, how: Inversion, given: InvertOptions) -> dict[str, Any]:
 
 
 def _print(run: Replay, found: Mapping[str, Any]) -> None:
-    table = Table(title=f"{escape(run.config.method.label)}: images that the attack identifies")
-    for i, column in enumerate(COLUMNS):
-        table.add_column(column, justify="left" if not i else "right")
+    table = Table(title="Images that the attack identifies among others of their class at the site")
+    for column in COLUMNS:
+        table.add_column(column, justify="left" if column == COLUMNS[0] else "right")
     for cell in found["cells"].values():
-        among = f"{100 * cell['identified']:.0f} % of {cell['images']}"
-        numbers = (f"{cell['rank']:.1f} of {cell['candidates']}", f"{cell['psnr']:.1f} dB")
-        more = (f"{cell['psnr_aligned']:.1f} dB", f"{cell['ssim']:.2f}" if "ssim" in cell else "")
-        chance = f"{100 * cell['chance']:.0f} %"
-        table.add_row(escape(cell["title"]), str(cell["round"]), str(cell["batch"]), among, chance, *numbers, *more)
+        hits, chance = f"{100 * cell['identified']:.0f} % of {cell['images']}", f"{100 * cell['chance']:.0f} %"
+        numbers = (cell["round"], cell["batch"], hits, chance, f"{cell['psnr_aligned']:.1f}")
+        table.add_row(escape(cell["title"]), *map(str, numbers))
     Console().print(table)
     for each in found["memorisation"]:
-        typer.echo(
-            f"{each['what']} after round {each['round'] + 1}, {each['site']}: {100 * each['nearer_training']:.0f} % "
-            f"nearer to a training image, {100 * each['expected']:.0f} % by chance, p = {each['p_value']:.2g}"
-        )
-    typer.echo(f"Numbers: {run.folder / FILE}; pictures: {run.folder / FOLDER}")
+        if each["site"] == found["settings"]["site"]:
+            share, chance = (f"{100 * each[key]:.0f} %" for key in ("nearer_training", "expected"))
+            what = f"{each['what']} after round {each['round'] + 1} at {each['site']}"
+            typer.echo(
+                f"{what}: {share} nearer to a training image ({chance} by chance, p = {each['p_value']:.2g})"
+            )
+    typer.echo(f"All numbers: {run.folder / FILE}; pictures: {run.folder / FOLDER}")
