@@ -106,7 +106,7 @@ def test_images_of_a_user_are_shown_only_if_asked_for(fedlgd, run):
         (("--site", "mnits"), "did you mean 'mnist'"),
         (("--round", "7"), "has 2 rounds"),
         (("--quick", "--thorough"), "exclude each other"),
-        (("--loss", "l1"), "use cosine or l2"),
+        (("--loss", "l1"), "'l1'"),
     ],
 )
 def test_wrong_options_are_named(fedlgd, run, more, words):

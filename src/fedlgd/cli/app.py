@@ -121,6 +121,15 @@ def invert(given: options.InvertOptions) -> None:
     invert.invert(given)
 
 
+@app.command(epilog="Example: fedlgd audit runs/demo/fedlgd --site scans")
+@takes(options.AuditOptions)
+def audit(given: options.AuditOptions) -> None:
+    """Attack a run: can an image of a site be recognised from what leaves it? Re-run to resume."""
+    from fedlgd.cli import audit
+
+    audit.audit(given)
+
+
 @app.command(epilog="Example: fedlgd report runs/demo -o demo.html")
 def report(
     runs: Runs,

@@ -32,8 +32,6 @@ def invert(given: InvertOptions) -> None:
 def _plan(given: InvertOptions) -> Inversion:
     if given.quick and given.thorough:
         raise SettingError("--quick and --thorough exclude each other; give one of them, or none")
-    if given.loss not in ("cosine", "l2"):
-        raise SettingError(f"loss is {given.loss!r}; use cosine or l2")
     effort = QUICK if given.quick else THOROUGH if given.thorough else Attack()
     return Inversion(
         attack=replace(effort, tv=given.tv, loss=given.loss),

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
@@ -207,8 +207,10 @@ class InvertOptions(Output):
         list[int] | None,
         Option("--round", min=0, help="Round that is attacked; repeatable.", show_default="first, after last"),
     ] = None
-    site: Annotated[str, Option(help="The site that is attacked.", show_default="first by name")] = ""
-    loss: Annotated[str, Option(help="cosine (Geiping et al. 2020), or l2 (Zhu et al. 2019).")] = "cosine"
+    site: Annotated[str, Option(help="The site to attack.", show_default="the one with the fewest images")] = ""
+    loss: Annotated[
+        Literal["cosine", "l2"], Option(help="cosine (Geiping et al. 2020), or l2 (Zhu et al. 2019).")
+    ] = "cosine"
     tv: Annotated[float, Option(min=0, help="Weight of total variation.")] = 0.2
     quick: Annotated[bool, Option("--quick", help="300 iterations, half the targets.")] = False
     thorough: Annotated[bool, Option("--thorough", help="24 000 iterations and 4 restarts: hours.")] = False
@@ -218,6 +220,27 @@ class InvertOptions(Output):
     seed: Seed = 0
     threads: Threads = 1
     estimate: Annotated[bool, Option("--estimate", help="Only estimate the time.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions(Output):
+    runs: Annotated[list[Path], Argument(help="Finished run folders, or folders that contain them.")]
+    attack: Annotated[
+        Literal["rmia", "lira", "paper"],
+        Option(help="RMIA or LiRA with shadow federations, or the protocol of the paper with none."),
+    ] = "rmia"
+    site: Annotated[str, Option(help="The site to attack.", show_default="the one with the fewest images")] = ""
+    thorough: Annotated[bool, Option("--thorough", help="LiRA with 16 shadows; FedAvg with all its epochs.")] = (
+        False
+    )
+    in_sample: Annotated[
+        bool, Option("--in-sample", help="With --attack paper: test densities on the points they were fitted on.")
+    ] = False
+    canaries: Annotated[
+        Literal["none", "mislabelled"], Option(help="Flip the label of 5 % of the images and score them apart.")
+    ] = "none"
+    jobs: Annotated[int, Option(min=0, help="Federations at a time; 0: one per core.")] = 0
+    yes: Annotated[bool, Option("--yes", "-y", help="Start also if it takes more than an hour.")] = False
 
 
 def takes(cls: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:

@@ -17,10 +17,9 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from fedlgd.core import files
-from fedlgd.core.errors import RunError, SettingError, check
+from fedlgd.core.errors import RunError, check
 from fedlgd.core.meter import tick
 from fedlgd.core.rng import Stream
-from fedlgd.core.suggest import did_you_mean
 from fedlgd.core.types import LabelledSet, Site, VirtualSet
 from fedlgd.methods.common import Beside, training_set
 from fedlgd.methods.objective import Term
@@ -37,6 +36,7 @@ from fedlgd.privacy.pictures import (
     ssim,
 )
 from fedlgd.privacy.replay import Moment, Replay, training_of
+from fedlgd.privacy.subject import chosen_site
 from fedlgd.runs.pictures import DIVISOR, write_sheet
 
 FORMAT = 1
@@ -51,7 +51,7 @@ TRIED = 5  # iterations of an estimate
 class Inversion:
     """What is attacked: `targets` batches of each size, at the beginning of each round, of one site.
 
-    rounds: (): the first, and the one after the last. site "": the first by name. show: pictures of images that are
+    rounds: (): the first, and the one after the last. site "": the one with the fewest images. show: pictures of images that are
     not public may be shown in a report.
     """
 
@@ -107,10 +107,7 @@ def moments_of(run: Replay, how: Inversion) -> dict[int, Moment]:
 
 
 def site_of(run: Replay, name: str) -> Site:
-    sites = run.federation.by_name
-    if name and name not in sites:
-        raise SettingError(f"no site is called {name!r}{did_you_mean(name, sites) or ';'} use {', '.join(sites)}")
-    return sites[name or next(iter(sites))]
+    return run.federation.by_name[chosen_site(run.federation, name)]
 
 
 def _cases(run: Replay, moment: Moment, site: Site, t: int) -> Iterator[Case]:

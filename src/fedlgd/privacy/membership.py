@@ -119,16 +119,24 @@ class Curve(NamedTuple):
     tpr: Array
 
 
-def roc(scores: Array, members: Mask, weights: Array | None = None) -> Curve:
-    """The curve of weighted scores; equal scores are accepted or refused together.
+def roc(scores: Array, members: Mask) -> Curve:
+    """The curve of these scores; equal scores are accepted or refused together.
 
     tpr(f) is that of the smallest threshold with a false positive rate of at most f; no point is interpolated.
     """
+    order, last = _sorted(scores)
+    return _curve(members[order].astype(float), (~members[order]).astype(float), last)
+
+
+def _sorted(scores: Array) -> tuple[NDArray[np.int64], Mask]:
+    """The order from the highest score down, and where each group of equal scores ends."""
     order = np.argsort(-scores, kind="stable")
-    weight = np.ones(len(scores)) if weights is None else weights
-    last = np.append(np.diff(scores[order]) != 0, True)  # of each group of ties
-    counts = (np.where(members, weight, 0.0), np.where(members, 0.0, weight))
-    tp, fp = (np.append(0.0, np.cumsum(each[order])[last]) for each in counts)
+    return order, np.append(np.diff(scores[order]) != 0, True)
+
+
+def _curve(inside: Array, outside: Array, last: Mask) -> Curve:
+    """From the weights of members and others in the order of their scores."""
+    tp, fp = (np.append(0.0, np.cumsum(each)[last]) for each in (inside, outside))
     tpr, fpr = tp / tp[-1], fp / fp[-1]
     area = float(np.sum(np.diff(fpr) * (tpr[1:] + tpr[:-1]) / 2))
     return Curve(area, tpr[np.searchsorted(fpr, GRID + 1e-12, side="right") - 1])
@@ -154,6 +162,7 @@ class Bands(NamedTuple):
 
     auc: Interval
     tpr: dict[float, Interval | None]
+    curve: Array
     low: Array
     high: Array
 
@@ -164,12 +173,14 @@ def bootstrap(
     """95 % intervals over draws of images with replacement; all scores `[f, u]` of an image stay together."""
     images = scores.shape[1]
     flat, inside = scores.ravel(), members.ravel()
+    order, last = _sorted(flat)
+    image, sides = order % images, (inside[order], ~inside[order])
     best, areas, curves = roc(flat, inside), [], []
     for _ in range(draws):
-        weights = np.bincount(rng.integers(images, size=images), minlength=images).astype(float)
-        spread = np.tile(weights, len(scores))
-        if min((spread * inside).sum(), (spread * ~inside).sum()) > 0:
-            drawn = roc(flat, inside, spread)
+        weights = np.bincount(rng.integers(images, size=images), minlength=images)[image]
+        tp, fp = (np.where(side, weights, 0.0) for side in sides)
+        if tp.any() and fp.any():
+            drawn = _curve(tp, fp, last)
             areas.append(drawn.auc)
             curves.append(drawn.tpr)
     low, high = np.quantile(curves, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
@@ -178,7 +189,7 @@ def bootstrap(
     for rate in rates:
         found, at = at_fpr(flat, inside, rate), int(np.argmin(np.abs(GRID - rate)))
         tpr[rate] = None if found is None else Interval(float(low[at]), found, float(high[at]))
-    return Bands(Interval(float(ends[0]), best.auc, float(ends[1])), tpr, low, high)
+    return Bands(Interval(float(ends[0]), best.auc, float(ends[1])), tpr, best.tpr, low, high)
 
 
 def clopper_pearson(hits: int, of: int, level: float = LEVEL) -> tuple[float, float]:
@@ -188,10 +199,10 @@ def clopper_pearson(hits: int, of: int, level: float = LEVEL) -> tuple[float, fl
     return low, float(beta.ppf(1 - tail, hits + 1, of - hits)) if hits < of else 1.0
 
 
-def epsilon_from_rates(scores: Array, members: Mask, rate: float, delta: float) -> float:
-    r"""A lower bound of epsilon with confidence 95 % from one run of independent images:
+def epsilon_from_rates(scores: Array, members: Mask, rate: float, delta: float, alpha: float = 0.05) -> float:
+    r"""A lower bound of epsilon with confidence 1 - alpha from one run of independent images:
 
-    epsilon >= ln((TPR_low - delta) / FPR_high),  Clopper-Pearson 97.5 % each, threshold chosen on the other half
+    epsilon >= ln((TPR_low - delta) / FPR_high),  Clopper-Pearson 1 - alpha/2 each, threshold from the other half
     """
     chosen, tested = slice(0, None, 2), slice(1, None, 2)
     outside = np.sort(scores[chosen][~members[chosen]])[::-1]
@@ -199,8 +210,8 @@ def epsilon_from_rates(scores: Array, members: Mask, rate: float, delta: float) 
         return 0.0
     positive = scores[tested] > outside[min(len(outside) - 1, math.floor(len(outside) * rate))]
     inside = members[tested]
-    low, _ = clopper_pearson(int(positive[inside].sum()), int(inside.sum()))
-    _, high = clopper_pearson(int(positive[~inside].sum()), int((~inside).sum()))
+    low, _ = clopper_pearson(int(positive[inside].sum()), int(inside.sum()), 1 - alpha)
+    _, high = clopper_pearson(int(positive[~inside].sum()), int((~inside).sum()), 1 - alpha)
     return max(0.0, math.log((low - delta) / high)) if low > delta else 0.0
 
 
@@ -228,10 +239,10 @@ def one_run(m: int, r: int, v: int, delta: float, alpha: float = 0.05) -> float:
     return low
 
 
-def audited_epsilon(scores: Array, members: Mask, delta: float) -> float:
+def audited_epsilon(scores: Array, members: Mask, delta: float, alpha: float = 0.05) -> float:
     """`one_run` for one federation: guess "in" for the tenth of images with the highest scores, "out" for the tenth
     with the lowest. The number of guesses is fixed beforehand."""
     order = np.argsort(scores, kind="stable")
     k = len(scores) // 10
     right = int(members[order[len(order) - k :]].sum() + (~members[order[:k]]).sum())
-    return one_run(len(scores), 2 * k, right, delta)
+    return one_run(len(scores), 2 * k, right, delta, alpha)

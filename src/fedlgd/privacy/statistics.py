@@ -85,8 +85,8 @@ def along(net: Net, before: Params, after: Params, data: LabelledSet) -> Tensor 
     error = seen.logits.softmax(1) - F.one_hot(data.y, net.classes)
     product = ((error @ moved) * seen.features).sum(1) + error @ shift
     length = error.norm(dim=1) * (seen.features.square().sum(1) + (bias in before)).sqrt()
-    total = (moved.square().sum() + shift.square().sum()).sqrt()
-    return product / (length * total).clamp(min=1e-30)
+    cosine: Tensor = product / (length * (moved.square().sum() + shift.square().sum()).sqrt()).clamp(min=1e-30)
+    return cosine
 
 
 def last_layer(net: Net, params: Params) -> str | None:
