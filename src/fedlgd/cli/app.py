@@ -127,6 +127,15 @@ def distil(given: options.DistilOptions) -> None:
     distil.distil(given)
 
 
+@app.command(epilog="Example: fedlgd invert runs/demo/fedlgd --quick")
+@takes(options.InvertOptions)
+def invert(given: options.InvertOptions) -> None:
+    """Attack the updates of a run by gradient inversion. Writes pictures of private images to the run folder."""
+    from fedlgd.cli import invert
+
+    invert.invert(given)
+
+
 @app.command(epilog="Example: fedlgd audit runs/demo/fedlgd --site scans")
 @takes(options.AuditOptions)
 def audit(given: options.AuditOptions) -> None:

@@ -219,6 +219,32 @@ class DistilOptions(ComputeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class InvertOptions(Output):
+    runs: Annotated[list[Path], Argument(metavar="RUN...", help="Run folders.")]
+    batch: Annotated[
+        list[int] | None, Option(min=1, help="Images of a batch; repeatable.", show_default="1, 4")
+    ] = None
+    targets: Annotated[int, Option(min=1, help="Batches of each size that are attacked.")] = 8
+    at_round: Annotated[
+        list[int] | None,
+        Option("--round", min=0, help="Round that is attacked; repeatable.", show_default="first, after last"),
+    ] = None
+    site: Annotated[str, Option(help="The site to attack.", show_default="the one with the fewest images")] = ""
+    loss: Annotated[
+        Literal["cosine", "l2"], Option(help="cosine (Geiping et al. 2020), or l2 (Zhu et al. 2019).")
+    ] = "cosine"
+    tv: Annotated[float, Option(min=0, help="Weight of total variation.")] = 0.2
+    quick: Annotated[bool, Option("--quick", help="300 iterations, half the targets.")] = False
+    thorough: Annotated[bool, Option("--thorough", help="24 000 iterations and 4 restarts: hours.")] = False
+    show: Annotated[
+        bool, Option("--show", help="Show pictures of images that are not public in reports of the run.")
+    ] = False
+    seed: Seed = 0
+    threads: Threads = 1
+    estimate: Annotated[bool, Option("--estimate", help="Only estimate the time.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class AuditOptions(Output):
     runs: Annotated[list[Path], Argument(help="Finished run folders, or folders that contain them.")]
     attack: Annotated[
