@@ -56,7 +56,8 @@ def demo(given: options.DemoOptions) -> None:
 
 
 @app.command(
-    epilog="Example: fedlgd run builtin-digits --method fedlgd --preset quick --rounds 40 --set net.width=32"
+    epilog="Example: fedlgd run builtin-digits --method fedlgd --preset quick --rounds 40 --set net.width=32\n\n"
+    "At real sites: fedlgd run --engine flower --kit kits/server --method fedlgd --rounds 40"
 )
 @takes(options.RunOptions)
 def run(given: options.RunOptions) -> None:
@@ -75,6 +76,20 @@ def compare(given: options.CompareOptions) -> None:
     from fedlgd.cli import compare
 
     compare.compare(given)
+
+
+@app.command(epilog="Example: fedlgd paper table-digits --scale desk --part C10 --jobs 2")
+@takes(options.PaperOptions)
+def paper(given: options.PaperOptions) -> None:
+    """List the tables and figures of the paper with a verdict on every claim, run one, or report on all."""
+    if given.item in (None, "report"):
+        from fedlgd.cli.papers import list_paper, report_paper
+
+        (list_paper if given.item is None else report_paper)(given)
+        return
+    from fedlgd.cli import paper
+
+    paper.run_item(given)
 
 
 @app.command("open", epilog="Example: fedlgd open runs/demo/fedlgd")
@@ -110,6 +125,24 @@ def distil(given: options.DistilOptions) -> None:
     from fedlgd.cli import distil
 
     distil.distil(given)
+
+
+@app.command(epilog="Example: fedlgd invert runs/demo/fedlgd --quick")
+@takes(options.InvertOptions)
+def invert(given: options.InvertOptions) -> None:
+    """Attack the updates of a run by gradient inversion. Writes pictures of private images to the run folder."""
+    from fedlgd.cli import invert
+
+    invert.invert(given)
+
+
+@app.command(epilog="Example: fedlgd audit runs/demo/fedlgd --site scans")
+@takes(options.AuditOptions)
+def audit(given: options.AuditOptions) -> None:
+    """Attack a run: can an image of a site be recognised from what leaves it? Re-run to resume."""
+    from fedlgd.cli import audit
+
+    audit.audit(given)
 
 
 @app.command(epilog="Example: fedlgd report runs/demo -o demo.html")

@@ -30,6 +30,7 @@ from fedlgd.data.home import data_home
 from fedlgd.data.registry import DataChoice
 from fedlgd.data.sheet import contact_sheet
 from fedlgd.data.statistics import Colours, Statistics, spark, statistics_of
+from fedlgd.report.formats import plural
 from fedlgd.runs.config import resolve
 from fedlgd.runs.described import described
 from fedlgd.runs.literals import parse_assignment
@@ -202,7 +203,7 @@ def print_checked(checked: Checked, err: bool = False) -> None:
     if checked.problems:
         Console(soft_wrap=False, stderr=err).print(_problems(checked.problems))
     found = f"{checked.count('error')} errors, {checked.count('warning')} warnings"
-    typer.echo(f"{checked.sites} sites, {checked.images} readable images: {found}", err=err)
+    typer.echo(f"{plural(checked.sites, 'site')}, {checked.images} readable images: {found}", err=err)
 
 
 def _problems(problems: Sequence[Problem]) -> Table:

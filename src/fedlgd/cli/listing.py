@@ -40,11 +40,11 @@ def list_methods(json: bool) -> None:
         parts.add_row(f"+{name}", escape(part.line))
     Console().print(table, "Parts are added to a method with +, as in scaffold+anchors:", parts, sep="\n")
     more = [
-        f"{name} also {', '.join(set(a.presets) - {'paper', 'quick'})}"
+        f"{name} also {', '.join(set(a.presets) - {'paper', 'quick', 'strong'})}"
         for name, a in METHODS.items()
-        if a.presets[2:]
+        if a.presets[3:]
     ]
-    typer.echo(f"Presets: paper, quick; {'; '.join(more)}.")
+    typer.echo(f"Presets: paper, quick, strong; {'; '.join(more)}.")
     typer.echo("fedlgd methods NAME shows the settings of a method.")
 
 

@@ -64,7 +64,8 @@ def run(given: RunOptions) -> None:
     chosen = {"method": method, "seed": given.seed}
     if remote := given.engine == "flower" or given.kit is not None:
         chosen["data.name"] = _real_data(given)
-    config = resolve(file, assignments(given, chosen), given.preset)
+    values = assignments(given, chosen)
+    config = resolve(file, values, given.preset or preset_of(values, file))
     folder = given.out or default_folder(config)
     if given.estimate:
         federation, engine = _prepare(config, given, given.json)
@@ -115,6 +116,13 @@ def assignments(given: ConfigOptions, more: Mapping[str, Any]) -> dict[str, Any]
     }
     chosen = {path: value for path, value in flags.items() if value is not None}
     return chosen | dict(parse_assignment(text) for text in given.settings or ())
+
+
+def preset_of(values: Mapping[str, Any], file: Mapping[str, Any]) -> str:
+    """The default preset: `strong` for a user's own images, except with private distillation, which it excludes."""
+    own = values.get("data.name") == "folders" and not file
+    private = float(values.get("distil.private.epsilon", 0))
+    return "strong" if own and not private and ":" not in values.get("method", "") else ""
 
 
 def place_of(given: ComputeOptions) -> Place:

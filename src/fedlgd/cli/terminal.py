@@ -31,7 +31,8 @@ MAX_SITE_COLUMNS = 8
 
 
 def say(text: str) -> None:
-    typer.echo(f"{datetime.now():%H:%M:%S} {text}", err=True)
+    """One line with the time, above the live line if there is one: it takes the place of `sys.stderr`."""
+    sys.stderr.write(f"{datetime.now():%H:%M:%S} {text}\n")
 
 
 @contextmanager

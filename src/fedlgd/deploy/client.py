@@ -192,14 +192,17 @@ def fitted(site: Site, order: Order) -> Site:
 def _parts(answer: Answer | Description) -> dict[str, int]:
     """The bytes of an answer by what they tell."""
     if isinstance(answer, Description):
-        return {"names of classes": len(msgspec.json.encode(answer.classes))}
+        told = {"names of classes": answer.classes, "number of images": answer.images, "reason": answer.fault}
+        return {name: len(msgspec.json.encode(value)) for name, value in told.items() if value}
     parts: dict[str, Any] = {}
     if answer.hello:
         parts |= {"class counts": answer.hello.counts, "pixel statistics": answer.hello.statistics}
     if answer.update:
         parts |= {"model": answer.update.params, **answer.update.trees}
     sizes = {name: nbytes(value) for name, value in parts.items() if value is not None}
-    told = {"score": answer.score, "metrics": answer.update and answer.update.metrics, "costs": answer.seconds}
+    costs = [cost for cost in (answer.seconds, answer.cpu, answer.flops) if cost]
+    metrics = answer.update and answer.update.metrics
+    told = {"score": answer.score, "metrics": metrics, "costs": costs, "reason": answer.fault}
     return sizes | {name: len(msgspec.json.encode(value)) for name, value in told.items() if value}
 
 

@@ -18,9 +18,9 @@ from fedlgd.engines.site import Answer, Task
 from fedlgd.engines.validate import (
     check_enrolled,
     check_quorum,
-    check_scores,
     check_state,
     cost_refusal,
+    diverged,
     finite_metrics,
     hello_refusal,
     refusal,
@@ -146,20 +146,20 @@ class Server:
             new = replace(new, held={**new.held, **held})
             check_state(new)
             scores, unscored = self._scores(new, ledger.versions) if self.plan.scores(t) else ({}, {})
-        check_scores(t, scores)
+        lost = diverged(t, scores, self.plan.quorum)
         if new.anchors and new.anchors.round == t:
             ledger.flags.add("anchors")
         record = RoundRecord(
             round=t,
             sampled=tuple(chosen),
-            scores=scores,
+            scores={name: score for name, score in scores.items() if name not in lost},
             metrics={name: ledger.metrics[name] for name in chosen if name in ledger.metrics},
             bytes_up=ledger.up,
             bytes_down=ledger.down,
             flags=tuple(sorted(ledger.flags)),
             **meter.spent(),
             refused=dict(sorted(ledger.refused.items())),
-            unscored=unscored,
+            unscored=dict(sorted((unscored | lost).items())),
             joined=tuple(sorted(ledger.joined)),
         )
         return new, record, ledger.versions

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from fedlgd.core.train import Local
 from fedlgd.core.types import Site
-from fedlgd.distill.distribution import Distil
+from fedlgd.distill.settings import Distil
 from fedlgd.methods.anchors import Anchors
 from fedlgd.methods.common import Training
 from fedlgd.methods.dpsgd import Dp
@@ -69,26 +69,31 @@ def cost_of(method: Any, t: int, site: Site, classes: int) -> Cost:
     """The cost of round t (-1: enrolment). Gradient matching is assumed to take all steps."""
     small: Any = trial_of(method)
     refine, anchors = getattr(method, "refine", None), getattr(method, "anchors", None)
-    images, by_step, distil, server = len(site.train), False, 0.0, 1.0
+    by_step, distil, server = False, 0.0, 1.0
     kind: list[bool] = []
-    if method.train_on == "virtual":
-        images = method.distil.per_class * int((site.train.counts(classes) > 0).sum())
     if t < 0 and small.distil.steps:
         distil = method.distil.steps / small.distil.steps
     if refine:
         kind.append(t in refine.selected)
-        distil = refine.steps / small.refine.steps if refine.move_in(t) else distil
+        distil = refine.steps / max(1, small.refine.steps) if refine.move_in(t) else distil
     if anchors and anchors.per_class:
         kind += [t in anchors.selected, anchors.train_in(t)]
-        images += anchors.per_class * classes if anchors.train_in(t) else 0
         by_step = anchors.pull_in(t, method.pull)
         last = anchors.plan == "target"  # which also evaluates the result of the last step
         server = (anchors.steps + last) / (small.anchors.steps + last) if anchors.move_in(t) else 1.0
+    images = images_of(method, t, site, classes)
     return Cost(tuple(kind), training_work(method.local, images, by_step), distil, server)
 
 
+def images_of(method: Any, t: int, site: Site, classes: int) -> int:
+    """The number of images in the cross-entropy of a site in round t."""
+    images, anchors = len(site.train), getattr(method, "anchors", None)
+    if method.train_on == "virtual":
+        images = method.distil.pictures * int((site.train.counts(classes) > 0).sum())
+    return images + (anchors.per_class * classes if anchors and anchors.train_in(t) else 0)
+
+
 def training_work(local: Local, images: int, by_step: bool) -> float:
-    per_epoch = math.ceil(images / local.batch)
-    steps = local.steps or local.epochs * per_epoch
-    epochs, rest = divmod(steps, per_epoch)
+    steps = local.count(images)
+    epochs, rest = divmod(steps, math.ceil(images / local.batch))
     return steps if by_step else epochs * images + rest * local.batch

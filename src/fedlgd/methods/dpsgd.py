@@ -39,6 +39,8 @@ from fedlgd.methods.protocol import Fit, Method, Net, Stream, Trained, Visit, se
 
 TOGETHER = 64  # images whose gradients are in memory at once
 LOCAL = Local(batch=512, lr=0.5)
+OWN = {"local.lr": 0.5, "local.momentum": 0.0, "local.schedule": "constant", "local.augment": (), "local.steps": 0}
+"""Noisy gradients are not trained on like others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +60,11 @@ class DpSgd(Part):
 
     kind: ClassVar[str] = "dp-sgd"
     allows: ClassVar[tuple[str, ...]] = ("robust",)
-    presets: ClassVar[Presets] = {"paper": {"train_on": "real"}, "quick": {"train_on": "real", "local.lr": 0.5}}
+    presets: ClassVar[Presets] = {
+        "paper": {"train_on": "real"},
+        "quick": {"train_on": "real", **OWN},
+        "strong": {"train_on": "real", **OWN},
+    }
 
     dp: Dp = Dp()
 

@@ -8,9 +8,9 @@ from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteS
 from fedlgd.distill.gradient import match_gradient, pseudo_gradient
 from fedlgd.distill.private import distilled
 from fedlgd.methods.anchors import Anchors, stale_anchors
-from fedlgd.methods.common import PAPER, QUICK, Training, fit, training_set, update, weighted_mean
+from fedlgd.methods.common import PAPER, QUICK, STRONG, Training, fit, training_set, update, weighted_mean
 from fedlgd.methods.protocol import Fit, Net, Stream, Visit
-from fedlgd.methods.refine import Refine
+from fedlgd.methods.refine import REDRAWN, Refine
 from fedlgd.methods.registry import register
 from fedlgd.methods.regularisers import Pull
 
@@ -41,6 +41,7 @@ class FedLGD(Training):
             "pull.repeat": True,
         },
         "quick": {**QUICK, "anchors.steps": 10, "refine.steps": 10},
+        "strong": {**STRONG, **REDRAWN, "anchors.per_class": 0, "pull.weight": 0.0},
     }
     stackable: ClassVar[tuple[str, ...]] = ("regulariser", "momentum", "robust")
 
@@ -90,6 +91,7 @@ class FedLGD(Training):
         """Algorithm 1, the server's half."""
         t, anchors, params = state.round, state.anchors, weighted_mean(updates)
         if anchors and self.anchors.move_in(t):  # t in tau: update V^g under theta_t to match G
-            target = pseudo_gradient(state.params, params, self.local.lr)
+            rate = self.local.rate(self.local.count(self.distil.pictures * net.classes))
+            target = pseudo_gradient(state.params, params, rate)
             anchors, _ = match_gradient(anchors, net, state.params, target, self.anchors, t)
         return replace(state, params=params, anchors=anchors, round=t + 1)

@@ -17,7 +17,7 @@ from fedlgd.methods.catalogue import parts_of
 from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Term
 from fedlgd.methods.protocol import Fit, Method, Net, Settings, Stream, Trained, Visit
-from fedlgd.methods.refine import Refine
+from fedlgd.methods.refine import REDRAWN, Refine
 from fedlgd.methods.regularisers import Pull, Regulariser
 
 Presets = Mapping[str, Mapping[str, Any]]
@@ -91,6 +91,7 @@ class Anchored(Part):
     presets: ClassVar[Presets] = {
         "paper": {"anchors.plan": "exact", "anchors.steps": 500},
         "quick": {"anchors.steps": 10},
+        "strong": {"anchors.steps": 10},
     }
 
     anchors: Anchors = Anchors()
@@ -134,7 +135,7 @@ class Anchored(Part):
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
         t, anchors, after = state.round, state.anchors, self.method.server(state, updates, net, rng)
         if anchors and self.anchors.move_in(t):
-            target = pseudo_gradient(state.params, after.params, self.local.lr)
+            target = pseudo_gradient(state.params, after.params, self.local.rate(self.local.steps))
             anchors, _ = match_gradient(anchors, net, state.params, target, self.anchors, t)
         return replace(after, anchors=anchors)
 
@@ -144,7 +145,11 @@ class Refined(Part):
     """Adds iterative DM to a method that trains on virtual sets and sends the complete model."""
 
     kind: ClassVar[str] = "refine"
-    presets: ClassVar[Presets] = {"paper": {"refine.real_per_class": 256}, "quick": {"refine.steps": 10}}
+    presets: ClassVar[Presets] = {
+        "paper": {"refine.real_per_class": 256},
+        "quick": {"refine.steps": 10},
+        "strong": REDRAWN,
+    }
 
     refine: Refine = Refine()
 

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 
 from fedlgd.core.records import RoundRecord, Score
 from fedlgd.report.cost import clock, cumulative_bytes, cumulative_time
+from fedlgd.report.drawing import Drawing
 from fedlgd.report.formats import BYTES, TIME
 from fedlgd.report.groups import Curve, Group, Stat, curves, site_names
-from fedlgd.report.plots import line_plot, matrix_plot, save, scatter_plot, svg
+from fedlgd.report.plots import line_plot, matrix_plot, save, scatter_plot
+from fedlgd.report.privacy import audit_drawings
 from fedlgd.report.run import Analysis
+from fedlgd.report.sweeps import Sweep, find_sweeps, heat_map, line_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,20 +36,6 @@ DISTANCE = (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Drawing:
-    """A figure with its file name, its alternative text, and a caption."""
-
-    name: str
-    about: str
-    figure: "Figure"
-    note: str = ""
-
-    @property
-    def svg(self) -> str:
-        return svg(self.figure, self.name)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Section:
     """Figures under a heading."""
 
@@ -62,6 +51,7 @@ class Figures:
     sites: tuple[Section, ...]
     efficiency: tuple[Drawing, ...]
     similarity: tuple[Section, ...]
+    sweeps: tuple[Drawing, ...] = ()
     hidden: int = 0
 
     @property
@@ -70,6 +60,7 @@ class Figures:
         yield from (drawing for site in self.sites for drawing in site.drawings)
         yield from self.efficiency
         yield from (drawing for method in self.similarity for drawing in method.drawings)
+        yield from self.sweeps
 
 
 def draw(groups: Sequence[Group]) -> Figures:
@@ -90,6 +81,7 @@ def draw(groups: Sequence[Group]) -> Figures:
             ("accuracy-by-time", "Accuracy against time", time_plot),
         ),
         similarity=_similarities(groups),
+        sweeps=tuple(_sweep_figures(find_sweeps(groups))),
         hidden=max(0, len(sites) - SITES),
     )
 
@@ -97,7 +89,8 @@ def draw(groups: Sequence[Group]) -> Figures:
 def save_all(groups: Sequence[Group], folder: Path) -> list[Path]:
     """Writes every figure as PDF and PNG."""
     folder.mkdir(parents=True, exist_ok=True)
-    return [file for each in draw(groups).all for file in save(each.figure, folder / each.name)]
+    audits = (drawing for group in groups for run in group.runs for drawing in audit_drawings(run))
+    return [file for each in (*draw(groups).all, *audits) for file in save(each.figure, folder / each.name)]
 
 
 def _drawings(*parts: "tuple[str, str, Figure | None]") -> tuple[Drawing, ...]:
@@ -127,6 +120,16 @@ def _site_figures(groups: Sequence[Group], number: int, site: str) -> Section:
         (f"{stem}-loss", f"Test loss at {site} by round", loss),
     )
     return Section(site, both)
+
+
+def _sweep_figures(sweeps: Sequence[Sweep]) -> Iterator[Drawing]:
+    """One figure with a line per method for each axis, and a heat map for each method with two axes."""
+    for axis in dict.fromkeys(each.axes[0] for each in sweeps if len(each.axes) == 1):
+        same = [each for each in sweeps if each.axes == (axis,)]
+        yield Drawing(f"sweep-{_file_name(axis)}", f"Accuracy by {axis}", line_figure(same, ACCURACY))
+    for number, each in enumerate(each for each in sweeps if len(each.axes) == 2):
+        about = f"Accuracy of {each.label} by {each.axes[0]} and {each.axes[1]}"
+        yield Drawing(f"sweep{number}-{_file_name(' '.join(each.axes))}", about, heat_map(each))
 
 
 def _similarities(groups: Sequence[Group]) -> tuple[Section, ...]:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from fedlgd.core.audits import AUDIT, Audit
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import reading, refuse_links
 from fedlgd.core.records import RECORDS, RoundRecord, committed_records
@@ -66,7 +67,7 @@ def read_run(path: Path) -> Run:
         sheets=_find_sheets(path / "virtual"),
         samples={file.stem: file for file in sorted((path / "real").glob("*.png"))},
         analysis=_read_optional(path / "analysis.json", Analysis, damage),
-        audit=_read_optional(path / "audit.json", dict[str, Any], damage) or {},
+        audit=_read_optional(path / AUDIT, Audit, damage),
         damage=tuple(damage),
     )
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from fedlgd.core.audits import Audit
 from fedlgd.core.records import RoundRecord
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -127,7 +128,7 @@ class Run:
     sheets: tuple[Sheet, ...] = ()
     samples: Mapping[str, Path] = field(default_factory=dict)
     analysis: Analysis | None = None
-    audit: Mapping[str, Any] = field(default_factory=dict)
+    audit: Audit | None = None
     damage: tuple[str, ...] = ()
 
     @property

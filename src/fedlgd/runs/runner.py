@@ -60,6 +60,7 @@ def run(
     autocast: bool = False,
     real_samples: int | None = None,
     progress: bool = False,
+    label: str = "",
 ) -> Result:
     """Run a method on a federation.
 
@@ -72,7 +73,7 @@ def run(
     "pool" uses `workers` processes with one thread each (0: one per core) and gives bit-identical results.
     `device` "cuda" uses a GPU; `autocast` uses bfloat16 autocast.
     `real_samples` real images per class and site are copied to `out` for its report: by default 4 of published data
-    and none of your own or with differential privacy.
+    and none of your own or with differential privacy. `label` is its name in tables, by default that of the method.
     """
     how = find_engine(engine, workers, Place(device=device, autocast=autocast))
     federation = load(data) if isinstance(data, str) else data
@@ -95,7 +96,7 @@ def run(
     )
     given = None if isinstance(net, str | Mapping) else net
     with showing(progress, rounds, on_round) as listen:
-        return execute(config, federation, Path(out) if out else None, listen, "fedlgd.run(...)", "", how, given)
+        return execute(config, federation, Path(out) if out else None, listen, "fedlgd.run(...)", label, how, given)
 
 
 def execute(

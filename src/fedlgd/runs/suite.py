@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from fedlgd.core.errors import SettingError
-from fedlgd.core.files import safe_name
 from fedlgd.core.records import RoundRecord
+from fedlgd.core.sweep import entry_folder
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
@@ -33,7 +33,7 @@ class Entry:
 
     @property
     def folder(self) -> str:
-        return safe_name(self.spec.replace(":", "-").replace("+", "-").replace("=", "-"))
+        return entry_folder(self.spec)
 
 
 @dataclass(frozen=True, slots=True)
