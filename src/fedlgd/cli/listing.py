@@ -89,20 +89,17 @@ def describe_method(name: str) -> dict[str, Any]:
     from fedlgd.runs.described import described
 
     cls, settings = registry.find(name), registry.recipe(name).settings
+    about = inspect.getdoc(sys.modules[cls.__module__]) or ""
     details = [{**asdict(info), "allowed": info.allowed} for info in described(settings)]
     return {
         "name": name,
-        "about": METHODS[name].line if name in METHODS else _first_line(sys.modules[cls.__module__]),
+        "about": METHODS[name].line if name in METHODS else about.partition("\n")[0],
         "presets": list(settings.presets),
         "settings": msgspec.to_builtins(settings()),
         "description": inspect.getdoc(cls) or "",
         "preset_settings": msgspec.to_builtins(settings.presets),
         "setting_details": details,
     }
-
-
-def _first_line(documented: Any) -> str:
-    return (inspect.getdoc(documented) or "").partition("\n")[0]
 
 
 def _print_method(name: str, row: dict[str, Any]) -> None:

@@ -139,7 +139,8 @@ def print_accuracy(accuracies: Mapping[str, Mapping[str, float]], missing: Missi
         rows.append([name, *(f"{100 * v:.1f}" for v in (*values, statistics.fmean(values)))])
     console = Console()
     table, turned = _as_table(rows), [["site", *rows[0][1:]], *rows[1:]]
-    if len(sites) > MAX_SITE_COLUMNS or _natural_width(console, table) > console.width:
+    width = console.measure(table, options=console.options.update_width(UNBOUNDED)).maximum
+    if len(sites) > MAX_SITE_COLUMNS or width > console.width:
         table = _as_table([list(column) for column in zip(*turned, strict=True)])
     console.print("Accuracy (%) on the test images of each site after the last round", table, sep="\n")
 
@@ -151,7 +152,3 @@ def _as_table(rows: Sequence[Sequence[str]]) -> rich_table.Table:
     for row in rows[1:]:
         table.add_row(*map(escape, row))
     return table
-
-
-def _natural_width(console: Console, table: rich_table.Table) -> int:
-    return console.measure(table, options=console.options.update_width(UNBOUNDED)).maximum

@@ -75,7 +75,7 @@ def cost_of(method: Any, t: int, site: Site, classes: int) -> Cost:
         distil = method.distil.steps / small.distil.steps
     if refine:
         kind.append(t in refine.selected)
-        distil = refine.steps / max(1, small.refine.steps) if refine.move_in(t) else distil
+        distil = max(1, refine.steps) / max(1, small.refine.steps) if refine.move_in(t) else distil
     if anchors and anchors.per_class:
         kind += [t in anchors.selected, anchors.train_in(t)]
         by_step = anchors.pull_in(t, method.pull)
