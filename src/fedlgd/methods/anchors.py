@@ -18,7 +18,7 @@ from fedlgd.distill.distribution import Distil
 from fedlgd.distill.gradient import Matching
 from fedlgd.distill.sets import check_start, is_file_name, read_start
 from fedlgd.distill.start import Statistics, class_statistics, from_noise, from_statistics, labels_for
-from fedlgd.methods.common import Beside
+from fedlgd.methods.objective import Beside
 from fedlgd.methods.protocol import Net, Settings, Stream, setting
 from fedlgd.methods.regularisers import Pull
 

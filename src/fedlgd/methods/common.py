@@ -1,24 +1,24 @@
 """Settings and steps that methods share. Some can be assigned as a function of a method: `server = average`."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, Self
 
-from torch import Generator, Tensor
+from torch import Generator
 
 from fedlgd.core.errors import PrivacyError
 from fedlgd.core.meter import phase
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.settings import Settings, setting
-from fedlgd.core.train import Local, Objective, Trained, sgd
+from fedlgd.core.train import Local, Trained, sgd
 from fedlgd.core.tree import Mean
 from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.distribution import Distil
 from fedlgd.distill.private import distilled
 from fedlgd.methods.jitter import jittered
-from fedlgd.methods.objective import Embedded, Joined, Source, Term, plain, pulled
+from fedlgd.methods.objective import Batches, Beside, Term, batch_loss
 from fedlgd.methods.protocol import Method
 
 PAPER: Mapping[str, Any] = {
@@ -133,28 +133,6 @@ def first_model(net: Net, rng: Stream) -> Params:
     return net.init(Stream(rng.seed).at("init"))
 
 
-@dataclass(frozen=True, slots=True)
-class Batches:
-    """Images of a site as its method trains on them."""
-
-    data: LabelledSet
-    prepare: Callable[[LabelledSet], LabelledSet]
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def take(self, index: Tensor) -> LabelledSet:
-        return self.prepare(self.data.take(index))
-
-
-class Beside(NamedTuple):
-    """Anchors in local training: whether they are in the cross-entropy, and the regulariser."""
-
-    images: LabelledSet
-    in_loss: bool
-    pull: Callable[[Embedded], Any] | None
-
-
 def fit(
     method: Training,
     model: Params,
@@ -172,16 +150,6 @@ def fit(
     n, objective = batch_loss(net, data, terms, beside)
     with phase("train"):
         return sgd(net, model, n, objective, method.local, rng, velocity)
-
-
-def batch_loss(net: Net, data: Source, terms: Sequence[Term], beside: Beside | None) -> tuple[int, Objective]:
-    """The number of images that batches are drawn from, anchors last, and the loss of a batch."""
-    if beside is None:
-        return len(data), plain(net, data, terms)
-    n = len(data) + (len(beside.images) if beside.in_loss else 0)
-    if beside.pull:
-        return n, pulled(net, data, beside.images, beside.pull, terms)
-    return n, plain(net, Joined(data, beside.images), terms)
 
 
 def update(site: Site, state: SiteState, trained: Trained) -> Update:

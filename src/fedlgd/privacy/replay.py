@@ -20,8 +20,8 @@ from fedlgd.data.federation import Federation
 from fedlgd.distill.cache import caching
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.memory import Ram, RamStates
-from fedlgd.methods.common import Beside, in_round
-from fedlgd.methods.objective import Term
+from fedlgd.methods.common import in_round
+from fedlgd.methods.objective import Beside, Term
 from fedlgd.methods.parts import all_settings
 from fedlgd.methods.protocol import Method
 from fedlgd.methods.rounds import budget_of
