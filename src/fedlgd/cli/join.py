@@ -73,8 +73,8 @@ class Connection:
 
     SIGNS: ClassVar = {
         "SuperNode ID": "connected",
-        "Connection successful": "the server answers again",
-        "Connection attempt failed": "the server does not answer; trying again",
+        "Connection successful": "the server answers",
+        "Connection attempt failed": "not connected: the server is away or not ready; trying again",
     }
 
     def __init__(self, log: Callable[[str], None], tell: Callable[[str], None]) -> None:
