@@ -47,16 +47,17 @@ def compare(given: CompareOptions) -> None:
     check_jobs(given.jobs, given.threads, place_of(given))
     set_up(given.threads)
     settings = assignments(given, {})
-    preset = given.preset or preset_of({**settings, "method": given.methods}, {})
     entries = [parse_entry(spec) for spec in given.methods.split(",")]
+    methods = "".join(entry.method for entry in entries)
+    preset = given.preset or preset_of({**settings, "method": methods}, {})
     federation = open_data(plan(entries, 1, given.out, settings, preset)[0].config.data, given.silent)
     steps = _fedlgd_steps(settings, preset, len(federation.classes)) if given.match_steps else 0
     jobs = plan(entries, given.seeds, given.out, settings, preset, steps)
     with resumable():
         engine = choose_engine(given, federation, "loop" if given.jobs > 1 else None)
         if not given.silent:
-            methods = f"{len(entries)} methods x {given.seeds} seeds"
-            typer.echo(f"{len(jobs)} runs: {methods} on {federation.name}; {budget(steps)}")
+            what = f"{len(entries)} methods x {given.seeds} seeds"
+            typer.echo(f"{len(jobs)} runs: {what} on {federation.name}; {budget(steps)}")
             announce_jobs(jobs, federation, engine, given.jobs)
             announce_copies(jobs[0].config, given.out, federation)
         run_all = _run_parallel if given.jobs > 1 else _run_in_turn
