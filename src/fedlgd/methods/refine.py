@@ -85,5 +85,5 @@ class Refine(Settings):
 
     def added_to(self, cost: Cost, distil: Distil, t: int) -> Cost:
         """The cost of a round with refinement."""
-        times = self.steps / max(1, self.shrunk(distil).steps) if self.move_in(t) else 0.0
+        times = max(1, self.steps) / max(1, self.shrunk(distil).steps) if self.move_in(t) else 0.0
         return cost._replace(kind=(cost.kind, t in self.selected), distil=cost.distil if t < 0 else times)
