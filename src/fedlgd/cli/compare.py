@@ -76,7 +76,9 @@ def _fedlgd_steps(settings: Mapping[str, Any], preset: str, classes: int) -> int
     (job,) = plan([parse_entry("fedlgd")], 1, Path(), ours, preset)
     method: Any = job.config.method
     local = method.local
-    return matched_steps(method.distil.per_class, method.anchors.per_class, classes, local.batch, local.epochs)
+    return local.steps or matched_steps(
+        method.distil.pictures, method.anchors.per_class, classes, local.batch, local.epochs
+    )
 
 
 def _run_in_turn(

@@ -133,10 +133,10 @@ def _as_input(anchors: VirtualSet, federation: Federation) -> VirtualSet:
 
 def _class_means(net: Net, params: Params, own: VirtualSet) -> dict[int, Tensor]:
     """The mean of the unit features of each class, over its first images."""
-    classes = own.labels.unique()
-    first = torch.cat([own.data.of_class(k)[:PER_CLASS] for k in classes.tolist()])
-    z = F.normalize(_features(net, params, own.images[first]), dim=1, eps=1e-6)
-    return dict(zip(classes.tolist(), class_means(z, own.labels[first], classes), strict=True))
+    data, classes = own.data, own.labels.unique()
+    first = torch.cat([data.of_class(k)[:PER_CLASS] for k in classes.tolist()])
+    z = F.normalize(_features(net, params, data.x[first]), dim=1, eps=1e-6)
+    return dict(zip(classes.tolist(), class_means(z, data.y[first], classes), strict=True))
 
 
 def _features(net: Net, params: Params, x: Tensor) -> Tensor:
