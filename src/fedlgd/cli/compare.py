@@ -50,7 +50,8 @@ def compare(given: CompareOptions) -> None:
     set_up(given.threads)
     settings = assignments(given, {})
     entries = [parse_entry(spec) for spec in swept(given.methods.split(","), parse_axes(given.sweep or ()))]
-    preset = given.preset or preset_of({**settings, "method": given.methods}, {})
+    methods = "".join(entry.method for entry in entries)
+    preset = given.preset or preset_of({**settings, "method": methods}, {})
     federation = open_data(plan(entries, 1, given.out, settings, preset)[0].config.data, given.silent)
     steps = _fedlgd_steps(settings, preset, len(federation.classes)) if given.match_steps else 0
     jobs = plan(entries, given.seeds, given.out, settings, preset, steps)
@@ -85,7 +86,9 @@ def _fedlgd_steps(settings: Mapping[str, Any], preset: str, classes: int) -> int
     (job,) = plan([parse_entry("fedlgd")], 1, Path(), ours, preset)
     method: Any = job.config.method
     local = method.local
-    return matched_steps(method.distil.per_class, method.anchors.per_class, classes, local.batch, local.epochs)
+    return local.steps or matched_steps(
+        method.distil.pictures, method.anchors.per_class, classes, local.batch, local.epochs
+    )
 
 
 def _run_in_turn(jobs: Sequence[Job], federation: Federation, engine: Engine, given: Options) -> list[Outcome]:

@@ -121,8 +121,8 @@ def assignments(given: ConfigOptions, more: Mapping[str, Any]) -> dict[str, Any]
 def preset_of(values: Mapping[str, Any], file: Mapping[str, Any]) -> str:
     """The default preset: `strong` for a user's own images, except with private distillation, which it excludes."""
     own = values.get("data.name") == "folders" and not file
-    private = float(values.get("distil.private.epsilon", 0))
-    return "strong" if own and not private and ":" not in values.get("method", "") else ""
+    other = "distil.private.epsilon" in values or ":" in values.get("method", "")
+    return "strong" if own and not other else ""
 
 
 def place_of(given: ComputeOptions) -> Place:
