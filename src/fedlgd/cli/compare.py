@@ -11,7 +11,7 @@ import typer
 
 from fedlgd.cli.estimate import announce_copies, announce_jobs
 from fedlgd.cli.fit import fitted, terminal_width
-from fedlgd.cli.options import CompareOptions
+from fedlgd.cli.options import CompareOptions, ConfigOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.run import (
     MAX_SITE_COLUMNS,
@@ -84,7 +84,7 @@ def _run_in_turn(
         if not given.silent:
             typer.echo(f"[{i}/{len(jobs)}] {_name(job)}")
         with progress(given.silent, job.config.plan.rounds, folder=job.folder, sites=federation.names) as show:
-            outcomes.append(_run_tracked(job, federation, engine, given, show))
+            outcomes.append(run_tracked(job, federation, engine, given, show))
         _report_failure(outcomes[-1])
     return outcomes
 
@@ -98,7 +98,7 @@ def _run_parallel(
         build_net(first.net["name"], federation.shape, len(federation.classes), first.net_settings)
     outcomes: list[Outcome] = []
     began = time.monotonic()
-    running = run_jobs(jobs, given.jobs, lambda job, show: _run_tracked(job, federation, engine, given, show))
+    running = run_jobs(jobs, given.jobs, lambda job, show: run_tracked(job, federation, engine, given, show))
     with closing(running):
         for outcome in running:
             _report_failure(outcome)
@@ -110,9 +110,7 @@ def _run_parallel(
     return sorted(outcomes, key=lambda outcome: jobs.index(outcome.job))
 
 
-def _run_tracked(
-    job: Job, federation: Federation, engine: Engine, given: CompareOptions, show: Listener
-) -> Outcome:
+def run_tracked(job: Job, federation: Federation, engine: Engine, given: ConfigOptions, show: Listener) -> Outcome:
     with Tracking(given.track or (), Tracked(_name(job), job.folder, job.config)) as track:
 
         def listen(record: RoundRecord) -> None:

@@ -105,6 +105,29 @@ class CompareOptions(ConfigOptions, ComputeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TuneOptions(ConfigOptions, ComputeOptions):
+    methods: Annotated[str, Option(help="Comma-separated, as for fedlgd compare.")] = "fedavg,fedlgd"
+    budget: Annotated[str, Option(help="Time of the search: 2h, 90min. It sets the number of candidates.")] = "1h"
+    candidates: Annotated[
+        int | None, Option(min=2, help="Candidates of each method, instead of a budget.", show_default="by budget")
+    ] = None
+    space: Annotated[Path | None, Option(help="Your own search space, a TOML file.", show_default="built-in")] = (
+        None
+    )
+    rungs: Annotated[int, Option(min=1, help="Rungs; the last has all rounds.")] = 3
+    eta: Annotated[
+        int, Option(min=2, help="Each rung keeps 1/eta of the candidates, with eta times the rounds.")
+    ] = 3
+    validation: Annotated[float, Option(help="Share of the training images that scores candidates.")] = 0.2
+    seed: Seed = 0
+    out: Annotated[Path, Option("--out", "-o", help="Output folder.")] = Path("runs/tune")
+    jobs: Annotated[int, Option(min=1, help="Parallel runs, one process with one thread each.")] = 1
+    estimate: Annotated[bool, Option("--estimate", help="Only print what would be searched, and for how long.")] = (
+        False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShowOptions(Output):
     name: Annotated[str, Argument(help="Federation (see fedlgd data list), or a folder.")] = "builtin-digits"
     settings: Set = None

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from fedlgd.core.records import RoundRecord
+from fedlgd.core.settings import Tuned
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Matrix = tuple[tuple[float, ...], ...]
@@ -129,6 +130,7 @@ class Run:
     analysis: Analysis | None = None
     audit: Mapping[str, Any] = field(default_factory=dict)
     damage: tuple[str, ...] = ()
+    tuned: Tuned | None = None
 
     @property
     def label(self) -> str:
