@@ -3,7 +3,7 @@
 FedLGD with our defaults and with presets is measured, the published procedure is projected.
 
 Run: python -m bench.reach OUT [SEED ...]     then: python docs/generate.py OUT reach
-It needs the files of `fedlgd data fetch digits`. The same command continues. Presets that do not exist are left out.
+It needs the files of `fedlgd data fetch digits`. The same command continues. Absent presets are left out.
 """
 
 import sys

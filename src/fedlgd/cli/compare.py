@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from fedlgd.cli.estimate import announce_copies, announce_jobs
-from fedlgd.cli.fit import fitted, terminal_width
+from fedlgd.cli.fit import fitted, folded, terminal_width
 from fedlgd.cli.options import CompareOptions, ConfigOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.run import (
@@ -22,6 +22,7 @@ from fedlgd.cli.run import (
     place_of,
     resumable,
     set_up,
+    two_classes,
 )
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.files import writing
@@ -54,7 +55,7 @@ def compare(given: CompareOptions) -> None:
         engine = choose_engine(given, federation, "loop" if given.jobs > 1 else None)
         if not given.silent:
             methods = f"{len(entries)} methods x {given.seeds} seeds"
-            typer.echo(f"{len(jobs)} runs: {methods} on {federation.name}; {budget(steps)}")
+            typer.echo(folded(f"{len(jobs)} runs: {methods} on {federation.name}; {budget(steps)}", "  "))
             announce_jobs(jobs, federation, engine, given.jobs)
             announce_copies(jobs[0].config, given.out, federation)
         run_all = _run_parallel if given.jobs > 1 else _run_in_turn
@@ -144,7 +145,7 @@ def _print(outcomes: Sequence[Outcome], budget: str, page: Path, json: bool) -> 
     if groups:
         for table in _tables(groups, terminal_width()):
             typer.echo("\n" + table)
-        typer.echo(f"\n{METRIC}\n{budget}")
+        typer.echo(f"\n{folded(METRIC)}\n{folded(budget)}")
     for folder, error in failures.items():
         typer.echo(f"failed: {folder}: {error}")
     if groups:
@@ -152,11 +153,13 @@ def _print(outcomes: Sequence[Outcome], budget: str, page: Path, json: bool) -> 
 
 
 def _tables(groups: Sequence[Group], width: int) -> Iterator[str]:
-    """Accuracy and cost."""
+    """Accuracy, what two classes need beyond it, and cost."""
     accuracy = without_sites(accuracy_table(groups), MAX_SITE_COLUMNS)
     text = fitted(accuracy, width, ("spread", "seeds", "rounds"), turn=True)
     if max(map(len, text.splitlines())) > width:
         text = fitted(without_sites(accuracy, 0), width, ("spread", "seeds", "rounds"))
         text += "\nThe accuracy at each site is in the report."
     yield text
+    if two := two_classes(groups):
+        yield two
     yield fitted(cost_table(groups), width, ("evaluate", "server", "train", "distil"))

@@ -20,6 +20,11 @@ def terminal_width() -> int:
     return shutil.get_terminal_size().columns if bounded else UNBOUNDED
 
 
+def folded(text: str, indent: str = "") -> str:
+    """Text in lines that fit the terminal; those after the first are indented."""
+    return textwrap.fill(text, terminal_width(), subsequent_indent=indent)
+
+
 def fitted(table: Table, width: int, drop: Sequence[str], turn: bool = False) -> str:
     """The table in at most `width` columns. `drop`: columns to leave out, the least important first; `turn`: then
     exchange rows and columns; at last, names of methods continue on the next line. Notes are wrapped."""

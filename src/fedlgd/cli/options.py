@@ -93,9 +93,9 @@ class RunOptions(ConfigOptions, ComputeOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(ConfigOptions, ComputeOptions):
-    methods: Annotated[str, Option(help="Comma-separated, e.g. fedavg,scaffold+anchors,fedavg+noise,moon:mu=5")] = (
-        "fedavg,fedlgd"
-    )
+    methods: Annotated[
+        str, Option(help="Comma-separated, e.g. fedavg,scaffold+anchors,moon:mu=5,best-fedlgd.toml")
+    ] = "fedavg,fedlgd"
     seeds: Annotated[int, Option(min=1, help="Number of seeds per method: 0, 1, ...")] = 3
     match_steps: Annotated[
         bool, Option("--match-steps", help="Give every method FedLGD's SGD steps per round.")

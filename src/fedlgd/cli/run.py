@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from fedlgd.cli.estimate import (
     announce_run,
     print_estimate,
 )
-from fedlgd.cli.fit import UNBOUNDED
+from fedlgd.cli.fit import UNBOUNDED, fitted, terminal_width
 from fedlgd.cli.options import ComputeOptions, ConfigOptions, DemoOptions, RunOptions
 from fedlgd.cli.progress import progress
 from fedlgd.core.device import Place
@@ -34,12 +35,12 @@ from fedlgd.core.records import RoundRecord
 from fedlgd.data.federation import Federation
 from fedlgd.data.registry import DataChoice
 from fedlgd.engines.registry import Engine, choose
-from fedlgd.report.groups import group_runs
+from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.page import write_report
 from fedlgd.report.presence import unscored_notes
 from fedlgd.report.read import read_runs
 from fedlgd.report.summary import unequal_cost
-from fedlgd.report.tables import Missing, marked, missing_classes, missing_notes
+from fedlgd.report.tables import Missing, binary_table, marked, missing_classes, missing_notes
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.literals import parse_assignment, read_toml
 from fedlgd.runs.result import Result
@@ -47,6 +48,7 @@ from fedlgd.runs.runner import default_folder, execute
 from fedlgd.runs.track import Tracked, Tracking, check_trackers
 
 MAX_SITE_COLUMNS = 8
+MAX_TWO_CLASS_ROWS = 24
 DEMO_METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg", "train_on": "virtual"},
     "fedlgd": {"method": "fedlgd"},
@@ -227,8 +229,18 @@ def _print_result(accuracies: Mapping[str, Mapping[str, float]], folders: Sequen
     groups = group_runs(read_runs(folders)[0])
     if any(accuracies.values()):
         print_accuracy(accuracies, missing_classes(groups))
+    if two := two_classes(groups):
+        typer.echo(two)
     for note in (*missing_notes(groups), *unscored_notes(groups), *unequal_cost(groups)):
         typer.echo(note)
+
+
+def two_classes(groups: Sequence[Group]) -> str:
+    """Balanced accuracy and AUC at each site for data with two classes; many rows are in the report only."""
+    table = binary_table(groups)
+    if table is None or len(table.rows) > MAX_TWO_CLASS_ROWS:
+        return ""
+    return fitted(replace(table, notes=()), terminal_width(), ("95 % interval", "test images"))
 
 
 def print_accuracy(accuracies: Mapping[str, Mapping[str, float]], missing: Missing | None = None) -> None:

@@ -1,7 +1,6 @@
 """`fedlgd tune`: the best settings of methods, searched on held-out training images."""
 
 import json as jsonlib
-import textwrap
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
@@ -10,7 +9,7 @@ import msgspec
 import typer
 
 from fedlgd.cli.compare import run_tracked
-from fedlgd.cli.fit import fitted, terminal_width
+from fedlgd.cli.fit import fitted, folded, terminal_width
 from fedlgd.cli.options import TuneOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.run import assignments, choose_engine, open_data, place_of, program, resumable, set_up
@@ -25,7 +24,7 @@ from fedlgd.runs.findings import SCORES, Findings, spent
 from fedlgd.runs.jobs import check_jobs, run_jobs
 from fedlgd.runs.literals import parse_duration
 from fedlgd.runs.runner import Listener
-from fedlgd.runs.search import Candidate, Halving, Ledger, Search, search
+from fedlgd.runs.search import Halving, Ledger, Search, search
 from fedlgd.runs.store import locked
 from fedlgd.runs.suite import Job, Outcome
 from fedlgd.runs.track import check_trackers
@@ -42,8 +41,7 @@ def tune(given: TuneOptions) -> None:
     check_jobs(given.jobs, given.threads, place_of(given))
     set_up(given.threads)
     how = _planned(given)
-    first = how.job(Candidate(how.entries[0], 0, {}), 1).config
-    federation = validation_of(open_data(first.data, given.silent), given.validation, given.seed)
+    federation = validation_of(open_data(how.given.data, given.silent), given.validation, given.seed)
     engine = choose_engine(given, federation, "loop" if given.jobs > 1 else None)
     if given.estimate:
         _print_plan(how, *_decided(how, federation, engine, given), given)
@@ -98,7 +96,7 @@ def _print_plan(how: Search, candidates: int, seconds: float | None, given: Tune
     lines = [f"For each method: {', '.join(steps)}; scored on {how.validation:.0%} of the training images"]
     lines += [f"{entry.spec}: {', '.join(how.space_of(entry))}" for entry in how.entries]
     for line in lines:
-        typer.echo(textwrap.fill(line, min(terminal_width(), 116), subsequent_indent="  "), err=True)
+        typer.echo(folded(line, "  "), err=True)
     if seconds is not None:
         typer.echo(f"Estimated time: {duration(seconds)}", err=True)
 
@@ -161,7 +159,7 @@ def _print(how: Search, found: Findings, json: bool) -> None:
     for title, table, drop in _tables(found):
         typer.echo(f"\n{title}\n{fitted(table, width, drop)}")
     note = HEDGE.format(trials=found.candidates, rounds=plural(found.rounds[0], "round"))
-    typer.echo("\n" + textwrap.fill(note, min(width, 116)))
+    typer.echo(f"\n{folded(note)}")
     typer.echo(f"CPU time of the search: {exact(cpu)}")
     typer.echo("Best settings: " + ", ".join(files.values()))
     typer.echo(f"Next: {program()} compare --methods {','.join(files.values())} --seeds 3")

@@ -88,7 +88,7 @@ def effect_of(setting: str, trials: Sequence[Trial]) -> Effect | None:
     if len(groups) < 2:
         return None
     means = {name: fmean(values) for name, values in groups.items()}
-    best, worst = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
+    best, *_, worst = sorted(means, key=lambda name: -means[name])
     ranked = _spearman(pairs) if numbers else None
     return Effect(trials[0].method, setting, len(pairs), best, means[best], worst, means[worst], ranked)
 
@@ -104,7 +104,7 @@ def _spearman(pairs: Sequence[tuple[float, float]]) -> float | None:
 
 def _shown(value: Any) -> str:
     """A value as text; a list as `rotate, zoom`, or `none` if it is empty."""
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return ", ".join(map(_shown, value)) or "none"
     return value if isinstance(value, str) else json.dumps(value)
 

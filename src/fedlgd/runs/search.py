@@ -18,7 +18,7 @@ from fedlgd.core.records import committed_records
 from fedlgd.core.settings import Tuned
 from fedlgd.data.federation import Federation
 from fedlgd.data.registry import DataChoice
-from fedlgd.runs.config import flat
+from fedlgd.runs.config import Config, flat
 from fedlgd.runs.findings import Best, Findings, Trial, spent
 from fedlgd.runs.space import Range, Space, draw, space_of
 from fedlgd.runs.suite import Entry, Job, Outcome, for_method, job_of
@@ -74,6 +74,11 @@ class Search:
     seed: int = 0
     validation: float = 0.2
     data: DataChoice | None = None
+
+    @property
+    def given(self) -> Config:
+        """The first method as it is given."""
+        return self.job(Candidate(self.entries[0], 0, {}), self.halving.rounds).config
 
     def space_of(self, entry: Entry) -> Space:
         """The part of the space that a method has and that is not given."""

@@ -112,7 +112,7 @@ def job_of(entry: Entry, assignments: Mapping[str, Any], folder: Path, preset: s
     try:
         return Job(entry, resolve(entry.base, settings, preset), folder)
     except SettingError as error:
-        hint = "NAME.path=value sets it only for the method NAME"
+        hint = "NAME.path=value sets it only for the method NAME, NAME:path=value in --methods only for one entry"
         raise SettingError(f"method {entry.method}: {error} ({hint})") from error
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from fedlgd.core.errors import SettingError, check
 from fedlgd.core.meter import track
 from fedlgd.data.federation import Federation
-from fedlgd.data.registry import DataChoice, load
+from fedlgd.data.registry import DataChoice
 from fedlgd.data.validation import validation_of
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
@@ -48,7 +48,6 @@ def tune(
     number itself. The best of them take `rounds` rounds. `space` is a file or a mapping of values by setting, by
     default that of the package. `settings` by path hold for all candidates. Calling it again continues.
     """
-    whole = load(data) if isinstance(data, str) else data
     how = planned_search(
         methods,
         Halving(rounds=rounds),
@@ -58,8 +57,9 @@ def tune(
         preset=preset,
         seed=seed,
         validation=validation,
-        data=None if isinstance(data, str) else DataChoice(name=whole.name),
+        data=None if isinstance(data, str) else DataChoice(name=data.name),
     )
+    whole = data if isinstance(data, Federation) else how.given.data.open()
     federation = validation_of(whole, validation, seed)
     with locked(how.out):
         ledger = open_ledger(how, federation, budget, candidates)
@@ -75,8 +75,7 @@ def planned_search(
     entries = tuple(parse_entry(spec) for spec in methods)
     how = Search(entries=entries, space=read_space(space), halving=halving, out=out, **more)
     if space is not None:
-        net = how.job(Candidate(entries[0], 0, {}), halving.rounds).config.net["name"]
-        check_known(how.space, [entry.method for entry in entries], net)
+        check_known(how.space, [entry.method for entry in entries], how.given.net["name"])
     how.check_values()
     return how
 
