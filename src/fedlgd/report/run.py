@@ -9,6 +9,7 @@ import msgspec
 
 from fedlgd.core.audits import Audit
 from fedlgd.core.records import RoundRecord
+from fedlgd.core.settings import Tuned
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Matrix = tuple[tuple[float, ...], ...]
@@ -130,6 +131,7 @@ class Run:
     analysis: Analysis | None = None
     audit: Audit | None = None
     damage: tuple[str, ...] = ()
+    tuned: Tuned | None = None
 
     @property
     def label(self) -> str:
