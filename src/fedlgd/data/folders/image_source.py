@@ -282,12 +282,10 @@ def _plain(image: Image.Image, bits: int) -> tuple[Image.Image, list[Remark]]:
 
 def _sixteen(bits: int, high: int) -> Remark:
     """How the values of a 16-bit file were divided, and whether it is dark because it does not use its bits."""
+    way_out = "choose the bits that the scanner uses, such as --set data.bits=12"
     if high >> (bits - 8) < DARK:
-        used = max(8, high.bit_length())
-        return Remark(f"has 16 bits and no value above {high}: nearly black", f"run with --set data.bits={used}")
-    return Remark(
-        f"has 16 bits; its values are divided by {2 ** (bits - 8)}", "choose the range: --set data.bits=12"
-    )
+        return Remark(f"has 16 bits and no value above {high}: nearly black", way_out)
+    return Remark(f"has 16 bits; its values are divided by {2 ** (bits - 8)}", way_out)
 
 
 def _on_black(image: Image.Image, kind: Literal["L", "RGB"]) -> tuple[Image.Image, list[Remark]]:
