@@ -47,7 +47,8 @@ def decoded(sites: Sequence[SiteImages], classes: tuple[str, ...], recipe: Recip
     """The arrays of each site, from the cache if possible. Headers are read only if a site has to be decoded.
 
     Besides images and labels: `print` and `near` of every image, see `fingerprint` and `near_duplicates`; `formats`
-    with their numbers; and `patients`, the number of test images of patients with training images.
+    with their numbers; and `patients`, the number of images of known patients, and of test images of patients who
+    also have training images.
     """
     with suppress(OSError):  # `cached` reports it
         (data_home() / FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)  # as private as the original images
@@ -107,7 +108,7 @@ def _decoded(site: SiteImages, headers: list[Header], classes: tuple[str, ...], 
     listed = [f"{name} ({count})" for name, count in formats.most_common()]
     trained = {patient for patient, test in zip(patients, tests, strict=True) if not test and patient}
     leaked = sum(bool(test) and patient in trained for patient, test in zip(patients, tests, strict=True))
-    arrays: Arrays = {"formats": np.array(listed), "patients": np.array([leaked])}
+    arrays: Arrays = {"formats": np.array(listed), "patients": np.array([sum(map(bool, patients)), leaked])}
     for part, chosen in zip(PARTS, (~tests, tests), strict=True):
         stack = np.empty((int(chosen.sum()), *shape), np.uint8)
         for place, row in enumerate(np.flatnonzero(chosen).tolist()):
