@@ -402,6 +402,24 @@ def test_notes_name_missing_classes_skipped_files_and_mixed_formats(root):
     assert any("sites have different formats" in text for text in found)
 
 
+@settings(deadline=None, max_examples=150)
+@given(st.integers(0, 10**6), st.binary(max_size=6), st.booleans())
+def test_no_damage_to_dicom_ends_in_anything_but_an_image_or_our_error(tmp_path_factory, where, what, compressed):
+    made = noisy(1)
+    if compressed:
+        made.compress(RLELossless)
+    path = save_dicom(tmp_path_factory.mktemp("damaged") / "x.dcm", made)
+    content = path.read_bytes()
+    where %= len(content)
+    path.write_bytes(content[:where] + what + content[where + len(what) :] if what else content[:where])
+    try:
+        ImageFile(path, path.parent.resolve()).header()
+        picture = read(path)
+    except ImageError:
+        return
+    assert picture.image.mode in ("L", "RGB")
+
+
 def test_jpeg_inside_dicom_is_decoded_by_pillow(tmp_path):
     from pydicom.encaps import encapsulate
 
