@@ -56,7 +56,7 @@ def _choose_data(kit: "Kit", given: JoinOptions) -> None:
     suite = resolve({}, {**chosen, "data.name": "folders", "data.path": str(path)}).data.suite
     assert isinstance(suite, Folders)
     with progress(given.quiet):
-        checked = check_data(path, only=kit.site)
+        checked = check_data(path, only=kit.site, how=suite)
     if not given.quiet or checked.count("error"):
         print_checked(checked, err=True)
     if checked.count("error"):

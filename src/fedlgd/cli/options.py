@@ -164,6 +164,7 @@ class ShowOptions(Output):
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions(Output):
     folder: Annotated[Path, Argument(help="Your own images: a folder, a .csv or a .npz.")]
+    settings: Set = None
     least: Annotated[int, Option(min=1, help="Warn below this many training images per class and site.")] = 10
     strict: Annotated[bool, Option("--strict", help="Treat warnings as errors.")] = False
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlgd.core.errors import SettingError
+from fedlgd.core.files import safe_name
 from fedlgd.core.records import RoundRecord
 from fedlgd.core.sweep import entry_folder
 from fedlgd.data.federation import Federation
