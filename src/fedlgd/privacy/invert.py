@@ -51,8 +51,8 @@ TRIED = 5  # iterations of an estimate
 class Inversion:
     """What is attacked: `targets` batches of each size, at the beginning of each round, of one site.
 
-    rounds: (): the first, and the one after the last. site "": the one with the fewest images. show: pictures of images that are
-    not public may be shown in a report.
+    rounds: (): the first, and the one after the last. site "": the one with the fewest images. show: pictures of
+    images that are not public may be shown in a report.
     """
 
     attack: Attack = Attack()
