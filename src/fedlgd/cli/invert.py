@@ -18,7 +18,7 @@ from fedlgd.privacy.inversion import QUICK, THOROUGH, Attack
 from fedlgd.privacy.invert import FILE, FOLDER, Inversion, attack, cells_of, estimate, moments_of
 from fedlgd.privacy.replay import Replay, reopened
 
-COLUMNS = ("update", "round", "batch", "identified", "by chance", "aligned PSNR (dB)")
+COLUMNS = ("update", "round", "batch", "identified", "by chance", "PSNR")
 
 
 def invert(given: InvertOptions) -> None:

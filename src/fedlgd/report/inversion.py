@@ -17,8 +17,8 @@ ROWS = ("original", "reconstruction", "nearest training image", "nearest held-ou
 ALONG = "1 / epsilon; 0: no noise"
 READING = (
     "Identified: the true image is the nearest of up to 100 images of its class at the site, in percent, with a "
-    "95 % interval. For updates on virtual images the true image is a virtual one: to identify it is harmless unless it "
-    "copies a training image.",
+    "95 % interval. For updates on virtual images the true image is a virtual one: to identify it is harmless "
+    "unless it copies a training image.",
     "Distances to the nearest image ignore contrast and brightness, which networks with instance norm do not see. "
     "The last columns say how often a reconstruction is nearer to a training image than to every held-out image, "
     "and how often it would be by chance.",
