@@ -47,6 +47,12 @@ VIRTUAL: dict[str, Any] = {
 }
 """The same for every epsilon: chosen for time, before any result was seen."""
 
+EXTRA: tuple[tuple[str, float, dict[str, Any]], ...] = (
+    ("FedLGD", 100.0, {}),
+    ("FedLGD, 120 releases", 4.0, {"distil.private.releases": 120}),
+)
+"""With the first seed: almost no noise, and more releases. They tell the price of noise from that of few releases."""
+
 START_ONLY: dict[str, Any] = {"distil.steps": 0, "refine.steps": 0}
 
 
@@ -57,6 +63,8 @@ def runs(seeds: list[int]) -> Iterator[tuple[str, float, int, dict[str, Any]]]:
     private = VIRTUAL | {"method": "fedlgd"}
     for epsilon, seed in first:
         yield "FedLGD", epsilon, seed, private | {"distil.private.epsilon": epsilon}
+    for method, epsilon, own in EXTRA:
+        yield method, epsilon, seeds[0], private | own | {"distil.private.epsilon": epsilon}
     for seed in seeds:
         for epsilon in EPSILONS:
             yield "DP-SGD on real images", epsilon, seed, dp_sgd(epsilon)

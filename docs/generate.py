@@ -52,6 +52,7 @@ def pages() -> dict[Path, str]:
     made = {HERE / "settings.md": settings_page()}
     made |= {HERE / "results" / f"{folder.name}.md": results_page(folder) for folder in suites()}
     made[HERE / "results" / "shift.md"] = runpy.run_path(str(HERE / "results" / "shift_page.py"))["page"]()
+    made[HERE / "results" / "privacy.md"] = runpy.run_path(str(HERE / "results" / "privacy_page.py"))["page"]()
     parts = [
         HERE.parent / "README.md",
         HERE / "deploy.md",

@@ -19,6 +19,7 @@ from fedlgd.report.grids import pictures
 from fedlgd.report.groups import Group, group_runs, site_names
 from fedlgd.report.inversion import epsilon_drawing, inversions
 from fedlgd.report.presence import presence_tables
+from fedlgd.report.privacy import privacy_of
 from fedlgd.report.read import read_runs
 from fedlgd.report.run import Run
 from fedlgd.report.summary import RULE, WINNER, caveats, headline, progress
@@ -70,7 +71,7 @@ def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
         cost=cost,
         cost_copies=copies(cost),
         break_even=tables.break_even_table(even) if even else None,
-        audits=tables.audit_tables(groups),
+        privacy=privacy_of(groups),
         inversions=inversions(groups),
         by_epsilon=epsilon_drawing(groups),
         presence=presence_tables(groups),

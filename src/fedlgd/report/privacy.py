@@ -1,17 +1,24 @@
 """The privacy section of a report: what left each site, what is promised, and what attacks found."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedlgd.core.audits import RATES, Audit, Finding
+from fedlgd.core.files import safe_name
+from fedlgd.report.drawing import Drawing
 from fedlgd.report.formats import NONE, Cell, Column, Row, Table, number_of_bytes, percent, plural
 from fedlgd.report.groups import Group
+from fedlgd.report.roc import roc_plots
 from fedlgd.report.run import Run
 
 NO_LEAK = "no leak found by this attack"
 TARGETS = {"model": "model", "virtual": "virtual set", "anchors": "anchors", "updates": "updates"}
 CLEAR = 0.02  # distance of an area from 1/2 below which a blind control counts as at chance
+READ_ROC = (
+    "Both axes are logarithmic. Bands: 95 % over images. A curve far above the dotted line at small false positive "
+    "rates means that some images can be recognised almost with certainty."
+)
 BASIS = "Real images of the site enter through its virtual set only."
 
 
@@ -23,26 +30,41 @@ class Privacy:
     left: Table
     promise: str
     shares: tuple[tuple[str, float], ...]
-    audit: Table | None
-    verdict: str
-    caveats: tuple[str, ...]
+    audit: Table | None = None
+    site: str = ""
+    verdict: str = ""
+    caveats: tuple[str, ...] = ()
+    drawings: tuple[Drawing, ...] = ()
 
 
 def privacy_of(groups: Sequence[Group]) -> tuple[Privacy, ...]:
-    return tuple(_privacy(run) for group in groups for run in group.runs)
+    """Every audited run, and one run of each group without an audit."""
+    chosen = ([run for run in group.runs if run.audit] or group.counted[:1] for group in groups)
+    return tuple(_privacy(run) for runs in chosen for run in runs)
 
 
 def _privacy(run: Run) -> Privacy:
+    heading = f"{run.label}, seed {run.seed}"
+    plain = Privacy(heading, left_table(run), promise(run.settings), tuple(_shares(run.settings)))
     audit = run.audit
-    return Privacy(
-        heading=f"{run.label}, seed {run.seed}",
-        left=left_table(run),
-        promise=promise(run.settings),
-        shares=tuple(_shares(run.settings)),
-        audit=audit_table(audit) if audit else None,
-        verdict=verdict(audit) if audit else "",
-        caveats=tuple(audit_caveats(audit)) if audit else (),
+    if audit is None:
+        return plain
+    return replace(
+        plain,
+        audit=audit_table(audit),
+        site=audit.site,
+        verdict=verdict(audit),
+        caveats=tuple(audit_caveats(audit)),
+        drawings=tuple(audit_drawings(run)),
     )
+
+
+def audit_drawings(run: Run) -> Iterator[Drawing]:
+    """The ROC curves of an audited run."""
+    for number, (title, figure) in enumerate(roc_plots(run.audit) if run.audit else ()):
+        about = f"ROC on log-log axes, {title}, {run.label}, seed {run.seed}"
+        name = f"roc{number}-{safe_name(run.manifest.method)}-seed{run.seed}"
+        yield Drawing(name, about, figure, "" if number else READ_ROC)
 
 
 def left_table(run: Run) -> Table:
@@ -103,10 +125,11 @@ def _shares(settings: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 def audit_table(audit: Audit) -> Table:
     """Attacks on the run, then controls below a line."""
     columns = (
-        *(Column(name, number=False) for name in ("method", "target", "attack")),
+        Column("method", number=False),
+        Column("attack", number=False),
         Column("AUC"),
-        *(Column(f"TPR at {percent(rate)} % FPR" if rate >= 0.01 else "TPR at 0.1 % FPR") for rate in RATES),
-        Column("epsilon at least"),
+        *(Column(f"TPR at {100 * rate:g} % FPR") for rate in RATES),
+        Column("epsilon ≥"),
         Column("accuracy, %", percent=True),
     )
     own = [each for each in audit.findings if each.kind == "run"]
@@ -120,8 +143,7 @@ def _row(found: Finding) -> Row:
     epsilon = found.epsilon_lower
     return (
         Cell(name),
-        Cell(TARGETS[found.target]),
-        Cell(found.statistic),
+        Cell(f"{TARGETS[found.target]}: {found.statistic}"),
         Cell(f"{middle:.3f} [{low:.3f}, {high:.3f}]", middle),
         *(_rate(found, f"{rate:g}") for rate in RATES),
         Cell(NONE) if epsilon is None else Cell(f"{epsilon:.2f}", epsilon),
