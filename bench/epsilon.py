@@ -51,7 +51,7 @@ EXTRA: tuple[tuple[str, float, dict[str, Any]], ...] = (
     ("FedLGD", 100.0, {}),
     ("FedLGD, 120 releases", 4.0, {"distil.private.releases": 120}),
 )
-"""With the first seed: almost no noise, and more releases. They tell the price of noise from that of few releases."""
+"""With the first seed: almost no noise, and more releases, to tell the price of noise from that of few releases."""
 
 START_ONLY: dict[str, Any] = {"distil.steps": 0, "refine.steps": 0}
 
