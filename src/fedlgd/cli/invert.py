@@ -15,7 +15,8 @@ from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.run import resumable, set_up
 from fedlgd.core.errors import SettingError
 from fedlgd.privacy.inversion import QUICK, THOROUGH, Attack
-from fedlgd.privacy.invert import FILE, FOLDER, Inversion, attack, cells_of, estimate, moments_of
+from fedlgd.privacy.invert import FILE, Inversion, attack, cells_of, estimate, moments_of
+from fedlgd.privacy.memorisation import FOLDER
 from fedlgd.privacy.replay import Replay, reopened
 
 COLUMNS = ("update", "round", "batch", "identified", "by chance", "PSNR")
