@@ -116,8 +116,9 @@ def _cases(run: Replay, moment: Moment, site: Site, t: int) -> Iterator[Case]:
         seen = training_of(run, moment, site, u)
         moved = seen.state.virtual is not None and seen.state.virtual is not state.virtual
         if seen.terms or seen.beside or moved:
-            words = (seen.beside and "with known anchors", moved and "after refinement")
-            title = f"{run.config.method.label}, {' and '.join(filter(None, words)) or 'with its own loss'}"
+            parts = {"with known anchors": seen.beside is not None, "after refinement": moved}
+            words = " and ".join(text for text, there in parts.items() if there) or "with its own loss"
+            title = f"{run.config.method.label}, {words}"
             data = training_set(seen.state, site)
             yield Case("refined" if moved else "own", title, t, data, seen.terms, seen.beside)
 

@@ -167,8 +167,9 @@ def epsilon_drawing(groups: Sequence[Group]) -> Drawing | None:
     curves = [_by_epsilon(group) for group in groups]
     if not any(len(curve.x) > 1 for curve in curves):
         return None
-    figure = line_plot(curves, ACCURACY, ALONG, {"": 1.0})
-    return figure and Drawing("accuracy-by-epsilon", "Accuracy against the privacy budget", figure)
+    if (figure := line_plot(curves, ACCURACY, ALONG, {"": 1.0})) is None:
+        return None
+    return Drawing("accuracy-by-epsilon", "Accuracy against the privacy budget", figure)
 
 
 def _by_epsilon(group: Group) -> Curve:
