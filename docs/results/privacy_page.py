@@ -81,8 +81,8 @@ def epsilon() -> str:
     return "\n".join(
         [
             "## What differential privacy costs\n",
-            f"Accuracy (%), mean over sites; mean ± standard deviation over {' to '.join(seeds)} seeds. delta = 1e-5,",
-            "one image added or removed.",
+            f"Accuracy (%), mean over sites; mean ± standard deviation over {' to '.join(seeds)} seeds.",
+            "delta = 1e-5, one image added or removed.",
             "`start only` stops before distillation: what the initial images alone are worth.\n",
             as_markdown(Table(columns, tuple(rows))),
         ]
