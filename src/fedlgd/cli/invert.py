@@ -52,8 +52,9 @@ def _one(run: Replay, how: Inversion, given: InvertOptions) -> dict[str, Any]:
             cells = cells_of(run, how, moments)
         seconds = estimate(run, how, cells)
         if given.estimate:
-            typer.echo(jsonlib.dumps({"seconds": seconds}) if given.json else duration(seconds))
-            return {"seconds": seconds}
+            if not given.json:
+                typer.echo(duration(seconds))
+            return {"run": str(run.folder), "seconds": seconds}
         if not given.silent:
             typer.echo(f"{run.folder}: {len(cells)} attacks; estimated time: {duration(seconds)}", err=True)
             typer.echo(
