@@ -31,7 +31,7 @@ def run_item(given: PaperOptions) -> None:
         raise SettingError(f"{item.name} has no runs of its own; use: {item.command}")
     check_jobs(given.jobs, given.threads, place_of(given))
     set_up(given.threads)
-    failed = {}
+    failed: dict[str, str] = {}
     for part in _parts(item, given):
         failed |= _run_part(item, part, given)
     if given.estimate:

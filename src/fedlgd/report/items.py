@@ -109,7 +109,7 @@ class Item:
     sweep: Axes = field(default_factory=dict)
     parts: Mapping[str, Variant] = field(default_factory=lambda: {"": Variant()})
     claims: tuple[Claim, ...] = ()
-    scales: Mapping[Literal["tiny", "desk", "paper"], Scale] = field(default_factory=dict)
+    scales: Mapping[str, Scale] = field(default_factory=dict)
     runs_of: str = ""
     note: str = ""
     name: str = ""
