@@ -63,7 +63,7 @@ def _run_part(item: Item, part: str, given: PaperOptions) -> dict[str, str]:
         engine = choose_engine(given, federation, "loop" if given.jobs > 1 else None)
         typer.echo(f"{title}: {duration(estimate_jobs(jobs, federation, engine) / given.jobs)}")
         return {}
-    less = reduced(item, given.scale)
+    less = reduced(item, part, given.scale)
     announced = f"{title}, scale {given.scale}: {len(jobs)} runs on {federation.name}" + (
         less and f"; reduced: {less}"
     )
