@@ -91,11 +91,12 @@ class Distance:
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """The t-SNE coordinates of some images of one site, or of the anchors."""
+    """The t-SNE coordinates of some images of one site, or of the anchors, and their classes if recorded."""
 
     kind: Literal["real", "virtual", "anchors"]
     site: str
     points: Annotated[tuple[tuple[float, float], ...], msgspec.Meta(min_length=1)]
+    labels: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
