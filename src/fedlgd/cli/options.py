@@ -126,6 +126,7 @@ class PaperOptions(ComputeOptions):
         return ()
 
 
+@dataclass(frozen=True, kw_only=True)
 class TuneOptions(ConfigOptions, ComputeOptions):
     methods: Annotated[str, Option(help="Comma-separated, as for fedlgd compare.")] = "fedavg,fedlgd"
     budget: Annotated[str, Option(help="Time of the search: 2h, 90min. It sets the number of candidates.")] = "1h"
