@@ -47,16 +47,31 @@ VIRTUAL: dict[str, Any] = {
 }
 """The same for every epsilon: chosen for time, before any result was seen."""
 
+EXTRA: tuple[tuple[str, float, dict[str, Any]], ...] = (
+    ("FedLGD", 100.0, {}),
+    ("FedLGD, 120 releases", 4.0, {"distil.private.releases": 120}),
+)
+"""With the first seed: almost no noise, and more releases, to tell the price of noise from that of few releases."""
+
 START_ONLY: dict[str, Any] = {"distil.steps": 0, "refine.steps": 0}
 
 
 def runs(seeds: list[int]) -> Iterator[tuple[str, float, int, dict[str, Any]]]:
-    """Method, epsilon, seed and settings of each run."""
-    for method, own in {"FedLGD": {}, "start only": START_ONLY}.items():
-        for seed, epsilon in product(seeds, EPSILONS):
-            yield method, epsilon, seed, VIRTUAL | own | {"method": "fedlgd", "distil.private.epsilon": epsilon}
-    for seed, epsilon in product(seeds, EPSILONS):
-        yield "DP-SGD on real images", epsilon, seed, dp_sgd(epsilon)
+    """Method, epsilon, seed and settings of each run: no noise and epsilon 4 of FedLGD first, the rest by seed."""
+    first = [(epsilon, seed) for seed, epsilon in product(seeds, EPSILONS[:2])]
+    rest = [(epsilon, seed) for seed, epsilon in product(seeds, EPSILONS[2:])]
+    private = VIRTUAL | {"method": "fedlgd"}
+    for epsilon, seed in first:
+        yield "FedLGD", epsilon, seed, private | {"distil.private.epsilon": epsilon}
+    for method, epsilon, own in EXTRA:
+        yield method, epsilon, seeds[0], private | own | {"distil.private.epsilon": epsilon}
+    for seed in seeds:
+        for epsilon in EPSILONS:
+            yield "DP-SGD on real images", epsilon, seed, dp_sgd(epsilon)
+            yield "start only", epsilon, seed, private | START_ONLY | {"distil.private.epsilon": epsilon}
+        for epsilon, other in rest:
+            if other == seed:
+                yield "FedLGD", epsilon, seed, private | {"distil.private.epsilon": epsilon}
 
 
 def dp_sgd(epsilon: float) -> dict[str, Any]:

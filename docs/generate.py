@@ -4,6 +4,7 @@ python docs/generate.py               update all generated pages
 python docs/generate.py FOLDER NAME   first store the runs of FOLDER in docs/results/records/NAME
 """
 
+import importlib
 import inspect
 import json
 import re
@@ -45,6 +46,7 @@ INTRODUCTION = (
     "`fedlgd methods NAME` shows the settings of one method in the terminal.",
 )
 PAPER = "paper/desk/table-digits/C10"  # the stored comparison of all methods
+REACH = "reach"  # stored runs that are shown in speed.md, not in a page of their own
 KEPT = ("config.toml", "manifest.json", "records.jsonl")
 
 
@@ -58,11 +60,15 @@ def pages() -> dict[Path, str]:
     parts = [
         HERE.parent / "README.md",
         HERE / "deploy.md",
+        HERE / "tuning.md",
         HERE / "results" / "speed.md",
         HERE / "results" / "accuracy.md",
         *sorted((HERE / "methods").glob("*.md")),
     ]
     made |= {page: filled(page.read_text()) for page in parts}
+    if (RECORDS / REACH).exists():
+        drawn = _bench_module("reach").figures(groups_of(RECORDS / REACH))
+        made |= {HERE / "images" / name: text for name, text in drawn.items()}
     return made
 
 
@@ -163,7 +169,7 @@ def paragraph(cls: Any) -> str:
 
 def suites() -> list[Path]:
     """The stored comparisons; those of the paper have pages of their own."""
-    return sorted(folder for folder in RECORDS.glob("*") if folder.is_dir() and folder.name != "paper")
+    return sorted(folder for folder in RECORDS.glob("*") if folder.is_dir() and folder.name not in ("paper", REACH))
 
 
 def paper_page() -> dict[str, Any]:
@@ -210,8 +216,8 @@ def filled(text: str) -> str:
         "holds": _holds,
         "tried": _tried,
     }
-    parts["deploy"] = _deploy
     parts["paper"] = lambda place: paper_page()["main_table"](place).rstrip()
+    parts |= {"deploy": _deploy, "reach": _reach, "space": _space}
     return pattern.sub(lambda m: f"<!-- generated: {m[1]} {m[2]} -->\n{parts[m[1]](m[2])}\n<!-- end -->", text)
 
 
@@ -271,6 +277,29 @@ def _deploy(name: str) -> str:
     sent = found["sites"] * found["flower"]["sent_by_a_site"]
     lines.append(f"| bytes from the sites with names, scores and format | | {sent:,.0f} |")
     return "\n".join([*lines, "", _conditions(found)])
+
+
+def _space(name: str) -> str:
+    """The default search space of `fedlgd tune`."""
+    text = (HERE.parent / "src" / "fedlgd" / "runs" / "space.toml").read_text()
+    return f"```toml\n{text}```"
+
+
+def _reach(name: str) -> str:
+    """Accuracy against CPU time and bytes: the runs of `python -m bench.reach`, and the projected procedure."""
+    if not (RECORDS / name).exists():
+        return "No stored runs."
+    reach, groups = _bench_module("reach"), groups_of(RECORDS / name)
+    bench = [json.loads(line) for line in (HERE / "results" / "bench" / "full.jsonl").read_text().splitlines()]
+    pictures = (f"![Accuracy against {what}](../images/reach-{what}.svg)" for what in ("time", "bytes"))
+    return "\n\n".join((textwrap.fill(reach.headline(groups), 120), reach.table(groups, bench), *pictures))
+
+
+def _bench_module(name: str) -> Any:
+    """A module of the folder `bench`, which is not installed."""
+    if str(HERE.parent) not in sys.path:
+        sys.path.insert(0, str(HERE.parent))
+    return importlib.import_module(f"bench.{name}")
 
 
 def _conditions(found: Mapping[str, Any]) -> str:

@@ -19,9 +19,10 @@ def test_all_runs_share_data_network_and_number_of_rounds():
     assert {run.planned for run in runs} == {50}
 
 
-def test_the_main_entries_have_three_seeds():
-    for entry in ("fedavg", "fedlgd"):
-        assert [run.seed for run in PART.groups[entry].runs] == [0, 1, 2]
+def test_the_main_entries_have_the_same_seeds():
+    fedavg, fedlgd = ([run.seed for run in PART.groups[entry].runs] for entry in ("fedavg", "fedlgd"))
+    assert fedavg == fedlgd
+    assert len(fedavg) > 1
 
 
 def test_fednova_is_fedavg():

@@ -4,6 +4,7 @@ python docs/results/privacy_page.py NAME FILE   stores the output of `fedlgd aud
 """
 
 import json
+import runpy
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -34,7 +35,8 @@ SMALL = "small nets, few rounds and short distillation: leakage of longer traini
 
 
 def page() -> str:
-    parts = (section() for section in (membership, epsilon, claims))
+    inversions = runpy.run_path(str(Path(__file__).with_name("inversion_page.py")))
+    parts = (section() for section in (membership, inversions["inversion"], epsilon, inversions["price"], claims))
     return INTRO + "\n".join(part for part in parts if part)
 
 
@@ -79,8 +81,8 @@ def epsilon() -> str:
     return "\n".join(
         [
             "## What differential privacy costs\n",
-            f"Accuracy (%), mean over sites; mean ± standard deviation over {' to '.join(seeds)} seeds. delta = 1e-5,",
-            "one image added or removed.",
+            f"Accuracy (%), mean over sites; mean ± standard deviation over {' to '.join(seeds)} seeds.",
+            "delta = 1e-5, one image added or removed.",
             "`start only` stops before distillation: what the initial images alone are worth.\n",
             as_markdown(Table(columns, tuple(rows))),
         ]

@@ -85,3 +85,16 @@ def test_options_that_do_not_belong_together_are_refused(fedlgd):
     for options in (("--in-sample",), ("--attack", "paper", "--thorough")):
         done = fedlgd("audit", "out", *options)
         assert (done.code, "--attack" in done.err) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_simulation_of_differential_privacy_is_audited_beside_its_promise(fedlgd, tmp_path):
+    private = {"epsilon": 4, "test_key": "x", "counts": 0.3, "releases": 2, "blocks": 1}
+    settings = [f"--set=distil.private.{name}={value}" for name, value in private.items()]
+    ran = fedlgd(*tiny_run(tmp_path / "out", "--set=data.limit=400", "--quiet", *settings, rounds=1))
+    assert ran.code == 0, ran.err
+    done = fedlgd("audit", "out", "--jobs", "2")
+    assert done.code == 0, done.err
+    assert "Promised in a simulation, which protects nothing: epsilon at most 4" in done.out
+    assert fedlgd("report", "out").code == 0
+    assert "ceiling of the promise" in (tmp_path / "out" / "report.html").read_text()

@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from fedlgd.methods.fedprox import FedProx
@@ -160,3 +161,29 @@ def test_a_sweep_that_cannot_be_run_is_refused(fedlgd, sweep, words):
     done = compared(fedlgd, "fedlgd", *(f"--sweep={each}" for each in sweep))
     assert done.code == 2
     assert words in done.err
+
+
+def test_two_classes_are_also_compared_by_balanced_accuracy_and_auc_within_80_columns(
+    fedlgd, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    random = np.random.default_rng(0)
+    for site in ("north", "south"):
+        pixels = random.integers(0, 255, (24, 8, 8, 3), dtype=np.uint8)
+        labels = (np.arange(24) % 2).astype(np.uint8)
+        parts = {"train_x": pixels[:16], "train_y": labels[:16], "test_x": pixels[16:], "test_y": labels[16:]}
+        (tmp_path / "sites").mkdir(exist_ok=True)
+        np.savez(tmp_path / "sites" / f"{site}.npz", **parts)
+    small = ("--rounds", "1", "--set=net.width=4", "--set=net.depth=2")
+    own = "tests.runs.own:Own,tests.runs.own:Own:boldness=2"
+    done = fedlgd("compare", "sites", "--methods", f"fedavg,{own}", "--seeds", "1", "-o", "out", *small)
+    assert done.code == 0, done.err
+    assert max(map(len, done.out.splitlines())) <= 80
+    (head,) = [line for line in done.out.splitlines() if "balanced accuracy" in line]
+    assert head.split()[-1] == "AUC"
+    alone = fedlgd("run", "sites", "-m", "fedavg", "-o", "one", *small)
+    assert "balanced accuracy" in alone.out
+    assert (
+        "balanced accuracy"
+        not in fedlgd("compare", "--methods", "fedavg", "--seeds", "1", "-o", "ten", *SMALL, "--rounds", "1").out
+    )

@@ -7,6 +7,7 @@ import textwrap
 
 import pytest
 
+from fedlgd.cli.run import preset_of
 from fedlgd.data.catalogue import SUITES
 from fedlgd.data.suites.digits import REQUIRED
 from fedlgd.data.suites.retina import PAIRED
@@ -131,3 +132,19 @@ def test_a_list_answers_without_torch(words):
     seconds, torch, numpy = done.stdout.split()[-3:]
     assert (torch, numpy) == ("False", "False")
     assert float(seconds) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("values", "preset"),
+    [
+        ({"data.name": "folders", "method": "fedavg"}, "strong"),
+        ({"data.name": "folders"}, "strong"),
+        ({"data.name": "digits"}, ""),
+        ({}, ""),
+        ({"data.name": "folders", "method": "tests.runs.own:Own"}, ""),
+        ({"data.name": "folders", "distil.private.epsilon": 4}, ""),
+    ],
+)
+def test_ones_own_images_have_the_preset_strong_where_it_can_be(values, preset):
+    assert preset_of(values, {}) == preset
+    assert not preset_of(values, {"rounds": 3})

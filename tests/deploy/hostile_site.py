@@ -82,9 +82,8 @@ def large(site: "HostileSite", asked: Message, honest: RecordDict) -> None:
 
 
 def bomb(site: "HostileSite", asked: Message, honest: RecordDict) -> None:
-    """One uploaded chunk of 5 MiB that the array names 2 000 times."""
-    array = Array(dtype="uint8", shape=(5 << 20,), stype="fedlgd", data=bytes(5 << 20))
-    array.__dict__["_chunks"] = array.slice_array() * 2000
+    """All chunks are equal: 5 MiB are uploaded, and the array names them 16 times."""
+    array = Array(dtype="uint8", shape=(80 << 20,), stype="fedlgd", data=bytes(80 << 20))
     site.send(Message(RecordDict({**honest, "answers": ArrayRecord({"0": array})}), reply_to=asked))
 
 

@@ -235,6 +235,8 @@ def test_a_hostile_site_is_named_in_every_round_and_the_run_ends_without_it(desk
     images = Folders(path=str(desk.images / "c"))
     with HostileSite(desk.kits / "site-c", images, [attack for attack, _ in ATTACKS.values()]) as site:
         assert desk.run("hostile", *how, rounds=len(ATTACKS)).wait(PATIENCE) == 0, desk.log("hostile").read_text()
+    desk.join("c")
+    desk.wait("the return of c", lambda: desk.says("serve", "connected: a, b, c (3 of 3)", read))
     assert not site.errors
     _, *records = desk.records("hostile")
     for record, (attack, (_, reason)) in zip(records, ATTACKS.items(), strict=True):
@@ -242,8 +244,6 @@ def test_a_hostile_site_is_named_in_every_round_and_the_run_ends_without_it(desk
         assert re.search(reason, record.refused.get("c", "")), (attack, record.refused)
     assert set(records[-1].scores) >= {"a", "b"}
     assert desk.says("serve", "refused site c at 127.0.0.1: /v1/fleet/push-messages: it sends a reply in the", read)
-    desk.join("c")
-    desk.wait("the return of c", lambda: desk.says("serve", "connected: a, b, c (3 of 3)", read))
 
 
 def test_strangers_are_refused_and_named(desk, tmp_path):

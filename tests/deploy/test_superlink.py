@@ -97,6 +97,14 @@ def test_refusals_are_reported_with_the_name_of_the_site_if_it_is_known():
     assert stranger == "refused 10.0.0.9: /v1/fleet/activate-node: the key is not registered"
 
 
+def test_a_site_that_comes_too_early_is_told_to_come_again():
+    """At 412 a SuperNode ends; at 503 it tries again."""
+    server = Server(status=412)
+    assert server.ask("/v1/fleet/activate-node", KEY, LENGTH) == 503
+    assert server.ask("/v1/fleet/pull-messages", KEY, LENGTH) == 412
+    assert server.reports[0].endswith("/v1/fleet/activate-node: it is connected already, or not registered yet")
+
+
 def test_a_reply_in_the_name_of_another_site_is_refused():
     server, path = Server(), "/v1/fleet/push-messages"
     for sender, status in ((7, 200), (8, 403)):

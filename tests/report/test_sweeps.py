@@ -75,5 +75,19 @@ def test_a_setting_with_one_value_is_part_of_the_name(make_groups):
     assert (sweep.label, sweep.axes) == ("FedAvg (distil.steps=0)", ("local.steps",))
 
 
+def test_runs_that_are_not_evaluated_yet_are_left_out(make_groups):
+    running = run_of("FedLGD (pull.weight=20)", a=0.5) | {"done": 0}
+    groups = make_groups(*LINE, running)
+    assert find_sweeps(groups)[0].values(0) == ("0", "1", "10")
+    assert draw(groups).sweeps
+    assert find_sweeps(make_groups(running)) == ()
+
+
+def test_settings_that_change_together_are_one_axis(make_groups):
+    runs = [run_of(f"FedLGD (anchors.selected.count={n}, refine.selected.count={n})", a=0.1) for n in (0, 5)]
+    (sweep,) = find_sweeps(make_groups(*runs))
+    assert sweep.axes == ("anchors.selected.count",)
+
+
 def test_one_axis_of_words_is_no_curve(make_groups):
     assert find_sweeps(make_groups(*(run_of(f"FedAvg (distil.start={s})", a=0.1) for s in ("real", "noise")))) == ()

@@ -163,6 +163,10 @@ def test_the_page_has_every_claim_and_needs_no_script(tmp_path):
     assert page == render_paper(tmp_path)
 
 
+def test_scales_are_named():
+    assert {scale for item in items().values() for scale in item.scales} <= set(SCALES)
+
+
 def test_an_unknown_item_has_a_suggestion():
     with pytest.raises(FedlgdError, match="table-digits"):
         find("table-digit")

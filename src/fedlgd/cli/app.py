@@ -92,6 +92,17 @@ def paper(given: options.PaperOptions) -> None:
     paper.run_item(given)
 
 
+@app.command(
+    epilog="Example: fedlgd tune builtin-digits --methods fedavg,fedlgd --budget 2h --preset quick --rounds 30"
+)
+@takes(options.TuneOptions)
+def tune(given: options.TuneOptions) -> None:
+    """Search for the best settings of methods on held-out training images. Re-run the same command to continue."""
+    from fedlgd.cli import tune
+
+    tune.tune(given)
+
+
 @app.command("open", epilog="Example: fedlgd open runs/demo/fedlgd")
 def open_run(run: options.RunFolder, json: Json = False) -> None:
     """Show the result of a run, finished or not: accuracy, what it cost, and how to go on."""

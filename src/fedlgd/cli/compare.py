@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from fedlgd.cli.estimate import announce_copies, announce_jobs
-from fedlgd.cli.options import CompareOptions, PaperOptions
+from fedlgd.cli.options import CompareOptions, ConfigOptions, PaperOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.run import (
     assignments,
@@ -22,7 +22,7 @@ from fedlgd.cli.run import (
     resumable,
     set_up,
 )
-from fedlgd.cli.terminal import MAX_SITE_COLUMNS, fitted, terminal_width
+from fedlgd.cli.terminal import MAX_SITE_COLUMNS, fitted, folded, terminal_width, two_classes
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.files import writing
 from fedlgd.core.records import RoundRecord
@@ -50,7 +50,8 @@ def compare(given: CompareOptions) -> None:
     set_up(given.threads)
     settings = assignments(given, {})
     entries = [parse_entry(spec) for spec in swept(given.methods.split(","), parse_axes(given.sweep or ()))]
-    preset = given.preset or preset_of({**settings, "method": given.methods}, {})
+    methods = "".join(entry.method for entry in entries)
+    preset = given.preset or preset_of({**settings, "method": methods}, {})
     federation = open_data(plan(entries, 1, given.out, settings, preset)[0].config.data, given.silent)
     steps = _fedlgd_steps(settings, preset, len(federation.classes)) if given.match_steps else 0
     jobs = plan(entries, given.seeds, given.out, settings, preset, steps)
@@ -68,7 +69,7 @@ def conduct(
     with resumable():
         engine = choose_engine(given, federation, "loop" if given.jobs > 1 else None)
         if not given.silent:
-            typer.echo(announced)
+            typer.echo(folded(announced, "  "))
             announce_jobs(jobs, federation, engine, given.jobs)
             announce_copies(jobs[0].config, out, federation)
         run_all = _run_parallel if given.jobs > 1 else _run_in_turn
@@ -85,7 +86,9 @@ def _fedlgd_steps(settings: Mapping[str, Any], preset: str, classes: int) -> int
     (job,) = plan([parse_entry("fedlgd")], 1, Path(), ours, preset)
     method: Any = job.config.method
     local = method.local
-    return matched_steps(method.distil.per_class, method.anchors.per_class, classes, local.batch, local.epochs)
+    return local.steps or matched_steps(
+        method.distil.pictures, method.anchors.per_class, classes, local.batch, local.epochs
+    )
 
 
 def _run_in_turn(jobs: Sequence[Job], federation: Federation, engine: Engine, given: Options) -> list[Outcome]:
@@ -94,7 +97,7 @@ def _run_in_turn(jobs: Sequence[Job], federation: Federation, engine: Engine, gi
         if not given.silent:
             typer.echo(f"[{i}/{len(jobs)}] {_name(job)}")
         with progress(given.silent, job.config.plan.rounds, folder=job.folder, sites=federation.names) as show:
-            outcomes.append(_run_tracked(job, federation, engine, given, show))
+            outcomes.append(run_tracked(job, federation, engine, given, show))
         _report_failure(outcomes[-1])
     return outcomes
 
@@ -105,7 +108,7 @@ def _run_parallel(jobs: Sequence[Job], federation: Federation, engine: Engine, g
         jobs[0].config.net_for(federation)
     outcomes: list[Outcome] = []
     began = time.monotonic()
-    running = run_jobs(jobs, given.jobs, lambda job, show: _run_tracked(job, federation, engine, given, show))
+    running = run_jobs(jobs, given.jobs, lambda job, show: run_tracked(job, federation, engine, given, show))
     with closing(running):
         for outcome in running:
             _report_failure(outcome)
@@ -117,7 +120,9 @@ def _run_parallel(jobs: Sequence[Job], federation: Federation, engine: Engine, g
     return sorted(outcomes, key=lambda outcome: jobs.index(outcome.job))
 
 
-def _run_tracked(job: Job, federation: Federation, engine: Engine, given: Options, show: Listener) -> Outcome:
+def run_tracked(
+    job: Job, federation: Federation, engine: Engine, given: Options | ConfigOptions, show: Listener
+) -> Outcome:
     with Tracking(given.track or (), Tracked(_name(job), job.folder, job.config)) as track:
 
         def listen(record: RoundRecord) -> None:
@@ -151,7 +156,7 @@ def _print(outcomes: Sequence[Outcome], budget: str, page: Path, json: bool) -> 
     if groups:
         for table in _tables(groups, terminal_width()):
             typer.echo("\n" + table)
-        typer.echo(f"\n{METRIC}\n{budget}")
+        typer.echo(f"\n{folded(METRIC)}\n{folded(budget)}")
     for folder, error in failures.items():
         typer.echo(f"failed: {folder}: {error}")
     if groups:
@@ -159,11 +164,13 @@ def _print(outcomes: Sequence[Outcome], budget: str, page: Path, json: bool) -> 
 
 
 def _tables(groups: Sequence[Group], width: int) -> Iterator[str]:
-    """Accuracy and cost."""
+    """Accuracy, what two classes need beyond it, and cost."""
     accuracy = without_sites(accuracy_table(groups), MAX_SITE_COLUMNS)
     text = fitted(accuracy, width, ("spread", "seeds", "rounds"), turn=True)
     if max(map(len, text.splitlines())) > width:
         text = fitted(without_sites(accuracy, 0), width, ("spread", "seeds", "rounds"))
         text += "\nThe accuracy at each site is in the report."
     yield text
+    if two := two_classes(groups):
+        yield two
     yield fitted(cost_table(groups), width, ("evaluate", "server", "train", "distil"))

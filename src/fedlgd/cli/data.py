@@ -26,6 +26,7 @@ from fedlgd.data.federation import Federation
 from fedlgd.data.fetch.prepare import Outcome, attempt, chosen
 from fedlgd.data.folders.check import Checked, check_data
 from fedlgd.data.folders.problems import Problem
+from fedlgd.data.folders.suite import Folders
 from fedlgd.data.home import data_home
 from fedlgd.data.registry import DataChoice
 from fedlgd.data.sheet import contact_sheet
@@ -170,8 +171,11 @@ def _by_class(found: Sequence[Measured]) -> Table:
 
 
 def check(given: CheckOptions) -> None:
+    settings = {"data.name": "folders", **dict(map(parse_assignment, given.settings or ()))}
+    how = resolve({}, settings).data.suite
+    assert isinstance(how, Folders)
     with progress(given.silent):
-        checked = check_data(given.folder.expanduser(), given.least)
+        checked = check_data(given.folder.expanduser(), given.least, how=how)
     errors, warnings = checked.count("error"), checked.count("warning")
     if given.json:
         found = {"sites": checked.sites, "images": checked.images, "errors": errors, "warnings": warnings}
@@ -187,11 +191,11 @@ def explained(chosen: DataChoice, quiet: bool) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        path = Path(getattr(chosen.suite, "path", ""))
-        if quiet or chosen.name != "folders" or not path.exists():
+        how = chosen.suite
+        if quiet or not isinstance(how, Folders) or not Path(how.path).exists():
             raise
         with progress(quiet):
-            problems = check_data(path).problems
+            problems = check_data(Path(how.path), how=how).problems
         if len(problems) < 2:
             raise
         Console(stderr=True).print(_problems(problems))

@@ -15,10 +15,11 @@ from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.run import resumable, set_up
 from fedlgd.core.errors import SettingError
 from fedlgd.privacy.inversion import QUICK, THOROUGH, Attack
-from fedlgd.privacy.invert import FILE, FOLDER, Inversion, attack, cells_of, estimate, moments_of
+from fedlgd.privacy.invert import FILE, Inversion, attack, cells_of, estimate, moments_of
+from fedlgd.privacy.memorisation import FOLDER
 from fedlgd.privacy.replay import Replay, reopened
 
-COLUMNS = ("update", "round", "batch", "identified", "by chance", "aligned PSNR (dB)")
+COLUMNS = ("update", "round", "batch", "identified", "by chance", "PSNR")
 
 
 def invert(given: InvertOptions) -> None:
@@ -51,8 +52,9 @@ def _one(run: Replay, how: Inversion, given: InvertOptions) -> dict[str, Any]:
             cells = cells_of(run, how, moments)
         seconds = estimate(run, how, cells)
         if given.estimate:
-            typer.echo(jsonlib.dumps({"seconds": seconds}) if given.json else duration(seconds))
-            return {"seconds": seconds}
+            if not given.json:
+                typer.echo(duration(seconds))
+            return {"run": str(run.folder), "seconds": seconds}
         if not given.silent:
             typer.echo(f"{run.folder}: {len(cells)} attacks; estimated time: {duration(seconds)}", err=True)
             typer.echo(

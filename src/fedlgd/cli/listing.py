@@ -107,7 +107,7 @@ def _print_method(name: str, row: dict[str, Any]) -> None:
     from fedlgd.runs.described import described
 
     console = Console()
-    typer.echo(f"{name}: {row['about']}\n\n{row['description']}\n")
+    console.print(f"{name}: {row['about']}\n\n{row['description']}\n", markup=False, highlight=False)
     console.print(settings_table(described(registry.recipe(name).settings)))
     presets = Table("preset", "settings", title="Presets: --preset NAME", show_lines=True)
     for preset, settings in row["preset_settings"].items():

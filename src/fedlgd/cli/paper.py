@@ -31,7 +31,7 @@ def run_item(given: PaperOptions) -> None:
         raise SettingError(f"{item.name} has no runs of its own; use: {item.command}")
     check_jobs(given.jobs, given.threads, place_of(given))
     set_up(given.threads)
-    failed = {}
+    failed: dict[str, str] = {}
     for part in _parts(item, given):
         failed |= _run_part(item, part, given)
     if given.estimate:
@@ -63,7 +63,7 @@ def _run_part(item: Item, part: str, given: PaperOptions) -> dict[str, str]:
         engine = choose_engine(given, federation, "loop" if given.jobs > 1 else None)
         typer.echo(f"{title}: {duration(estimate_jobs(jobs, federation, engine) / given.jobs)}")
         return {}
-    less = reduced(item, given.scale)
+    less = reduced(item, part, given.scale)
     announced = f"{title}, scale {given.scale}: {len(jobs)} runs on {federation.name}" + (
         less and f"; reduced: {less}"
     )

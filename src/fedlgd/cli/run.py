@@ -19,7 +19,7 @@ from fedlgd.cli.data import chosen_data, explained
 from fedlgd.cli.estimate import announce_run, print_estimate
 from fedlgd.cli.options import ComputeOptions, ConfigOptions, DemoOptions, RunOptions
 from fedlgd.cli.progress import progress
-from fedlgd.cli.terminal import print_accuracy
+from fedlgd.cli.terminal import print_accuracy, two_classes
 from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
 from fedlgd.core.files import writing
@@ -121,8 +121,8 @@ def assignments(given: ConfigOptions, more: Mapping[str, Any]) -> dict[str, Any]
 def preset_of(values: Mapping[str, Any], file: Mapping[str, Any]) -> str:
     """The default preset: `strong` for a user's own images, except with private distillation, which it excludes."""
     own = values.get("data.name") == "folders" and not file
-    private = float(values.get("distil.private.epsilon", 0))
-    return "strong" if own and not private and ":" not in values.get("method", "") else ""
+    other = "distil.private.epsilon" in values or ":" in values.get("method", "")
+    return "strong" if own and not other else ""
 
 
 def place_of(given: ComputeOptions) -> Place:
@@ -275,5 +275,7 @@ def _print_result(accuracies: Mapping[str, Mapping[str, float]], folders: Sequen
     groups = group_runs(read_runs(folders)[0])
     if any(accuracies.values()):
         print_accuracy(accuracies, missing_classes(groups))
+    if two := two_classes(groups):
+        typer.echo(two)
     for note in (*missing_notes(groups), *unscored_notes(groups), *unequal_cost(groups)):
         typer.echo(note)

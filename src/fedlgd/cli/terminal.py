@@ -23,11 +23,13 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedlgd.report.formats import Cell, Column, Table, as_text
-from fedlgd.report.tables import Missing, marked
+from fedlgd.report.groups import Group
+from fedlgd.report.tables import Missing, binary_table, marked
 
 UNBOUNDED = 10_000
 LEAST_LABEL = 12  # columns for the name of a method before the table is wider than the terminal
 MAX_SITE_COLUMNS = 8
+MAX_TWO_CLASS_ROWS = 24
 
 
 def say(text: str) -> None:
@@ -75,6 +77,11 @@ def terminal_width() -> int:
     """The columns of the terminal, or COLUMNS; output to a file or a pipe is not bounded."""
     bounded = sys.stdout.isatty() or "COLUMNS" in os.environ
     return shutil.get_terminal_size().columns if bounded else UNBOUNDED
+
+
+def folded(text: str, indent: str = "") -> str:
+    """Text in lines that fit the terminal; those after the first are indented."""
+    return textwrap.fill(text, terminal_width(), subsequent_indent=indent)
 
 
 def fitted(table: Table, width: int, drop: Sequence[str], turn: bool = False) -> str:
@@ -128,6 +135,14 @@ def _narrow(table: Table, excess: int) -> Table:
 
 def _width(text: str) -> int:
     return max(map(len, text.splitlines()))
+
+
+def two_classes(groups: Sequence[Group]) -> str:
+    """Balanced accuracy and AUC at each site for data with two classes; many rows are in the report only."""
+    table = binary_table(groups)
+    if table is None or len(table.rows) > MAX_TWO_CLASS_ROWS:
+        return ""
+    return fitted(replace(table, notes=()), terminal_width(), ("95 % interval", "test images"))
 
 
 def print_accuracy(accuracies: Mapping[str, Mapping[str, float]], missing: Missing | None = None) -> None:

@@ -192,8 +192,9 @@ def fitted(site: Site, order: Order) -> Site:
 def _parts(answer: Answer | Description) -> dict[str, int]:
     """The bytes of an answer by what they tell."""
     if isinstance(answer, Description):
-        told = {"names of classes": answer.classes, "number of images": answer.images, "reason": answer.fault}
-        return {name: len(msgspec.json.encode(value)) for name, value in told.items() if value}
+        return _sizes(
+            {"names of classes": answer.classes, "number of images": answer.images, "reason": answer.fault}
+        )
     parts: dict[str, Any] = {}
     if answer.hello:
         parts |= {"class counts": answer.hello.counts, "pixel statistics": answer.hello.statistics}
@@ -202,8 +203,11 @@ def _parts(answer: Answer | Description) -> dict[str, int]:
     sizes = {name: nbytes(value) for name, value in parts.items() if value is not None}
     costs = [cost for cost in (answer.seconds, answer.cpu, answer.flops) if cost]
     metrics = answer.update and answer.update.metrics
-    told = {"score": answer.score, "metrics": metrics, "costs": costs, "reason": answer.fault}
-    return sizes | {name: len(msgspec.json.encode(value)) for name, value in told.items() if value}
+    return sizes | _sizes({"score": answer.score, "metrics": metrics, "costs": costs, "reason": answer.fault})
+
+
+def _sizes(told: Mapping[str, Any]) -> dict[str, int]:
+    return {name: len(msgspec.json.encode(value)) for name, value in told.items() if value}
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -38,6 +38,7 @@ from fedlgd.deploy.superlink import SECRET_HEADER
 
 POLL = 0.25  # seconds between two looks for answers
 OUTAGE = 45.0  # seconds for which a run waits for a server that is away
+START = "start it: fedlgd serve KIT; then the same command starts or resumes the run"
 
 
 class _Operator:
@@ -60,7 +61,7 @@ class _InWords:
         except httpx.HTTPStatusError as error:
             raise RunError(_refused(error.response)) from error
         except httpx.TransportError as error:
-            raise RunError(f"cannot reach the server ({error}); start it first: fedlgd serve KIT") from error
+            raise RunError(f"cannot reach the server ({error}); {START}") from error
 
 
 class _Control(_InWords, ControlHttpClient):
@@ -139,8 +140,8 @@ class Operator:
                 if answer.task.run_id == run_id:
                     return KitGrid(self, answer.token)
 
-    def runtime(self, token: str) -> RuntimeHttpClient:
-        client: RuntimeHttpClient = self._client(_Runtime, OUTAGE, RuntimeTokenHttpInterceptor(token))
+    def runtime(self, token: str, wait: float = OUTAGE) -> RuntimeHttpClient:
+        client: RuntimeHttpClient = self._client(_Runtime, wait, RuntimeTokenHttpInterceptor(token))
         return client
 
     def _client(self, kind: Any, wait: float, *more: Any) -> Any:
@@ -170,7 +171,7 @@ class KitGrid(HttpGrid):
 
     def __init__(self, operator: Operator, token: str) -> None:
         super().__init__(str(operator.kit.server), token=token)
-        self._client = operator.runtime(token)
+        self._client, self._goodbye = operator.runtime(token), operator.runtime(token, wait=0.0)
         self._arriving: list[Arriving] = []
         self._room = 0
         given = self._client.PullTaskInput(runtime_pb2.PullTaskInputRequest())
@@ -220,8 +221,9 @@ class KitGrid(HttpGrid):
         self._runtime_client.SendTaskHeartbeat(runtime_pb2.SendTaskHeartbeatRequest())
 
     def finish(self, status: str) -> None:
-        with suppress(RunError):
-            self._runtime_client.PushTaskOutput(runtime_pb2.PushTaskOutputRequest(sub_status=status))
+        """Tell the server that the run has ended; if it is away, it will notice."""
+        with suppress(RunError), self._goodbye as client:
+            client.PushTaskOutput(runtime_pb2.PushTaskOutputRequest(sub_status=status))
         self.close()
 
 

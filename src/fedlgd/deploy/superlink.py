@@ -32,7 +32,9 @@ OPERATOR = ("/v1/control/", "/v1/runtime/")
 LARGEST = 32 << 20  # bytes of a request; Flower cuts arrays into parts of 5 MiB
 QUIET = 60.0  # seconds for which the same refusal is not reported again
 MOST_TOLD = 1000
-STATUS = {403: "the run has ended"}  # Flower's answer to a site that still works for it
+ACTIVATE = "/v1/fleet/activate-node"
+TAKEN = 412  # Flower's answer to a site that is not registered yet, or was here less than a minute ago
+STATUS = {403: "the run has ended", TAKEN: "it is connected already, or not registered yet"}
 EVENT = "fedlgd: "  # begins a line for the terminal of `serve`
 
 Scope = MutableMapping[str, Any]
@@ -66,6 +68,8 @@ class Gate:
         async def watch(message: Scope) -> None:
             if message["type"] == "http.response.start" and message["status"] >= 400:
                 self._tell(scope, STATUS.get(message["status"], f"status {message['status']}"))
+                if message["status"] == TAKEN and scope["path"] == ACTIVATE:
+                    message = {**message, "status": 503}  # at 412 a SuperNode ends, at 503 it tries again
             await send(message)
 
         await self._app(scope, receive, watch)

@@ -35,8 +35,7 @@ class Distil(Settings):
     smooth: float = setting(1.5, "Strength of gradient smoothing (low frequencies first); 0: plain SGD.", least=0)
     start: str = setting(
         "statistics",
-        "Initial images: class `statistics`, `noise`, `mean-image`, picks of real images (`real`: random, "
-        "`kmeans`: near the centres of clusters), means of `neighbours`, or a file or folder of virtual sets.",
+        "Initial images: `statistics`, `noise`, `mean-image`, `neighbours`, `real`, `kmeans`, or a file of sets.",
     )
     tiles: int = setting(1, "Small pictures along each side of a virtual image: tiles^2 in one.", least=1, most=16)
     statistics: Statistics = setting("class", "Statistics per `class`, or per `site` as in the released code.")

@@ -66,7 +66,7 @@ class Refine(Settings):
     ) -> SiteState:
         """The state of a site after the refinement of round t."""
         how, planned = self.settings(distil), self.releases(distil)
-        if self.start == "neighbours":
+        if state.virtual and self.start == "neighbours":
             state = replace(state, virtual=self._drawn(state.virtual, site, rng.generator("neighbours")))
         return refined(state, site, net, params, how, distil, planned, t, rng.at("refine"))
 

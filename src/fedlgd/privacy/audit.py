@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean
@@ -143,6 +143,7 @@ class Plan:
 
     def _file(self, arm: Arm, i: int) -> Path:
         made_from = {
+            "format": FORMAT,
             "config": arm.config.toml(),
             "data": self.subject.federation.digest,
             "site": self.site,
@@ -164,6 +165,8 @@ class Plan:
         federation = self.subject.federation
         if self.wish.attack != "paper":
             federation = halved(federation, self.pool, members_in(self.pool, 0, self.subject.rng))
+        if arm.only_set:
+            federation = replace(federation, sites=(federation.by_name[self.site],))
         found = estimate(arm.config, federation, self.subject.net, cache=shared_cache())
         if found is None:
             return 0.0

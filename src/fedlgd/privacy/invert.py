@@ -4,11 +4,11 @@ Cases, all with the same model: a step of FedAvg on real images (what sites woul
 the virtual set, and the steps of the method itself, with the anchors that the server knows or after refinement.
 """
 
+import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -20,13 +20,13 @@ from fedlgd.core import files
 from fedlgd.core.errors import RunError, check
 from fedlgd.core.meter import tick
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, Site, VirtualSet
+from fedlgd.core.types import LabelledSet, Site
 from fedlgd.methods.common import training_set
 from fedlgd.methods.objective import Beside, Term
 from fedlgd.methods.rounds import promise
 from fedlgd.privacy.inversion import Attack, Reconstruction, Step, invert
+from fedlgd.privacy.memorisation import FOLDER, memorisation, nearness, write_rows
 from fedlgd.privacy.pictures import (
-    Neighbours,
     feature_distance,
     matched,
     neighbours,
@@ -37,13 +37,10 @@ from fedlgd.privacy.pictures import (
 )
 from fedlgd.privacy.replay import Moment, Replay, training_of
 from fedlgd.privacy.subject import chosen_site
-from fedlgd.runs.pictures import DIVISOR, write_sheet
 
 FORMAT = 1
-FILE, FOLDER = "invert.json", "invert"
+FILE = "invert.json"
 CANDIDATES = 100  # private images among which the true one is looked for
-CLOSEST = 5  # pairs of a memorisation test that are shown
-COLUMNS = 8  # images of a cell that are shown
 TRIED = 5  # iterations of an estimate
 
 
@@ -51,8 +48,8 @@ TRIED = 5  # iterations of an estimate
 class Inversion:
     """What is attacked: `targets` batches of each size, at the beginning of each round, of one site.
 
-    rounds: (): the first, and the one after the last. site "": the one with the fewest images. show: pictures of images that are
-    not public may be shown in a report.
+    rounds: (): the first, and the one after the last. site "": the one with the fewest images. show: pictures of
+    images that are not public may be shown in a report.
     """
 
     attack: Attack = Attack()
@@ -118,13 +115,12 @@ def _cases(run: Replay, moment: Moment, site: Site, t: int) -> Iterator[Case]:
     for u in run.next_rounds(t):
         seen = training_of(run, moment, site, u)
         moved = seen.state.virtual is not None and seen.state.virtual is not state.virtual
-        if not (seen.terms or seen.beside or moved):
-            continue
-        words = ("with known anchors" if seen.beside else "own loss") + (", after refinement" if moved else "")
-        words = "after refinement" if moved and not seen.beside else words
-        kind = "refined" if moved else "own"
-        title = f"{run.config.method.label}, {words}"
-        yield Case(kind, title, t, training_set(seen.state, site), seen.terms, seen.beside)
+        if seen.terms or seen.beside or moved:
+            parts = {"with known anchors": seen.beside is not None, "after refinement": moved}
+            words = " and ".join(text for text, there in parts.items() if there) or "with its own loss"
+            title = f"{run.config.method.label}, {words}"
+            data = training_set(seen.state, site)
+            yield Case("refined" if moved else "own", title, t, data, seen.terms, seen.beside)
 
 
 def estimate(run: Replay, how: Inversion, cells: Sequence[Cell]) -> float:
@@ -181,12 +177,12 @@ def attack_cell(run: Replay, how: Inversion, cell: Cell) -> dict[str, Any]:
     near = neighbours(found_pixels, data.y[index], site.train, site.test)
     file = run.folder / FOLDER / f"{cell.name}.png"
     rows = (true_pixels[near.rows], found_pixels[near.rows], site.train.pixels(near.training))
-    _write_rows(file, [*rows, site.test.pixels(near.held_out)])
+    write_rows(file, [*rows, site.test.pixels(near.held_out)])
     about = {"case": cell.case.kind, "title": cell.case.title, "round": cell.case.round, "batch": cell.batch}
     ranks = _ranks(found_pixels, data, index, Stream(how.seed).at("candidates"))
     scores = _scores(found_pixels.double() / 255, true_pixels.double() / 255)
     picture = str(file.relative_to(run.folder))
-    return {**about, **_identified(ranks), **scores, **_nearness(near), "cost": fmean(costs), "picture": picture}
+    return {**about, **_identified(ranks), **scores, **nearness(near), "cost": fmean(costs), "picture": picture}
 
 
 def _ranks(found: Tensor, data: LabelledSet, index: Tensor, rng: Stream) -> list[tuple[int, int]]:
@@ -221,57 +217,6 @@ def _scores(found: Tensor, true: Tensor) -> dict[str, float]:
     return {name: float(measure(found, true).clamp(max=100).mean()) for name, measure in measures.items()}
 
 
-def _nearness(near: Neighbours) -> dict[str, Any]:
-    if not len(near.rows):
-        return {"nearer_training": None}
-    return {
-        "nearer_training": near.share,
-        "expected": float(near.expected.mean()),
-        "p_value": near.p_value,
-        "distance_training": float(near.near.mean()),
-        "distance_held_out": float(near.far.mean()),
-    }
-
-
-def _write_rows(file: Path, rows: Sequence[Tensor]) -> None:
-    """One row of pictures for each tensor of pixels."""
-    shown = torch.stack([row[:COLUMNS] for row in rows])
-    if shown.shape[1]:
-        write_sheet(file.parent, file, shown.flatten(0, 1), range(len(rows)))
-
-
-def memorisation(run: Replay, moments: dict[int, Moment]) -> Iterator[dict[str, Any]]:
-    """Are virtual images and anchors nearer to training images than to held-out ones? At every site."""
-    seen = set[tuple[str, str, int]]()
-    for moment in moments.values():
-        for site in run.federation.sites:
-            sets = {"virtual set": moment.sites[site.name].virtual, "anchors": moment.server.anchors}
-            for what, virtual in sets.items():
-                if virtual and (key := (what, site.name, virtual.round)) not in seen:
-                    seen.add(key)
-                    yield from _memorised(run, site, what, virtual)
-
-
-def _memorised(run: Replay, site: Site, what: str, virtual: VirtualSet) -> Iterator[dict[str, Any]]:
-    near = neighbours(virtual.images, virtual.labels, site.train, site.test)
-    if not len(near.rows):
-        return
-    closest = near.near.argsort()[:CLOSEST]
-    name = f"memory-{what.partition(' ')[0]}-{files.safe_name(site.name)}-{virtual.round + 1}.png"
-    pixels = site.train.scale.to_pixels(virtual.images / (DIVISOR if what == "anchors" else 1))
-    rows = (pixels[near.rows[closest]], site.train.pixels(near.training[closest]))
-    _write_rows(run.folder / FOLDER / name, [*rows, site.test.pixels(near.held_out[closest])])
-    yield {
-        "what": what,
-        "site": site.name,
-        "round": virtual.round,
-        "images": len(near.rows),
-        **_nearness(near),
-        "closest": near.near[closest].tolist(),
-        "picture": f"{FOLDER}/{name}",
-    }
-
-
 def attack(run: Replay, how: Inversion, cells: Sequence[Cell], moments: dict[int, Moment]) -> dict[str, Any]:
     """Attack all cells that are not yet in `invert.json`, and store each in it."""
     stored = stored_in(run, how)
@@ -288,19 +233,13 @@ def attack(run: Replay, how: Inversion, cells: Sequence[Cell], moments: dict[int
 
 def stored_in(run: Replay, how: Inversion) -> dict[str, Any]:
     """What `invert.json` has for these settings and this state of the run; other content is not used."""
-    settings = {**asdict(how), "site": site_of(run, how.site).name, "of": run.rounds}
-    file, settings["show"] = run.folder / FILE, how.show or run.federation.public
+    file, shown = run.folder / FILE, how.show or run.federation.public
+    settings = asdict(replace(how, site=site_of(run, how.site).name, show=shown)) | {"of": run.rounds}
+    settings = json.loads(json.dumps(settings))  # as it is read back, with lists for tuples
     fresh = {"format": FORMAT, "settings": settings, "promise": promise(run.config.method), "cells": {}}
     if not file.exists():
         return fresh
     old = files.read_json(file)
     if old.get("format") != FORMAT:
         raise RunError(f"{str(file)!r} is of another version of fedlgd; remove it")
-    return old if plain(old["settings"]) == plain(settings) else fresh
-
-
-def plain(settings: dict[str, Any]) -> str:
-    """Settings as text, in which a tuple and a list are the same."""
-    return files.digest(
-        repr(sorted((k, list(v) if isinstance(v, tuple) else v) for k, v in settings.items())).encode()
-    )
+    return old if old["settings"] == settings else fresh

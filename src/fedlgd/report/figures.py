@@ -14,9 +14,9 @@ from fedlgd.report.cost import clock, cumulative_bytes, cumulative_time
 from fedlgd.report.drawing import Drawing
 from fedlgd.report.formats import BYTES, TIME
 from fedlgd.report.groups import Curve, Group, Stat, curves, site_names
-from fedlgd.report.plots import line_plot, matrix_plot, save, scatter_plot
+from fedlgd.report.plots import CLASSES, line_plot, matrix_plot, save, scatter_plot
 from fedlgd.report.privacy import audit_drawings
-from fedlgd.report.run import Analysis
+from fedlgd.report.run import Analysis, Cloud
 from fedlgd.report.sweeps import Sweep, find_sweeps, heat_map, line_figure
 
 if TYPE_CHECKING:
@@ -150,9 +150,22 @@ def _analysis_figures(analysis: Analysis, stem: str) -> Iterator[Drawing]:
         yield Drawing(f"{stem}-mmd-{kind}", title, matrix_plot(rows, analysis.sites, title, top), note)
     if features := scatter_plot(analysis.map, "features, t-SNE"):
         yield Drawing(f"{stem}-map", "Map of features", features, MAP)
+    if classes := scatter_plot(_by_class(analysis.map), "features by class, t-SNE", CLASSES):
+        yield Drawing(f"{stem}-map-classes", "Map of features by class", classes, MAP)
     if distances := line_plot(_distance_curves(analysis), "distance to the anchors"):
         about = "Distance of virtual sets to the anchors by round"
         yield Drawing(f"{stem}-distance", about, distances, DISTANCE)
+
+
+def _by_class(clouds: Sequence[Cloud]) -> list[Cloud]:
+    """The same points, by class in place of site; none if classes were not recorded for every point."""
+    if any(len(cloud.labels) != len(cloud.points) for cloud in clouds):
+        return []
+    found: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    for cloud in clouds:
+        for label, point in zip(cloud.labels, cloud.points, strict=True):
+            found.setdefault((label, cloud.kind), []).append(point)
+    return [Cloud(kind, f"class {label}", tuple(found[label, kind])) for label, kind in sorted(found)]  # type: ignore[arg-type]
 
 
 def _distance_curves(analysis: Analysis) -> list[Curve]:

@@ -72,7 +72,7 @@ class Variant:
     """What a part or a scale changes. Without methods or seeds: those of the item.
 
     `steps` replaces {steps} in entries. `printed` is the place of the paper's numbers in `printed.json`, with `*`
-    for the method, or the place of each entry.
+    for the method, or the place of each entry. `reduced` says what is less than in the paper.
     """
 
     settings: Settings = field(default_factory=dict)
@@ -81,13 +81,13 @@ class Variant:
     seeds: int = 0
     steps: int = 0
     printed: str | Mapping[str, str] = ""
+    reduced: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scale(Variant):
-    """How long the runs are: `reduced` says what is less than in the paper, `cpu` how much CPU time they take."""
+    """How long the runs are, and `cpu`, how much CPU time they take; `only`: the parts that are run."""
 
-    reduced: str = ""
     cpu: str = ""
     preset: str = ""
     parts: Mapping[str, Variant] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Item:
     sweep: Axes = field(default_factory=dict)
     parts: Mapping[str, Variant] = field(default_factory=lambda: {"": Variant()})
     claims: tuple[Claim, ...] = ()
-    scales: Mapping[Literal["tiny", "desk", "paper"], Scale] = field(default_factory=dict)
+    scales: Mapping[str, Scale] = field(default_factory=dict)
     runs_of: str = ""
     note: str = ""
     name: str = ""
@@ -152,10 +152,11 @@ def parts_at(item: Item, scale: str) -> tuple[str, ...]:
     return tuple(part for part in item.parts if not only or part in only) if item.methods else ()
 
 
-def reduced(item: Item, scale: str) -> str:
+def reduced(item: Item, part: str, scale: str) -> str:
     """In words what is less than in the paper."""
-    own = item.scales.get(scale, Scale()).reduced
-    return own or _common()[scale].reduced
+    own = item.scales.get(scale, Scale())
+    words = (own.reduced or _common()[scale].reduced, own.parts.get(part, Variant()).reduced)
+    return "; this part: ".join(filter(None, words))
 
 
 def command_of(item: Item) -> str:

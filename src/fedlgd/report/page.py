@@ -17,6 +17,7 @@ from fedlgd.report.figures import draw, save_all
 from fedlgd.report.formats import copies, plural
 from fedlgd.report.grids import pictures
 from fedlgd.report.groups import Group, group_runs, site_names
+from fedlgd.report.inversion import epsilon_drawing, inversions
 from fedlgd.report.presence import presence_tables
 from fedlgd.report.privacy import privacy_of
 from fedlgd.report.read import read_runs
@@ -73,6 +74,8 @@ def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
         cost_copies=copies(cost),
         break_even=tables.break_even_table(even) if even else None,
         privacy=privacy_of(groups),
+        inversions=inversions(groups),
+        by_epsilon=epsilon_drawing(groups),
         presence=presence_tables(groups),
         data=[(each, tables.data_table(each)) for each in data.values()],
         runs=runs,

@@ -28,7 +28,7 @@ def render_paper(folder: Path) -> str:
 
 def score(found: list[Verdict]) -> str:
     """`14 claims: 3 confirmed, 2 not confirmed, 9 not decided`"""
-    count = Counter(each.word for each in found)
+    count: Counter[str] = Counter(each.word for each in found)
     words = ("confirmed", "not confirmed", "not decided")
     return f"{len(found)} claims: {', '.join(f'{count[word]} {word}' for word in words)}"
 

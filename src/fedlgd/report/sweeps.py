@@ -42,7 +42,7 @@ def find_sweeps(groups: Sequence[Group]) -> tuple[Sweep, ...]:
     alike: dict[tuple[str, Point], dict[Point, Group]] = {}
     for group in groups:
         base, note = without_note(group.label)
-        if note:
+        if note and group.accuracy:
             alike.setdefault((base, tuple(note)), {})[tuple(note.values())] = group
     found = (_varied(label, paths, members) for (label, paths), members in alike.items())
     return tuple(
@@ -78,7 +78,7 @@ def sweep_tables(sweeps: Sequence[Sweep]) -> tuple[tuple[str, Table], ...]:
 
 
 def _line_table(sweeps: Sequence[Sweep]) -> Table:
-    values = dict.fromkeys(value for each in sweeps for value in each.values(0))
+    values = sorted({value for each in sweeps for value in each.values(0)}, key=float)
     columns = (Column("method", number=False), *(Column(value, percent=True) for value in values))
     rows = ((Cell(wrapped(each.label, 60)), *(_cell(each.accuracy(value)) for value in values)) for each in sweeps)
     return Table(columns, tuple(rows))
@@ -98,20 +98,19 @@ def _cell(stat: Stat | None) -> Cell:
 def line_figure(sweeps: Sequence[Sweep], title: str) -> "Figure":
     """A line per method over the values of one axis, at equal distances, with a band of one standard deviation."""
     labels = [wrapped(each.label) for each in sweeps]
-    values = list(dict.fromkeys(value for each in sweeps for value in each.values(0)))
+    values = sorted({value for each in sweeps for value in each.values(0)}, key=float)
     figure, axes = canvas(title, 3.3, left=["0.000"], right=labels, bottom=0.5)
+    line = 0
     for number, each in enumerate(sweeps):
         known = [(values.index(v), stat) for v in each.values(0) if (stat := each.accuracy(v))]
-        x, colour = [at for at, _ in known], series_style(number)[0]
-        mean, std = (
-            [100 * value for value in part]
-            for part in zip(*((s.mean, s.std or 0.0) for _, s in known), strict=True)
-        )
+        x, mean = [at for at, _ in known], [100 * stat.mean for _, stat in known]
+        std, colour = [100 * (stat.std or 0.0) for _, stat in known], series_style(number)[0]
         axes.plot(x, mean, color=colour, marker="o", markersize=3.5, linewidth=1.6)
-        band = [[m + way * s for m, s in zip(mean, std, strict=True)] for way in (-1, 1)]
-        axes.fill_between(x, *band, color=colour, alpha=0.15, linewidth=0)
-        place = (1.02, 0.95 - 0.09 * number)
+        low, high = ([m + way * s for m, s in zip(mean, std, strict=True)] for way in (-1, 1))
+        axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+        place = (1.02, 1 - 0.07 * line)
         axes.annotate(labels[number], place, xycoords="axes fraction", va="top", weight="bold", color=colour)
+        line += labels[number].count("\n") + 1
     axes.set_xticks(range(len(values)), values)
     axes.set_xlabel(sweeps[0].axes[0])
     return figure
@@ -126,7 +125,11 @@ def heat_map(sweep: Sweep) -> "Figure":
     found = {(a, b): 100 * stat.mean for a in rows for b in columns if (stat := sweep.accuracy(a, b))}
     low, high = min(found.values()), max(found.values())
     figure, axes = canvas(
-        f"{sweep.label}: accuracy, %", 0.55 * len(rows) + 1.1, left=[*rows, "00"], right=[""], bottom=0.6
+        f"{sweep.label}: accuracy, %",
+        0.55 * len(rows) + 1.1,
+        left=[f"000{row}" for row in rows],
+        right=[""],
+        bottom=0.6,
     )
     for (a, b), value in found.items():
         x, y = columns.index(b), rows.index(a)

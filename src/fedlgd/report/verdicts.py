@@ -178,5 +178,5 @@ def _gap_text(gap: Difference | None) -> str:
 
 def reduction(found: Found) -> str:
     """In words what is less than in the paper."""
-    words = reduced(find(found.item.runs_of or found.item.name), found.scale)
+    words = reduced(find(found.item.runs_of or found.item.name), found.part, found.scale)
     return f"Scale {found.scale}, reduced: {words}." if words else f"Scale {found.scale}: full length."

@@ -14,6 +14,7 @@ import tomli_w
 
 from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.core.net import Net
+from fedlgd.core.settings import Tuned
 from fedlgd.data import registry as suites
 from fedlgd.data.catalogue import SUITES
 from fedlgd.data.federation import Federation
@@ -36,6 +37,7 @@ class Config:
     plan: Plan = Plan()
     data: DataChoice = DataChoice()
     net: Mapping[str, Any] = field(default_factory=lambda: {"name": "convnet"})
+    tuned: Tuned | None = None
 
     def __post_init__(self) -> None:
         """What depends on several sections is decided here, so that `config.toml` says it."""
@@ -76,7 +78,7 @@ class Config:
             **_spelled_out(self.plan),
             "data": {**shared, **_spelled_out(self.data.suite)},
             "net": dict(self.net),
-            **_written(all_settings(self.method)),
+            **_written({**all_settings(self.method), "tuned": self.tuned}),
         }
 
     def toml(self) -> str:
@@ -94,6 +96,7 @@ def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None =
     raw = msgspec.to_builtins(settings)
     for path, value in (assignments or {}).items():
         _assign(raw, path, value)
+    tuned = _tuned(raw.pop("tuned", None), assignments or {})
     recipe = registry.recipe(_word("method", raw.pop("method", "fedlgd")))
     cls = recipe.settings
     merged = _begin(cls, preset)
@@ -110,7 +113,15 @@ def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None =
         plan=_convert(parts["plan"], Plan),
         data=_data_choice(data, suite),
         net=net,
+        tuned=tuned,
     )
+
+
+def _tuned(raw: Any, assignments: Mapping[str, Any]) -> Tuned | None:
+    """What was tuned and is not changed again."""
+    found: Tuned | None = None if raw is None else _convert(raw, Tuned, "tuned.")
+    kept = tuple(path for path in found.settings if path not in assignments) if found else ()
+    return replace(found, settings=kept) if found and kept else None
 
 
 def _data_choice(raw: Mapping[str, Any], suite: Any) -> DataChoice:

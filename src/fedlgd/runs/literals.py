@@ -1,5 +1,6 @@
 """Settings as text: config files in TOML, and `--set key=value`. Text of any size or depth is read or refused."""
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -90,6 +91,21 @@ def parse_axes(texts: Sequence[str]) -> dict[str, list[str]]:
     if len(axes) > 2:
         raise SettingError(f"--sweep is given {len(axes)} times; a sweep has one or two axes")
     return axes
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `2h`, `1h30min`, `90min` or `45s`."""
+    parts = re.fullmatch(
+        r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)min)?(?:(\d+(?:\.\d+)?)s)?", text.strip().replace(" ", "")
+    )
+    seconds = (
+        sum(float(part or 0) * unit for part, unit in zip(parts.groups(), (3600, 60, 1), strict=True))
+        if parts
+        else 0
+    )
+    if not seconds:
+        raise SettingError(f"{_short(text)} is not a time; write it as 2h, 1h30min, 90min or 45s")
+    return seconds
 
 
 def _short(text: str) -> str:
