@@ -31,6 +31,7 @@ are accused wrongly. Brackets are 95 % intervals over images; one seed. Controls
 
 """
 LEAK = "a leak was found"
+CLEAR = 0.02  # difference of accuracies
 SMALL = "small nets, few rounds and short distillation: leakage of longer training can be larger"
 
 
@@ -129,7 +130,9 @@ def _against_fedavg(shadows: Mapping[str, Audit]) -> Iterator[tuple[str, str, st
         ours, real = _pick(audit, "run", "model"), _pick(audit, "baseline", "model", "real")
         if ours and real:
             lower, higher = ours.auc[2] < real.auc[0], ours.auc[0] > real.auc[2]
-            states.append("confirmed" if lower else "not confirmed" if higher else "not decidable")
+            behind = (real.accuracy or 0) - (ours.accuracy or 0) > CLEAR
+            yes = "confirmed, but at lower accuracy" if behind else "confirmed"
+            states.append(yes if lower else "not confirmed" if higher else "not decidable")
             accuracy = f"accuracy {percent(ours.accuracy or 0)} against {percent(real.accuracy or 0)}"
             numbers.append(f"{name}: {_text(ours)} against {_text(real)}, {accuracy}")
     if states:
