@@ -4,6 +4,7 @@ python docs/results/privacy_page.py NAME FILE TITLE COMMAND...   stores the outp
 """
 
 import json
+import runpy
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -36,7 +37,8 @@ SMALL = "small nets, few rounds and short distillation: leakage of longer traini
 
 
 def page() -> str:
-    parts = (section() for section in (membership, epsilon, claims))
+    inversions = runpy.run_path(str(Path(__file__).with_name("inversion_page.py")))
+    parts = (section() for section in (membership, inversions["inversion"], epsilon, inversions["price"], claims))
     return INTRO + "\n".join(part for part in parts if part)
 
 
