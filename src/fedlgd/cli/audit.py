@@ -8,7 +8,7 @@ import typer
 from fedlgd.cli.options import AuditOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.run import resumable, set_up
-from fedlgd.core.audits import AUDIT
+from fedlgd.core.audits import AUDIT, Audit
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.engines.process import usable_cores
 from fedlgd.privacy.audit import Plan, Wish
@@ -32,7 +32,8 @@ def audit(given: AuditOptions) -> None:
     folders = [folder for path in given.runs for folder in run_folders(path)]
     if not folders:
         raise RunError(f"{str(given.runs[0])!r} is not a run folder and contains none")
-    jobs, done = given.jobs or usable_cores(), {}
+    jobs = given.jobs or usable_cores()
+    done: dict[str, Audit] = {}
     for folder in folders:
         with resumable(f" of {folder}", "Finished federations"):
             with progress(given.silent):

@@ -7,7 +7,7 @@ stored in one file per federation, so that an interrupted audit goes on. Virtual
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from statistics import fmean
 
@@ -264,14 +264,13 @@ def run_shadows(shadows: Sequence[Shadow], jobs: int) -> None:
             child.wait()
 
 
-def _tell(shadow: Shadow, connection: object) -> None:
+def _tell(shadow: Shadow, connection: Connection) -> None:
     """In the child process: a message for every round, and the error or an empty message at the end."""
-    said: Callable[[bytes], None] = connection.send_bytes  # type: ignore[attr-defined]
     try:
-        shadow.work(lambda *_: said(b"round"))
-        said(b"")
+        shadow.work(lambda *_: connection.send_bytes(b"round"))
+        connection.send_bytes(b"")
     except FedlgdError as error:
-        said(f"error {error}".encode())
+        connection.send_bytes(f"error {error}".encode())
 
 
 def _ended(child: Child, advance: Callable[..., None]) -> bool:
