@@ -51,7 +51,8 @@ def test_the_best_candidate_has_the_highest_accuracy_of_the_last_rung(tmp_path):
         assert chosen.accuracy == max(trial.accuracy for trial in first)
     ours, theirs = ([t.settings for t in found.trials if t.method == m] for m in ("fedavg", "fedprox"))
     assert ours[:4] == theirs[:4]
-    assert "fedavg: " in repr(found)
+    assert f"fedavg: {100 * found.best['fedavg'].trial.accuracy:.1f} % after 3 rounds" in repr(found)
+    assert [row[:2] for row in found.scores()] == [(m, r) for m in ("fedavg", "fedprox") for r in "13"]
     assert "<td>fedprox</td>" in found._repr_html_()
 
 
@@ -167,7 +168,8 @@ def test_effects_by_hand():
     assert (found.best, found.worst, found.correlation) == ("> 2.5", "<= 2.5", pytest.approx(1.0))
     assert (found.best_mean, found.worst_mean) == (pytest.approx(0.4), pytest.approx(0.1))
     assert effect_of("lr", [trial(0, 0.1, lr=1.0), trial(1, 0.2, lr=1.0)]) is None
-    assert effect_of("lr", [trial(0, 0.1, lr=1.0), trial(1, 0.1, lr=2.0)]).correlation is None
+    assert effect_of("lr", numbers[:4]).correlation is None  # too few
+    assert effect_of("lr", [replace(each, accuracy=0.1) for each in numbers]).correlation is None
 
 
 def test_the_setup_is_counted_once_for_the_same_virtual_sets():

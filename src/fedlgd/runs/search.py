@@ -228,6 +228,4 @@ def _best(how: Search, ledger: Ledger, winner: Candidate) -> Best:
         validation=how.validation,
         accuracy=last.accuracy,
     )
-    config = replace(how.job(winner, how.halving.rounds).config, tuned=tuned)
-    default = ledger.of(Candidate(winner.entry, 0, {}))[-1]
-    return Best(config, last, default)
+    return Best(replace(how.job(winner, how.halving.rounds).config, tuned=tuned), last)
