@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fedlgd
-from fedlgd.core.errors import RunError, SettingError
+from fedlgd.core.errors import PrivacyError, RunError, SettingError
 from fedlgd.core.files import read_json
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.runs import tune as module
@@ -119,6 +119,22 @@ def test_a_value_that_is_not_allowed_is_found_before_anything_runs(tmp_path):
     with pytest.raises(SettingError, match=r"local.momentum is 1.5"):
         tuned(tmp_path, space={"local": {"momentum": [0.0, 1.5]}})
     assert not list(tmp_path.iterdir())
+
+
+def test_settings_and_methods_are_checked_as_for_a_comparison(tmp_path):
+    with pytest.raises(SettingError, match=r"'fedprox.mu' applies to none"):
+        tuned(tmp_path, settings={**SETTINGS, "fedprox.mu": 1.0})
+    with pytest.raises(SettingError, match="'fedavg' twice"):
+        tuned(tmp_path, ("fedavg", "fedavg"))
+    with pytest.raises(PrivacyError, match="every candidate of fedavg would spend its privacy budget again"):
+        tuned(tmp_path, settings={**SETTINGS, "train_on": "virtual", "distil.private.epsilon": 4.0})
+
+
+def test_epochs_are_not_searched_if_steps_are_given(tmp_path):
+    space = {"local": {"lr": [0.1, 0.2], "epochs": [1, 2]}}
+    for settings, paths in ((SETTINGS, ["local.lr", "local.epochs"]), ({"local.steps": 5}, ["local.lr"])):
+        how = module.planned_search(("fedavg",), Halving(rounds=3), tmp_path, space, settings=settings)
+        assert list(how.space_of(how.entries[0])) == paths
 
 
 def test_a_budget_pays_for_the_largest_search_whose_estimate_fits(tmp_path, monkeypatch):
