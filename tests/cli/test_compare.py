@@ -28,7 +28,7 @@ def test_every_method_runs_under_every_seed_and_the_table_has_a_row_each(fedlgd,
     assert "after the last round" in done.out
     assert "budget: equal epochs" in done.out
     assert "CPU time" in done.out
-    assert "waiting for other programs is not part of it" in done.out
+    assert "waiting for other programs is not part of it" in " ".join(done.out.split())
     assert (tmp_path / "out/report.html").exists()
     for folder in ("fedavg", "scaffold", "fedlgd"):
         assert sorted(p.name for p in (tmp_path / "out" / folder).iterdir()) == ["seed0", "seed1"]
@@ -136,6 +136,31 @@ def test_a_slip_in_a_method_is_said_before_anything_runs(methods, said, fedlgd, 
     assert done.code == 2
     assert said in done.err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_sweep_runs_every_point_and_its_report_has_the_curve(fedlgd, tmp_path):
+    more = ["--set=fedlgd.anchors.steps=1", "--set=fedlgd.anchors.per_class=2", "--set=fedlgd.refine.steps=1"]
+    done = compared(fedlgd, "fedlgd", "--sweep", "pull.weight=0,1", *more, seeds=1)
+    assert done.code == 0, done.err
+    assert "FedLGD (pull.weight=0)" in done.out
+    assert "FedLGD (pull.weight=1)" in done.out
+    assert "Accuracy by pull.weight" in (tmp_path / "out/report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("sweep", "words"),
+    [
+        (["pull.weight"], "pull.weight=0,1,10"),
+        (["pull.weight=1,1"], "different values"),
+        (["data.limit=1,2"], "a command each"),
+        (["a=1", "b=1", "c=1"], "one or two axes"),
+        (["pull.wait=1,2"], "pull.weight"),
+    ],
+)
+def test_a_sweep_that_cannot_be_run_is_refused(fedlgd, sweep, words):
+    done = compared(fedlgd, "fedlgd", *(f"--sweep={each}" for each in sweep))
+    assert done.code == 2
+    assert words in done.err
 
 
 def test_two_classes_are_also_compared_by_balanced_accuracy_and_auc_within_80_columns(

@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import json
 import re
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import pytest
 
 from fedlgd.core.errors import RunError
 from fedlgd.report.page import write_report
+from tests.report.audits import audit, found, write_audit
 from tests.report.fake import commit, write_analysis, write_run
 
 HOSTILE = "<script>alert(1)</script>\"'&"
@@ -87,7 +87,7 @@ def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
         samples=1,
     )
     write_analysis(run, (HOSTILE, "x"))
-    (run / "audit.json").write_text(json.dumps({HOSTILE: {"auc": HOSTILE}}))
+    write_audit(run, audit(site=HOSTILE, findings=(found(label=HOSTILE, statistic=HOSTILE),)))
     page = report(tmp_path, run)
     tags = Tags(page).seen
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
@@ -155,20 +155,21 @@ def test_no_readable_run_writes_nothing(tmp_path: Path) -> None:
 def test_parts_without_data_are_not_there(tmp_path: Path) -> None:
     page = report(tmp_path, write_run(tmp_path / "a", method="fedavg", flags=()))
     sections = [attributes["id"] for tag, attributes in Tags(page).seen if tag == "section"]
-    assert sections == ["accuracy", "rounds", "cost", "data", "runs"]
+    assert sections == ["accuracy", "rounds", "cost", "privacy", "data", "runs"]
+    assert "Membership inference" not in page
     assert "Break-even" not in page
     assert "Two classes" not in page
 
 
 def test_parts_with_data_are_there(tmp_path: Path, two_methods: list[Path]) -> None:
     write_analysis(two_methods[1])
-    (two_methods[1] / "audit.json").write_text('{"format": 1, "membership": {"auc": 0.51234, "sites": ["a", "b"]}}')
+    write_audit(two_methods[1], audit())
     page = report(tmp_path, *two_methods)
     sections = [attributes["id"] for tag, attributes in Tags(page).seen if tag == "section"]
     assert sections == ["accuracy", "rounds", "images", "cost", "sites", "privacy", "data", "runs"]
     assert "MMD between sites, virtual images" in page
-    assert re.search(r"membership\.auc</th>\s*<td[^>]*>0\.5123<", page)
-    assert re.search(r"membership\.sites</th>\s*<td[^>]*>a, b<", page)
+    assert "0.512 [0.490, 0.530]" in page
+    assert page.count("What left each site in ") == 2
 
 
 @pytest.mark.parametrize(

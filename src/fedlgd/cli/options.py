@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from typer import Argument, Option
 
@@ -50,7 +50,12 @@ class ConfigOptions:
     skip_bad: Annotated[
         bool, Option("--skip-bad", help="Leave out your own files that cannot be read as images.")
     ] = False
-    preset: Annotated[str, Option(help="Preset of the method: paper, official, quick.", show_default="none")] = ""
+    preset: Annotated[
+        str,
+        Option(
+            help="Preset of the method: paper, official, quick, strong.", show_default="none; your images: strong"
+        ),
+    ] = ""
     train_on: Annotated[
         str | None, Option(help="Train on real or virtual images.", show_default="real; FedLGD: virtual")
     ] = None
@@ -97,11 +102,28 @@ class CompareOptions(ConfigOptions, ComputeOptions):
         str, Option(help="Comma-separated, e.g. fedavg,scaffold+anchors,moon:mu=5,best-fedlgd.toml")
     ] = "fedavg,fedlgd"
     seeds: Annotated[int, Option(min=1, help="Number of seeds per method: 0, 1, ...")] = 3
+    sweep: Annotated[
+        list[str] | None, Option(help="Run every method with each of these values: --sweep pull.weight=0,1,10")
+    ] = None
     match_steps: Annotated[
         bool, Option("--match-steps", help="Give every method FedLGD's SGD steps per round.")
     ] = False
     out: Annotated[Path, Option("--out", "-o", help="Output folder.")] = Path("runs/compare")
     jobs: Annotated[int, Option(min=1, help="Parallel runs, one process with one thread each.")] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperOptions(ComputeOptions):
+    item: Annotated[str | None, Argument(help="Item to run, or `report`; without it, all are listed.")] = None
+    scale: Annotated[Literal["tiny", "desk", "paper"], Option(help="Length of the runs.")] = "desk"
+    part: Annotated[str | None, Option(help="Only this part of the item.")] = None
+    out: Annotated[Path, Option("--out", "-o", help="Folder of all runs of the paper.")] = Path("runs/paper")
+    jobs: Annotated[int, Option(min=1, help="Parallel runs, one process with one thread each.")] = 1
+    estimate: Annotated[bool, Option("--estimate", help="Only estimate the run time.")] = False
+
+    @property
+    def track(self) -> tuple[str, ...]:
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +165,7 @@ class ShowOptions(Output):
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions(Output):
     folder: Annotated[Path, Argument(help="Your own images: a folder, a .csv or a .npz.")]
+    settings: Set = None
     least: Annotated[int, Option(min=1, help="Warn below this many training images per class and site.")] = 10
     strict: Annotated[bool, Option("--strict", help="Treat warnings as errors.")] = False
 
@@ -217,6 +240,53 @@ class DistilOptions(ComputeOptions):
     ] = True
     score_steps: Annotated[int, Option(min=1, help="SGD steps of each of these networks.")] = 500
     estimate: Annotated[bool, Option("--estimate", help="Only estimate the run time.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class InvertOptions(Output):
+    runs: Annotated[list[Path], Argument(metavar="RUN...", help="Run folders.")]
+    batch: Annotated[
+        list[int] | None, Option(min=1, help="Images of a batch; repeatable.", show_default="1, 4")
+    ] = None
+    targets: Annotated[int, Option(min=1, help="Batches of each size that are attacked.")] = 8
+    at_round: Annotated[
+        list[int] | None,
+        Option("--round", min=0, help="Round that is attacked; repeatable.", show_default="first, after last"),
+    ] = None
+    site: Annotated[str, Option(help="The site to attack.", show_default="the one with the fewest images")] = ""
+    loss: Annotated[
+        Literal["cosine", "l2"], Option(help="cosine (Geiping et al. 2020), or l2 (Zhu et al. 2019).")
+    ] = "cosine"
+    tv: Annotated[float, Option(min=0, help="Weight of total variation.")] = 0.2
+    quick: Annotated[bool, Option("--quick", help="300 iterations, half the targets.")] = False
+    thorough: Annotated[bool, Option("--thorough", help="24 000 iterations and 4 restarts: hours.")] = False
+    show: Annotated[
+        bool, Option("--show", help="Show pictures of images that are not public in reports of the run.")
+    ] = False
+    seed: Seed = 0
+    threads: Threads = 1
+    estimate: Annotated[bool, Option("--estimate", help="Only estimate the time.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions(Output):
+    runs: Annotated[list[Path], Argument(help="Finished run folders, or folders that contain them.")]
+    attack: Annotated[
+        Literal["rmia", "lira", "paper"],
+        Option(help="RMIA or LiRA with shadow federations, or the protocol of the paper with none."),
+    ] = "rmia"
+    site: Annotated[str, Option(help="The site to attack.", show_default="the one with the fewest images")] = ""
+    thorough: Annotated[bool, Option("--thorough", help="LiRA with 16 shadows; FedAvg with all its epochs.")] = (
+        False
+    )
+    in_sample: Annotated[
+        bool, Option("--in-sample", help="With --attack paper: test densities on the points they were fitted on.")
+    ] = False
+    canaries: Annotated[
+        Literal["none", "mislabelled"], Option(help="Flip the label of 5 % of the images and score them apart.")
+    ] = "none"
+    jobs: Annotated[int, Option(min=0, help="Federations at a time; 0: one per core.")] = 0
+    yes: Annotated[bool, Option("--yes", "-y", help="Start also if it takes more than an hour.")] = False
 
 
 def takes(cls: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:

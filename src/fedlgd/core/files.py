@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from fedlgd.core.errors import FedlgdError, RunError
 
-OURS = ("state", "virtual", "real")  # folders in a run folder; others belong to trackers
+OURS = ("state", "virtual", "real", "audit")  # folders in a run folder; others belong to trackers
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
 OLD = 86_400.0  # seconds after which nobody writes a part in a shared folder any more
 PAUSE = 0.05  # seconds between attempts to get a lock

@@ -51,11 +51,15 @@ Row = tuple[Cell, ...]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of cells under columns; every row has one cell for each column. Notes stand below the rows."""
+    """Rows of cells under columns; every row has one cell for each column. Notes stand below the rows.
+
+    line: the number of rows above a line; 0: no line.
+    """
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...] = ()
+    line: int = 0
 
     def pick(self, columns: Sequence[int]) -> "Table":
         """These columns in this order."""
@@ -118,6 +122,8 @@ def as_text(table: Table) -> str:
     lines = [heading, *([f"{cell.text}*" if cell.best else cell.text for cell in row] for row in table.rows)]
     widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
     sides = [">" if column.number else "<" for column in table.columns]
+    if table.line:
+        lines.insert(1 + table.line, ["-" * width for width in widths])
     cells = ([f"{t:{s}{w}}" for t, s, w in zip(line, sides, widths, strict=True)] for line in lines)
     return "\n".join((*("  ".join(line).rstrip() for line in cells), *table.notes))
 

@@ -144,16 +144,17 @@ def _grid(run: Run, owner: str, folder: str, embedded: _Embedded) -> Grid | None
     versions = {version: at for at, version in enumerate(_versions(run))}
     samples = [run.samples[folder]] if folder in run.samples and folder != ANCHORS else []
     sheets = {s.path: s.version for s in run.sheets if s.folder == folder and s.version in versions}
-    real = [_picture(png, "real", data, 1.0) for png in embedded.add(samples).values()]
+    real = [picture_of(png, "real", data, 1.0) for png in embedded.add(samples).values()]
     virtual = [
-        _picture(png, _caption(sheets[file]), data, embedded.keep, versions[sheets[file]])
+        picture_of(png, _caption(sheets[file]), data, embedded.keep, versions[sheets[file]])
         for file, png in embedded.add(sheets).items()
     ]
     shown = tuple(picture for picture in virtual if picture)
     return Grid(owner, next(iter(real), None), shown) if shown or any(real) else None
 
 
-def _picture(png: bytes, version: str, data: DataInfo, keep: float, at: int = 0) -> Picture | None:
+def picture_of(png: bytes, version: str, data: DataInfo, keep: float = 1.0, at: int = 0) -> Picture | None:
+    """A contact sheet, cropped to fewer columns if it is large; None if it is damaged."""
     image = _open(png)
     if image is None:
         return None

@@ -17,10 +17,13 @@ from fedlgd.report.figures import draw, save_all
 from fedlgd.report.formats import copies, plural
 from fedlgd.report.grids import pictures
 from fedlgd.report.groups import Group, group_runs, site_names
+from fedlgd.report.inversion import epsilon_drawing, inversions
 from fedlgd.report.presence import presence_tables
+from fedlgd.report.privacy import privacy_of
 from fedlgd.report.read import read_runs
 from fedlgd.report.run import Run
 from fedlgd.report.summary import RULE, WINNER, caveats, headline, progress
+from fedlgd.report.sweeps import find_sweeps, sweep_tables
 
 TEMPLATES = Environment(
     loader=PackageLoader("fedlgd.report"),
@@ -64,12 +67,15 @@ def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
         binary=binary,
         binary_copies=copies(binary) if binary else {},
         figures=draw(groups),
+        sweeps=sweep_tables(find_sweeps(groups)),
         pictures=pictures(groups),
         time=clock(groups),
         cost=cost,
         cost_copies=copies(cost),
         break_even=tables.break_even_table(even) if even else None,
-        audits=tables.audit_tables(groups),
+        privacy=privacy_of(groups),
+        inversions=inversions(groups),
+        by_epsilon=epsilon_drawing(groups),
         presence=presence_tables(groups),
         data=[(each, tables.data_table(each)) for each in data.values()],
         runs=runs,

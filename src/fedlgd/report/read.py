@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from fedlgd.core.audits import AUDIT, Audit
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import reading, refuse_links
 from fedlgd.core.records import RECORDS, RoundRecord, committed_records
 from fedlgd.core.settings import Tuned
-from fedlgd.report.run import Analysis, Manifest, Run, Sheet
+from fedlgd.report.run import Analysis, Inversion, Manifest, Run, Sheet
 
 T = TypeVar("T")
 FORMATS = (1, 2)  # of manifest.json
@@ -68,7 +69,8 @@ def read_run(path: Path) -> Run:
         sheets=_find_sheets(path / "virtual"),
         samples={file.stem: file for file in sorted((path / "real").glob("*.png"))},
         analysis=_read_optional(path / "analysis.json", Analysis, damage),
-        audit=_read_optional(path / "audit.json", dict[str, Any], damage) or {},
+        audit=_read_optional(path / AUDIT, Audit, damage),
+        inversion=_read_optional(path / "invert.json", Inversion, damage),
         damage=tuple(damage),
         tuned=plan.tuned,
     )

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from fedlgd.core.audits import Audit
 from fedlgd.core.records import RoundRecord
 from fedlgd.core.settings import Tuned
 
@@ -90,11 +91,12 @@ class Distance:
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """The t-SNE coordinates of some images of one site, or of the anchors."""
+    """The t-SNE coordinates of some images of one site, or of the anchors, and their classes if recorded."""
 
     kind: Literal["real", "virtual", "anchors"]
     site: str
     points: Annotated[tuple[tuple[float, float], ...], msgspec.Meta(min_length=1)]
+    labels: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,64 @@ class Analysis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Attacked:
+    """Gradient inversion of some updates: how often and how well their images were found."""
+
+    title: str
+    round: int
+    batch: int
+    images: Positive
+    identified: float
+    interval: tuple[float, float]
+    chance: float
+    rank: float
+    candidates: int
+    psnr: float
+    psnr_aligned: float
+    feature_distance: float
+    picture: str
+    ssim: float | None = None
+    nearer_training: float | None = None
+    expected: float | None = None
+    p_value: float | None = None
+    distance_training: float | None = None
+    distance_held_out: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """How near the images of a virtual set, or the anchors, are to training images of a site."""
+
+    what: str
+    site: str
+    round: int
+    images: int
+    nearer_training: float
+    expected: float
+    p_value: float
+    closest: tuple[float, ...]
+    picture: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InversionSettings:
+    """The attacked site, and whether its pictures may be shown."""
+
+    site: str
+    show: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inversion:
+    """The content of `invert.json`."""
+
+    settings: InversionSettings
+    cells: Mapping[str, Attacked]
+    memorisation: tuple[Memory, ...] = ()
+    promise: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One run folder. `samples`: contact sheets of real images by folder; `damage`: files that cannot be shown."""
 
@@ -128,7 +188,8 @@ class Run:
     sheets: tuple[Sheet, ...] = ()
     samples: Mapping[str, Path] = field(default_factory=dict)
     analysis: Analysis | None = None
-    audit: Mapping[str, Any] = field(default_factory=dict)
+    audit: Audit | None = None
+    inversion: Inversion | None = None
     damage: tuple[str, ...] = ()
     tuned: Tuned | None = None
 

@@ -119,7 +119,11 @@ def difference(subject: Group, other: Group) -> Difference | None:
 
     None without a common seed: then nothing can be paired.
     """
-    own, others = _by_seed(subject), _by_seed(other)
+    return paired(_by_seed(subject), _by_seed(other))
+
+
+def paired(own: Mapping[int, float], others: Mapping[int, float]) -> Difference | None:
+    """`difference` of any values by seed."""
     gaps = [own[seed] - others[seed] for seed in own if seed in others]
     stat = summarise(gaps)
     if stat is None or stat.std is None:

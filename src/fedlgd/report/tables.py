@@ -1,9 +1,8 @@
-"""The tables of a report: accuracy, two classes, cost, break-even, audit and data; notes on missing classes."""
+"""The tables of a report: accuracy, two classes, cost, break-even and data; notes on missing classes."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import sqrt
-from typing import Any
 
 from fedlgd.core.records import Score
 from fedlgd.report import formats
@@ -215,35 +214,6 @@ def data_table(data: DataInfo) -> Table:
 
     rows = ((Cell(site.name), images(site.train), images(site.test), Cell(site.note)) for site in data.sites)
     return Table(columns, tuple(rows))
-
-
-def audit_tables(groups: Sequence[Group]) -> tuple[tuple[str, int, Table], ...]:
-    """Label, seed and findings of every run that has an `audit.json`."""
-    columns = (Column("finding", number=False), Column("value", number=False))
-    return tuple(
-        (
-            run.label,
-            run.seed,
-            Table(columns, tuple((Cell(name), Cell(text)) for name, text in _findings(run.audit))),
-        )
-        for group in groups
-        for run in group.runs
-        if run.audit
-    )
-
-
-def _findings(audit: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Keys joined by dots, and their values; a list of plain values is one line."""
-    rest = [(key, value) for key, value in reversed([*audit.items()]) if key not in {"digest", "format"}]
-    while rest:  # a loop, since a damaged file may be nested deeper than Python can recurse
-        path, value = rest.pop()
-        if isinstance(value, Mapping):
-            rest += [(f"{path}.{key}", inner) for key, inner in reversed([*value.items()])]
-        elif isinstance(value, list) and any(isinstance(each, (dict, list)) for each in value):
-            rest += [(f"{path}.{at}", inner) for at, inner in reversed([*enumerate(value)])]
-        else:
-            values = value if isinstance(value, list) else [value]
-            yield path, ", ".join(f"{each:.4g}" if isinstance(each, float) else str(each) for each in values)
 
 
 def _share(stat: Stat | None) -> Cell:

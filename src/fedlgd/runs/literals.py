@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,26 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         return path.strip(), _read_toml(f"value = {value}", f"--set {_short(text)}")["value"]
     except tomllib.TOMLDecodeError:
         return path.strip(), value.strip()
+
+
+def parse_axes(texts: Sequence[str]) -> dict[str, list[str]]:
+    """`["a.b=1,2", "c=x,y"]` as the values of each axis of a sweep: one axis, or two."""
+    axes: dict[str, list[str]] = {}
+    for text in texts:
+        path, equals, values = (word.strip() for word in text.partition("="))
+        found = [value.strip() for value in values.split(",")]
+        if not equals or not path or not all(found) or len(set(found)) < len(found) or path in axes:
+            raise SettingError(
+                f"--sweep {_short(text)}: give a setting once and different values, e.g. pull.weight=0,1,10"
+            )
+        if path.split(".")[0] in ("data", "seed", "method"):
+            raise SettingError(
+                f"--sweep {_short(text)}: compare other data with a command each, seeds with --seeds"
+            )
+        axes[path] = found
+    if len(axes) > 2:
+        raise SettingError(f"--sweep is given {len(axes)} times; a sweep has one or two axes")
+    return axes
 
 
 def parse_duration(text: str) -> float:

@@ -16,7 +16,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.core.suggest import did_you_mean
 from fedlgd.methods import registry
-from fedlgd.runs.config import described, described_net
+from fedlgd.runs.described import described, described_net
 from fedlgd.runs.literals import read_toml
 
 FORM = "give a list of values, or a range such as {low = 0.01, high = 0.1, log = true}"

@@ -14,6 +14,7 @@ from typing import Any
 from fedlgd.core.errors import SettingError
 from fedlgd.core.files import safe_name
 from fedlgd.core.records import RoundRecord
+from fedlgd.core.sweep import entry_folder
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
@@ -38,7 +39,7 @@ class Entry:
     def folder(self) -> str:
         if self.base:
             return safe_name(Path(self.spec).stem)
-        return safe_name(self.spec.replace(":", "-").replace("+", "-").replace("=", "-"))
+        return entry_folder(self.spec)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from fedlgd.data.registry import DataChoice
 from fedlgd.data.validation import validation_of
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
+from fedlgd.methods.cost import first_sets
 from fedlgd.methods.rounds import is_private
-from fedlgd.nets.registry import build_net
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.estimate import Estimate, estimate
 from fedlgd.runs.findings import Findings
@@ -122,15 +122,14 @@ class Costs:
 
     def _estimate(self, what: Candidate, rounds: int) -> tuple[Estimate, str]:
         config, federation = self._how.trial(what, rounds).config, self._federation
-        net = build_net(config.net["name"], federation.shape, len(federation.classes), config.net_settings)
-        found = estimate(config, federation, net, None, shared_cache(self._engine.place), self._engine.place)
-        cost = config.method.cost(-1, federation.sites[0], len(federation.classes))
-        if found is None or cost is None:
+        net, place = config.net_for(federation), self._engine.place
+        found = estimate(config, federation, net, None, shared_cache(place), place)
+        if found is None:
             raise SettingError(
                 f"the time of {what.entry.spec} cannot be estimated, so no budget can be kept; give the number of "
                 "candidates of each method instead: --candidates 9"
             )
-        return found, repr(cost.sets)
+        return found, repr(first_sets(config.method))
 
     def total(self, candidates: int) -> float:
         """Seconds of the search. Virtual sets are distilled once, or for each candidate if `distil` varies."""

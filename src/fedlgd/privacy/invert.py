@@ -1,0 +1,245 @@
+"""Which updates of a run are inverted, how near the reconstructions come, and what a run folder keeps of it.
+
+Cases, all with the same model: a step of FedAvg on real images (what sites would send without distillation), one on
+the virtual set, and the steps of the method itself, with the anchors that the server knows or after refinement.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+import torch
+from scipy.stats import binomtest
+from torch import Tensor
+
+from fedlgd.core import files
+from fedlgd.core.errors import RunError, check
+from fedlgd.core.meter import tick
+from fedlgd.core.rng import Stream
+from fedlgd.core.types import LabelledSet, Site
+from fedlgd.methods.common import training_set
+from fedlgd.methods.objective import Beside, Term
+from fedlgd.methods.rounds import promise
+from fedlgd.privacy.inversion import Attack, Reconstruction, Step, invert
+from fedlgd.privacy.memorisation import FOLDER, memorisation, nearness, write_rows
+from fedlgd.privacy.pictures import (
+    feature_distance,
+    matched,
+    neighbours,
+    psnr,
+    psnr_aligned,
+    rank,
+    ssim,
+)
+from fedlgd.privacy.replay import Moment, Replay, training_of
+from fedlgd.privacy.subject import chosen_site
+
+FORMAT = 1
+FILE = "invert.json"
+CANDIDATES = 100  # private images among which the true one is looked for
+TRIED = 5  # iterations of an estimate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inversion:
+    """What is attacked: `targets` batches of each size, at the beginning of each round, of one site.
+
+    rounds: (): the first, and the one after the last. site "": the one with the fewest images. show: pictures of
+    images that are not public may be shown in a report.
+    """
+
+    attack: Attack = Attack()
+    batches: tuple[int, ...] = (1, 4)
+    targets: int = 8
+    rounds: tuple[int, ...] = ()
+    site: str = ""
+    seed: int = 0
+    show: bool = False
+
+    def __post_init__(self) -> None:
+        check(bool(self.batches) and min(self.batches) > 0, "batch", list(self.batches), "use 1 or more")
+        check(self.targets > 0, "targets", self.targets, "use 1 or more")
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """The images that a site trains on, and what else is in its loss."""
+
+    kind: str
+    title: str
+    round: int
+    data: LabelledSet
+    terms: Sequence[Term] = ()
+    beside: Beside | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """Attacks on batches of one size in one case."""
+
+    case: Case
+    moment: Moment
+    batch: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.case.kind}-round{self.case.round}-batch{self.batch}"
+
+
+def cells_of(run: Replay, how: Inversion, moments: dict[int, Moment]) -> list[Cell]:
+    """All cells of a run; batches that are larger than the data of a case are left out."""
+    site = site_of(run, how.site)
+    cases = [(moment, case) for t, moment in moments.items() for case in _cases(run, moment, site, t)]
+    return [Cell(case, moment, b) for moment, case in cases for b in how.batches if b <= len(case.data)]
+
+
+def moments_of(run: Replay, how: Inversion) -> dict[int, Moment]:
+    """The rounds that are attacked; of a run with differential privacy by default only the stored one."""
+    default = (run.rounds,) if run.protected else (0, run.rounds)
+    return {t: run.at(t) for t in sorted(set(how.rounds or default))}
+
+
+def site_of(run: Replay, name: str) -> Site:
+    return run.federation.by_name[chosen_site(run.federation, name)]
+
+
+def _cases(run: Replay, moment: Moment, site: Site, t: int) -> Iterator[Case]:
+    yield Case("real", "FedAvg on real images", t, site.train)
+    state = moment.sites[site.name]
+    if state.virtual:
+        yield Case("virtual", "FedAvg on virtual images", t, state.virtual.data)
+    for u in run.next_rounds(t):
+        seen = training_of(run, moment, site, u)
+        moved = seen.state.virtual is not None and seen.state.virtual is not state.virtual
+        if seen.terms or seen.beside or moved:
+            parts = {"with known anchors": seen.beside is not None, "after refinement": moved}
+            words = " and ".join(text for text, there in parts.items() if there) or "with its own loss"
+            title = f"{run.config.method.label}, {words}"
+            data = training_set(seen.state, site)
+            yield Case("refined" if moved else "own", title, t, data, seen.terms, seen.beside)
+
+
+def estimate(run: Replay, how: Inversion, cells: Sequence[Cell]) -> float:
+    """Seconds of these cells, from a few iterations of each kind."""
+    short, seconds = replace(how, attack=replace(how.attack, iterations=TRIED, restarts=1), targets=1), 0.0
+    measured: dict[tuple[str, int], float] = {}
+    for cell in cells:
+        key = cell.case.kind, cell.batch
+        if key not in measured:
+            begun = time.perf_counter()
+            _reconstructed(run, short, cell, 0)
+            measured[key] = (time.perf_counter() - begun) / TRIED
+        seconds += measured[key] * how.attack.iterations * how.attack.restarts * how.targets
+    return seconds
+
+
+def _reconstructed(run: Replay, how: Inversion, cell: Cell, i: int) -> tuple[Tensor, Reconstruction]:
+    """The indices of a batch and its reconstruction. With anchors, a batch has them in the ratio of the sets."""
+    case, b = cell.case, cell.batch
+    rng = Stream(how.seed).at("invert", how.site, case.kind, b, i)
+    chosen = torch.randperm(len(case.data), generator=rng.generator("batch"))[:b]
+    index = torch.arange(b)
+    if case.beside and case.beside.in_loss:
+        anchors = len(case.beside.images)
+        drawn = torch.randperm(anchors, generator=rng.generator("anchors"))[: max(1, b * anchors // len(case.data))]
+        index = torch.cat([index, b + drawn])
+    part = case.data.take(chosen)
+    step = Step(
+        net=run.net,
+        params=cell.moment.server.params,
+        labels=part.y,
+        index=index,
+        terms=case.terms,
+        beside=case.beside,
+    )
+    target = step.update(part.x, run.config.method.local.lr)  # type: ignore[attr-defined]
+    scale = site_of(run, how.site).train.scale
+    return chosen, invert(step.gradient, target, tuple(part.x.shape), scale, how.attack, rng.at("attack"))
+
+
+def attack_cell(run: Replay, how: Inversion, cell: Cell) -> dict[str, Any]:
+    """Invert all targets of a cell, write their pictures, and describe how near they came."""
+    site, indices, images, costs = site_of(run, how.site), list[Tensor](), list[Tensor](), list[float]()
+    scale, data = site.train.scale, replace(cell.case.data, scale=site.train.scale)
+    for i in range(how.targets):
+        chosen, found = _reconstructed(run, how, cell, i)
+        order = matched(found.images, data.take(chosen).x, data.y[chosen])
+        indices.append(chosen)
+        images.append(found.images[order])
+        costs.append(found.cost)
+        tick(cell.name, i + 1, how.targets)
+    index = torch.cat(indices)
+    found_pixels, true_pixels = scale.to_pixels(torch.cat(images)), data.pixels(index)
+    near = neighbours(found_pixels, data.y[index], site.train, site.test)
+    file = run.folder / FOLDER / f"{cell.name}.png"
+    rows = (true_pixels[near.rows], found_pixels[near.rows], site.train.pixels(near.training))
+    write_rows(file, [*rows, site.test.pixels(near.held_out)])
+    about = {"case": cell.case.kind, "title": cell.case.title, "round": cell.case.round, "batch": cell.batch}
+    ranks = _ranks(found_pixels, data, index, Stream(how.seed).at("candidates"))
+    scores = _scores(found_pixels.double() / 255, true_pixels.double() / 255)
+    picture = str(file.relative_to(run.folder))
+    return {**about, **_identified(ranks), **scores, **nearness(near), "cost": fmean(costs), "picture": picture}
+
+
+def _ranks(found: Tensor, data: LabelledSet, index: Tensor, rng: Stream) -> list[tuple[int, int]]:
+    """The rank of each true image among images of its class at the site, and the number of these images."""
+    ranks = []
+    for row, true in zip(found, index.tolist(), strict=True):
+        members = data.of_class(int(data.y[true]))
+        others = members[members != true]
+        drawn = others[torch.randperm(len(others), generator=rng.generator(true))[: CANDIDATES - 1]]
+        candidates = torch.cat([torch.tensor([true]), drawn])
+        ranks.append((rank(row, data.pixels(candidates)), len(candidates)))
+    return ranks
+
+
+def _identified(ranks: list[tuple[int, int]]) -> dict[str, Any]:
+    hits = sum(first == 1 for first, _ in ranks)
+    interval = binomtest(hits, len(ranks)).proportion_ci(method="exact")
+    return {
+        "images": len(ranks),
+        "identified": hits / len(ranks),
+        "interval": [float(interval.low), float(interval.high)],
+        "chance": fmean(1 / among for _, among in ranks),
+        "rank": fmean(first for first, _ in ranks),
+        "candidates": max(among for _, among in ranks),
+    }
+
+
+def _scores(found: Tensor, true: Tensor) -> dict[str, float]:
+    measures = {"psnr": psnr, "psnr_aligned": psnr_aligned, "feature_distance": feature_distance}
+    if min(found.shape[2:]) > 10:
+        measures["ssim"] = ssim
+    return {name: float(measure(found, true).clamp(max=100).mean()) for name, measure in measures.items()}
+
+
+def attack(run: Replay, how: Inversion, cells: Sequence[Cell], moments: dict[int, Moment]) -> dict[str, Any]:
+    """Attack all cells that are not yet in `invert.json`, and store each in it."""
+    stored = stored_in(run, how)
+    write = partial(files.write_json, run.folder / FILE, private=True)
+    for done, cell in enumerate(cells):
+        tick("cells", done, len(cells))
+        if cell.name not in stored["cells"]:
+            stored["cells"][cell.name] = attack_cell(run, how, cell)
+            write(stored)
+    stored["memorisation"] = list(memorisation(run, moments))
+    write(stored)
+    return stored
+
+
+def stored_in(run: Replay, how: Inversion) -> dict[str, Any]:
+    """What `invert.json` has for these settings and this state of the run; other content is not used."""
+    file, shown = run.folder / FILE, how.show or run.federation.public
+    settings = asdict(replace(how, site=site_of(run, how.site).name, show=shown)) | {"of": run.rounds}
+    settings = json.loads(json.dumps(settings))  # as it is read back, with lists for tuples
+    fresh = {"format": FORMAT, "settings": settings, "promise": promise(run.config.method), "cells": {}}
+    if not file.exists():
+        return fresh
+    old = files.read_json(file)
+    if old.get("format") != FORMAT:
+        raise RunError(f"{str(file)!r} is of another version of fedlgd; remove it")
+    return old if old["settings"] == settings else fresh

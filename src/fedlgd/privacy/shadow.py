@@ -1,0 +1,289 @@
+"""Shadow federations: the same run in which one site has a random half of its images, watched by an attacker.
+
+Every message passes the tap. Statistics of all images of the site are computed while the federation runs and are
+stored in one file per federation, so that an interrupted audit goes on. Virtual sets of other sites are cached.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing.connection import wait
+from pathlib import Path
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from fedlgd.core.device import Place
+from fedlgd.core.errors import FedlgdError, RunError
+from fedlgd.core.files import digest
+from fedlgd.core.meter import tick
+from fedlgd.core.net import Net
+from fedlgd.core.records import RoundRecord
+from fedlgd.core.rng import Stream
+from fedlgd.core.types import LabelledSet, Params, SiteState, VirtualSet
+from fedlgd.data.federation import Federation
+from fedlgd.distill.private import distilled
+from fedlgd.engines.loop import serve
+from fedlgd.engines.memory import Ram, RamStates
+from fedlgd.engines.process import Child
+from fedlgd.engines.server import Work
+from fedlgd.engines.site import Answer, Sites, Task
+from fedlgd.engines.wire import read_message, write_message
+from fedlgd.methods.common import Training
+from fedlgd.privacy.statistics import Tracer, along, confidence, nearest, passed, queries
+from fedlgd.runs.config import Config
+
+POPULATION = 500  # test images that calibrate RMIA
+WATCHED = 6  # rounds whose updates are attacked, evenly spaced
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """The attacked images of a site, in an order that depends only on their content, and which labels are wrong."""
+
+    site: str
+    data: LabelledSet
+    flipped: Tensor
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+def pool_of(federation: Federation, site: str, size: int, flip: float, rng: Stream) -> Pool:
+    """At most `size` training images; a share `flip` of them gets another label."""
+    train = federation.by_name[site].train
+    keys = [digest(x.numpy().tobytes(), bytes([int(y) % 256])) for x, y in zip(train.x, train.y, strict=True)]
+    order = torch.tensor(sorted(range(len(keys)), key=keys.__getitem__))
+    chosen = order[torch.randperm(len(order), generator=rng.generator("pool"))[:size]]
+    labels, classes = train.y[chosen].clone(), len(federation.classes)
+    flipped = torch.rand(len(chosen), generator=rng.generator("canaries")) < flip
+    others = torch.randint(1, classes, (len(chosen),), generator=rng.generator("labels"))
+    labels[flipped] = (labels + others)[flipped] % classes
+    return Pool(site, LabelledSet(train.x[chosen], labels, train.scale), flipped)
+
+
+def members_in(pool: Pool, federation: int, rng: Stream) -> Tensor:
+    """Every image is a member with probability 1/2, independently."""
+    return torch.rand(len(pool), generator=rng.generator("members", federation)) < 0.5
+
+
+def halved(federation: Federation, pool: Pool, members: Tensor) -> Federation:
+    """The federation in which the site has only its members."""
+    data = pool.data
+    train = LabelledSet(data.x[members], data.y[members], data.scale)
+    sites = (replace(site, train=train) if site.name == pool.site else site for site in federation.sites)
+    return replace(federation, sites=tuple(sites))
+
+
+def tapped(work: Work, on: Callable[[Task, Answer], None]) -> Work:
+    """The same work; `on` sees every task with its answer, as the server does."""
+
+    def watched(tasks: Iterator[Task]) -> Iterator[Answer]:
+        asked: dict[str, Task] = {}
+
+        def noted() -> Iterator[Task]:
+            for task in tasks:
+                asked[task.site] = task
+                yield task
+
+        for answer in work(noted()):
+            on(asked[answer.site], answer)
+            yield answer
+
+    return watched
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """What is the same in all federations of an audit: the attacked images as network input, and the references."""
+
+    pool: Pool
+    attacked: LabelledSet
+    population: LabelledSet
+    reference: LabelledSet
+    trace: Tracer
+
+    @classmethod
+    def of(cls, federation: Federation, pool: Pool, net: Net, rng: Stream) -> "Study":
+        """The references are test images of the site: members and others are compared with them alike."""
+        test = federation.by_name[pool.site].test
+        drawn = torch.randperm(len(test), generator=rng.generator("population"))
+        attacked, reference = pool.data.take(slice(None)), test.take(drawn)
+        population = LabelledSet(reference.x[:POPULATION], reference.y[:POPULATION])
+        return cls(pool, attacked, population, reference, Tracer.of(net, attacked, reference, rng))
+
+    def of_images(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """The statistics of every attacked image against a set of images."""
+        x, y = self.attacked.x, self.attacked.y
+        return {"trace": self.trace(images, labels), "nearest": nearest(x, y, images, labels)}
+
+    def of_model(self, net: Net, params: Params) -> dict[str, Tensor]:
+        """phi of every query, the probability of the true label, and that of the population."""
+        x, y = self.attacked.x, self.attacked.y
+        phi = torch.stack([confidence(passed(net, params, each).logits, y) for each in queries(x)], 1)
+        others = confidence(passed(net, params, self.population.x).logits, self.population.y)
+        return {"phi": phi, "p": phi[:, 0].sigmoid(), "population": others.sigmoid()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Seen:
+    """What an attacker of one federation has: statistics by "target/name", and the accuracy of the model."""
+
+    members: Tensor
+    statistics: dict[str, Tensor]
+    accuracy: float | None = None
+
+
+class Watch(RamStates):
+    """Collects statistics: of messages as a tap, and of the virtual sets that the site stores.
+
+    Several versions of a set, and several updates, are averaged.
+    """
+
+    def __init__(self, study: Study, net: Net, rounds: int) -> None:
+        super().__init__()
+        self._study, self._net = study, net
+        self._rounds = {round(i * (rounds - 1) / max(1, WATCHED - 1)) for i in range(WATCHED)}
+        self._found: dict[str, list[Tensor]] = {}
+        self._anchors = -1
+
+    @property
+    def found(self) -> dict[str, Tensor]:
+        return {name: torch.stack(values).mean(0) for name, values in self._found.items()}
+
+    def save(self, site: str, version: int, state: SiteState, before: int) -> None:
+        super().save(site, version, state, before)
+        if site == self._study.pool.site and state.virtual and state.virtual.round == version:
+            self.images("virtual", state.virtual)
+
+    def tap(self, task: Task, answer: Answer) -> None:
+        message, target = task.message, task.site == self._study.pool.site
+        if task.what != "train" or message is None:
+            return
+        if target and message.anchors:
+            self.anchors(message.anchors)
+        if answer.update and (target and task.round in self._rounds):
+            self._update("updates/along", message.params, answer.update.params)
+        elif answer.update and task.round == 0:  # of sites that do not have these images
+            self._update("blind/along", message.params, answer.update.params)
+
+    def anchors(self, anchors: VirtualSet) -> None:
+        """Initial anchors are noise and tell nothing."""
+        if anchors.round > self._anchors:
+            self._anchors = anchors.round
+            self.images("anchors", anchors.under(self._study.pool.data.scale))
+
+    def images(self, target: str, images: VirtualSet) -> None:
+        for name, values in self._study.of_images(images.images, images.labels).items():
+            self._found.setdefault(f"{target}/{name}", []).append(values)
+
+    def _update(self, name: str, before: Params, after: Params) -> None:
+        values = along(self._net, before, after, self._study.attacked)
+        if values is not None:
+            self._found.setdefault(name, []).append(values)
+
+
+def watched(
+    config: Config,
+    federation: Federation,
+    net: Net,
+    study: Study,
+    members: Tensor,
+    on_round: Callable[[RoundRecord], None] = lambda _: None,
+) -> Seen:
+    """Run a federation and return what its attacker has seen."""
+    half, method, plan, memory = halved(federation, study.pool, members), config.method, config.plan, Ram()
+    net = method.adapt(net)
+    watch = Watch(study, net, plan.rounds)
+    work = tapped(partial(map, Sites(method, half, net, plan, watch, Place())), watch.tap)
+    for record in serve(method, half, net, plan, memory, work, Place()):
+        on_round(record)
+    state = memory.server()
+    assert state is not None
+    if state.anchors:
+        watch.anchors(state.anchors)
+    model = {f"model/{name}": values for name, values in study.of_model(net, state.params).items()}
+    accuracy = fmean(score.accuracy for score in record.scores.values())
+    return Seen(members=members, statistics=watch.found | model, accuracy=accuracy)
+
+
+def watched_set(config: Config, federation: Federation, net: Net, study: Study, members: Tensor) -> Seen:
+    """Only the first virtual set of the site; no federation is run."""
+    site = halved(federation, study.pool, members).by_name[study.pool.site]
+    method = config.method
+    assert isinstance(method, Training)
+    rng = Stream(config.plan.seed).at("enrol", site.name, "distil")
+    virtual = distilled(site, net, method.distil, rng).virtual
+    assert virtual is not None
+    found = study.of_images(virtual.images, virtual.labels)
+    return Seen(members=members, statistics={f"virtual/{name}": values for name, values in found.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """One federation to run: where its statistics are stored, and how many ticks of progress it has."""
+
+    file: Path
+    run: Callable[[Callable[..., None]], Seen]
+    ticks: int
+
+    def work(self, on_round: Callable[..., None]) -> None:
+        write_message(self.file, self.run(on_round), private=True)
+
+    def read(self) -> Seen:
+        return read_message(self.file, Seen)
+
+
+def run_shadows(shadows: Sequence[Shadow], jobs: int) -> None:
+    """Run what is not stored yet, `jobs` federations at a time in processes with one thread each."""
+    left = [shadow for shadow in shadows if not shadow.file.exists()]
+    total, done = sum(shadow.ticks for shadow in left), 0
+
+    def advance(*_: object) -> None:
+        nonlocal done
+        done += 1
+        tick("shadow federations", min(done, total), total)
+
+    if jobs == 1:
+        for shadow in left:
+            shadow.work(advance)
+        return
+    running: dict[object, Child] = {}
+    try:
+        while left or running:
+            while left and len(running) < jobs:
+                child = Child(partial(_tell, left.pop(0)))
+                running[child.connection] = child
+            for connection in wait([child.connection for child in running.values()]):
+                if _ended(running[connection], advance):
+                    running.pop(connection).wait()
+    finally:
+        for child in running.values():
+            child.stop()
+            child.wait()
+
+
+def _tell(shadow: Shadow, connection: object) -> None:
+    """In the child process: a message for every round, and the error or an empty message at the end."""
+    said: Callable[[bytes], None] = connection.send_bytes  # type: ignore[attr-defined]
+    try:
+        shadow.work(lambda *_: said(b"round"))
+        said(b"")
+    except FedlgdError as error:
+        said(f"error {error}".encode())
+
+
+def _ended(child: Child, advance: Callable[..., None]) -> bool:
+    try:
+        said = child.connection.recv_bytes().decode()
+    except (EOFError, OSError) as error:
+        raise RunError(
+            f"the process of a shadow federation ended with exit code {child.wait()}; finished federations are "
+            "kept. If there was too little memory, use fewer --jobs"
+        ) from error
+    if said.startswith("error "):
+        raise RunError(said.removeprefix("error "))
+    if said:
+        advance()
+    return not said

@@ -1,0 +1,115 @@
+"""A stored run that can be audited, and what cannot."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedlgd.core.errors import DataError, PrivacyError, RunError, SettingError
+from fedlgd.core.files import read_json
+from fedlgd.core.net import Net
+from fedlgd.core.rng import Stream
+from fedlgd.core.suggest import did_you_mean
+from fedlgd.core.types import Params
+from fedlgd.data.federation import Federation
+from fedlgd.methods.common import Training
+from fedlgd.methods.rounds import budget_of
+from fedlgd.privacy.shadow import Pool, members_in
+from fedlgd.runs.config import Config, resolve
+from fedlgd.runs.literals import read_toml
+from fedlgd.runs.open import open_run
+from fedlgd.runs.result import Result
+
+LEAST = 60  # smallest pool
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A finished run that can be audited: its settings, its images, and what it stored."""
+
+    folder: Path
+    config: Config
+    federation: Federation
+    net: Net
+    result: Result
+
+    @property
+    def rng(self) -> Stream:
+        return Stream(self.config.plan.seed).at("audit")
+
+    @property
+    def untrained(self) -> Params:
+        """The model before the first round, which has seen no image."""
+        return self.net.init(Stream(self.config.plan.seed).at("init"))
+
+
+def open_subject(folder: Path) -> Subject:
+    """The run in this folder, if it can be audited."""
+    result = open_run(folder)
+    manifest = read_json(folder / "manifest.json")
+    if not manifest["engine"].get("local", True):
+        raise RunError(
+            f"{str(folder)!r} is a run of real sites, whose images and states are not here; each site can audit a "
+            "simulated run of its own images"
+        )
+    if result.rounds < result.planned:
+        raise RunError(
+            f"{str(folder)!r} has {result.rounds} of {result.planned} rounds; finish it first: "
+            f"{manifest['command']}"
+        )
+    config = resolve(read_toml(folder / "config.toml"))
+    _check_method(config)
+    federation = config.data.open()
+    if federation.digest != manifest["data"]["digest"]:
+        raise RunError(
+            f"the images of {federation.name!r} have changed since {str(folder)!r} was made; restore them"
+        )
+    net = config.net_for(federation)
+    plan = replace(config.plan, evaluate_every=config.plan.rounds, analysis=False, real_samples=0)
+    return Subject(folder, replace(config, plan=plan), federation, net, result)
+
+
+def _check_method(config: Config) -> None:
+    method, budget = config.method, budget_of(config.method)
+    if method.personal or method.pooled:
+        what = "a model of its own at each site" if method.personal else "the images of all sites in one place"
+        raise SettingError(
+            f"{method.label} has {what}, so there is no shared model to attack; audit another method"
+        )
+    if budget is not None and not budget.test_key:
+        raise PrivacyError(
+            f"this run promises {budget.promise}. An audit trains on its private images again: every federation "
+            "would be a new release, above its budget. Audit the same settings on public images, with "
+            f"{budget.section}.test_key=NAME"
+        )
+
+
+def chosen_site(federation: Federation, name: str) -> str:
+    """The named site; by default the one with the fewest training images, which is the most exposed."""
+    if not name:
+        return min(federation.by_name.values(), key=lambda site: len(site.train)).name
+    if name not in federation.by_name:
+        hint = did_you_mean(name, federation.by_name) or ";"
+        raise DataError(f"no site is called {name!r}{hint} sites: {', '.join(federation.by_name)}")
+    return name
+
+
+def check_size(pool: Pool, subject: Subject, federations: int) -> None:
+    """Refuse a site with too few images to split and to measure anything."""
+    if len(pool) < LEAST:
+        raise DataError(
+            f"site {pool.site!r} has {len(pool)} training images; an audit splits them at random and needs {LEAST} "
+            "or more to measure anything. Choose another site with --site"
+        )
+    method = subject.config.method
+    if not isinstance(method, Training) or method.train_on != "virtual":
+        return
+    distil = method.distil
+    for i in range(federations):
+        classes = subject.net.classes
+        counts = pool.data.y[members_in(pool, i, subject.rng)].bincount(minlength=classes)
+        fewest = int(counts[pool.data.y.bincount(minlength=classes) > 0].min())
+        if fewest < distil.per_class:
+            raise DataError(
+                f"site {pool.site!r} is too small: a random half of its images has {fewest} of a class, fewer than "
+                f"distil.per_class = {distil.per_class}. Audit a larger site with --site, or a run with a smaller "
+                "distil.per_class"
+            )

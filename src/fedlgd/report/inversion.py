@@ -1,0 +1,181 @@
+"""What gradient inversion found, whether virtual images copy training images, and the price of epsilon."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedlgd.report.drawing import Drawing
+from fedlgd.report.figures import ACCURACY
+from fedlgd.report.formats import NONE, Cell, Column, Row, Table, percent
+from fedlgd.report.grids import Picture, picture_of
+from fedlgd.report.groups import Curve, Group, summarise
+from fedlgd.report.plots import line_plot
+from fedlgd.report.run import Attacked, Inversion, Memory, Run
+
+SAFER = "↑ higher = safer"
+LESS = "↓ lower = safer"
+ROWS = ("original", "reconstruction", "nearest training image", "nearest held-out image")
+ALONG = "1 / epsilon; 0: no noise"
+READING = (
+    "Identified: the true image is the nearest of up to 100 images of its class at the site, in percent, with a "
+    "95 % interval. For updates on virtual images the true image is a virtual one: to identify it is harmless "
+    "unless it copies a training image.",
+    "Distances to the nearest image ignore contrast and brightness, which networks with instance norm do not see. "
+    "The last columns say how often a reconstruction is nearer to a training image than to every held-out image, "
+    "and how often it would be by chance.",
+    "An attack that fails is no proof: a longer one, or one that knows more, may succeed.",
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Inverted:
+    """The attacks on one run. `hidden`: why pictures are not shown; empty if they are."""
+
+    heading: str
+    headline: str
+    table: Table
+    pictures: tuple[Picture, ...]
+    memory: Table | None
+    closest: tuple[Picture, ...]
+    hidden: str
+
+
+def inversions(groups: Sequence[Group]) -> tuple[Inverted, ...]:
+    runs = [run for group in groups for run in group.runs]
+    return tuple(_inverted(run, run.inversion) for run in runs if run.inversion and run.inversion.cells)
+
+
+def _inverted(run: Run, found: Inversion) -> Inverted:
+    cells, show = tuple(found.cells.values()), found.settings.show
+    memory = sorted(found.memorisation, key=lambda each: each.p_value)
+    hidden = f"Pictures of private images are in {run.path}/invert and not in this page; --show puts them here."
+    names = [(f"{cell.title}, round {cell.round}, batch {cell.batch}", cell.picture) for cell in cells]
+    pairs = [(f"{each.what}, {each.site}", each.picture) for each in memory[:2]]
+    return Inverted(
+        heading=f"{run.label}, seed {run.seed}, site {found.settings.site}",
+        headline=" ".join(filter(None, (headline(cells), found.promise))),
+        table=inversion_table(cells),
+        pictures=tuple(_pictures(run, names, ROWS)) if show else (),
+        memory=memory_table(memory) if memory else None,
+        closest=tuple(_pictures(run, pairs, ("virtual image", *ROWS[2:]))) if show else (),
+        hidden="" if show else hidden,
+    )
+
+
+def headline(cells: Sequence[Attacked]) -> str:
+    """The identification rate of each kind of update, over all its cells, beside chance."""
+    titles = dict.fromkeys(cell.title for cell in cells)
+    return (
+        "Identified: " + "; ".join(_rate(title, [c for c in cells if c.title == title]) for title in titles) + "."
+    )
+
+
+def _rate(title: str, cells: Sequence[Attacked]) -> str:
+    images = sum(cell.images for cell in cells)
+    rate, chance = (sum(c.images * each(c) for c in cells) / images for each in (_identified, _chance))
+    return f"{title}: {percent(rate)} % of {images} images, by chance {percent(chance)} %"
+
+
+def _identified(cell: Attacked) -> float:
+    return cell.identified
+
+
+def _chance(cell: Attacked) -> float:
+    return cell.chance
+
+
+def inversion_table(cells: Sequence[Attacked]) -> Table:
+    columns = (
+        Column("update", number=False),
+        *(Column(name) for name in ("round", "batch", "identified, %", "by chance, %", "mean rank")),
+        *(Column(f"{name} {LESS}") for name in ("PSNR, dB", "aligned PSNR, dB", "SSIM")),
+        *(Column(f"{name} {SAFER}") for name in ("feature distance", "to nearest training image")),
+        *(Column(name) for name in ("to nearest held-out image", "nearer to training, %", "by chance, %", "p")),
+    )
+    return Table(columns, tuple(map(_cell_row, cells)), READING)
+
+
+def _cell_row(cell: Attacked) -> Row:
+    low, high = cell.interval
+    among = f"{percent(cell.identified)} [{percent(low)}, {percent(high)}]"
+    return (
+        Cell(cell.title),
+        Cell(str(cell.round), cell.round),
+        Cell(str(cell.batch), cell.batch),
+        Cell(among, cell.identified),
+        Cell(percent(cell.chance), cell.chance),
+        Cell(f"{cell.rank:.1f} of {cell.candidates}", cell.rank),
+        *(_number(value, 1) for value in (cell.psnr, cell.psnr_aligned)),
+        *(_number(value, 3) for value in (cell.ssim, cell.feature_distance, cell.distance_training)),
+        _number(cell.distance_held_out, 3),
+        *_nearness(cell),
+    )
+
+
+def _number(value: float | None, places: int) -> Cell:
+    return Cell(NONE) if value is None else Cell(f"{value:.{places}f}", value)
+
+
+def _nearness(found: Attacked | Memory) -> tuple[Cell, ...]:
+    if found.nearer_training is None or found.expected is None or found.p_value is None:
+        return (Cell(NONE),) * 3
+    shares = (found.nearer_training, found.expected)
+    return (*(Cell(percent(share), share) for share in shares), Cell(f"{found.p_value:.2g}", found.p_value))
+
+
+def memory_table(found: Sequence[Memory]) -> Table:
+    columns = (
+        *(Column(name, number=False) for name in ("images", "site")),
+        *(Column(name) for name in ("round", "number", f"closest distance {SAFER}")),
+        *(Column(name) for name in ("nearer to training, %", "by chance, %", "p")),
+    )
+    rows = [
+        (
+            Cell(each.what),
+            Cell(each.site),
+            Cell(str(each.round + 1), each.round),
+            Cell(str(each.images), each.images),
+            _number(min(each.closest, default=None), 3),
+            *_nearness(each),
+        )
+        for each in found
+    ]
+    note = (
+        "Virtual images of a class resemble one another, so p is smaller than for independent images. Training and "
+        "held-out images of published sets can differ by origin."
+    )
+    return Table(columns, tuple(rows), (note,))
+
+
+def _pictures(run: Run, named: Sequence[tuple[str, str]], rows: tuple[str, ...]) -> Iterator[Picture]:
+    """The pictures of these names in the folder of the run; a path in a file cannot point elsewhere."""
+    for caption, path in named:
+        file = run.path / "invert" / path.rpartition("/")[2]
+        shown = picture_of(file.read_bytes(), caption, run.manifest.data) if file.is_file() else None
+        if shown:
+            yield replace(shown, rows=rows)
+
+
+def epsilon_of(settings: Mapping[str, Any]) -> float:
+    """The epsilon that a run promises for single images; 0 without a promise."""
+    sections = settings.get("distil", {}).get("private", {}), settings.get("dp", {})
+    found = (float(section.get("epsilon", 0)) for section in sections)
+    return next((each for each in found if 0 < each < float("inf")), 0.0)
+
+
+def epsilon_drawing(groups: Sequence[Group]) -> Drawing | None:
+    """Accuracy against 1 / epsilon, a line for each label; None unless a label has several values of epsilon."""
+    curves = [_by_epsilon(group) for group in groups]
+    if not any(len(curve.x) > 1 for curve in curves):
+        return None
+    if (figure := line_plot(curves, ACCURACY, ALONG, {"": 1.0})) is None:
+        return None
+    return Drawing("accuracy-by-epsilon", "Accuracy against the privacy budget", figure)
+
+
+def _by_epsilon(group: Group) -> Curve:
+    finals = [(epsilon_of(run.settings), run.final.accuracy) for run in group.counted if run.final]
+    order = sorted({epsilon for epsilon, _ in finals}, key=lambda epsilon: 1 / epsilon if epsilon else 0.0)
+    stats = [summarise(100 * accuracy for e, accuracy in finals if e == epsilon) for epsilon in order]
+    x = tuple(1 / epsilon if epsilon else 0.0 for epsilon in order)
+    return Curve(group.label, x, tuple(stat for stat in stats if stat), group.style)

@@ -1,0 +1,217 @@
+"""The privacy section of a report: what left each site, what is promised, and what attacks found."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedlgd.core.audits import RATES, Audit, Finding
+from fedlgd.core.files import safe_name
+from fedlgd.report.drawing import Drawing
+from fedlgd.report.formats import NONE, Cell, Column, Row, Table, number_of_bytes, percent, plural
+from fedlgd.report.groups import Group
+from fedlgd.report.roc import roc_plots
+from fedlgd.report.run import Run
+
+NO_LEAK = "no leak found by this attack"
+TARGETS = {"model": "model", "virtual": "virtual set", "anchors": "anchors", "updates": "updates"}
+CLEAR = 0.02  # distance of an area from 1/2 below which a blind control counts as at chance
+READ_ROC = (
+    "Both axes are logarithmic. Bands: 95 % over images. A curve far above the dotted line at small false positive "
+    "rates means that some images can be recognised almost with certainty."
+)
+BASIS = "Real images of the site enter through its virtual set only."
+
+
+@dataclass(frozen=True, slots=True)
+class Privacy:
+    """What the report says about one run. `shares`: parts of the privacy budget in percent."""
+
+    heading: str
+    left: Table
+    promise: str
+    shares: tuple[tuple[str, float], ...]
+    audit: Table | None = None
+    site: str = ""
+    verdict: str = ""
+    caveats: tuple[str, ...] = ()
+    drawings: tuple[Drawing, ...] = ()
+
+
+def privacy_of(groups: Sequence[Group]) -> tuple[Privacy, ...]:
+    """Every audited run, and one run of each group without an audit."""
+    chosen = ([run for run in group.runs if run.audit] or group.counted[:1] for group in groups)
+    return tuple(_privacy(run) for runs in chosen for run in runs)
+
+
+def _privacy(run: Run) -> Privacy:
+    heading = f"{run.label}, seed {run.seed}"
+    plain = Privacy(heading, left_table(run), promise(run.settings), tuple(_shares(run.settings)))
+    audit = run.audit
+    if audit is None:
+        return plain
+    return replace(
+        plain,
+        audit=audit_table(audit),
+        site=audit.site,
+        verdict=verdict(audit),
+        caveats=tuple(audit_caveats(audit)),
+        drawings=tuple(audit_drawings(run)),
+    )
+
+
+def audit_drawings(run: Run) -> Iterator[Drawing]:
+    """The ROC curves of an audited run."""
+    for number, (title, figure) in enumerate(roc_plots(run.audit) if run.audit else ()):
+        about = f"ROC on log-log axes, {title}, {run.label}, seed {run.seed}"
+        name = f"roc{number}-{safe_name(run.manifest.method)}-seed{run.seed}"
+        yield Drawing(name, about, figure, "" if number else READ_ROC)
+
+
+def left_table(run: Run) -> Table:
+    """What every site has sent, with bytes per site: the mean over sites, because records have only sums."""
+    sites, settings = max(1, len(run.manifest.data.sites)), run.settings
+    hello = sum(record.bytes_up for record in run.records if record.round < 0)
+    updates = sum(record.bytes_up for record in run.records if record.round >= 0)
+    scored = len(run.evaluated)
+    virtual = settings.get("train_on", "virtual" if "anchors" in settings else "real") == "virtual"
+    statistics = settings.get("anchors", {}).get("start") == "statistics"
+    counts = "noisy counts" if promise(settings) else "exact counts"
+    rows: tuple[tuple[str, float | None, str], ...] = (
+        ("hello, once", hello, f"{counts} of images per class{', and pixel statistics' if statistics else ''}"),
+        ("updates", updates, f"weights and training loss. {BASIS if virtual else 'Trained on real images.'}"),
+        (f"scores, {plural(scored, 'time')}", None, "accuracy, loss and correct images per class of test images"),
+        ("seconds and FLOPs", None, "tell about how many images the site has"),
+    )
+    columns = (Column("what left each site", number=False), Column("bytes per site"), Column("from", number=False))
+    return Table(columns, tuple((Cell(name), _bytes(total, sites), Cell(text)) for name, total, text in rows))
+
+
+def _bytes(total: float | None, sites: int) -> Cell:
+    return Cell(NONE) if total is None else Cell(number_of_bytes(total / sites), total / sites)
+
+
+def _budget(settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The section with a promise of privacy; empty without one."""
+    sections = (settings.get("distil", {}).get("private", {}), settings.get("dp", {}), settings.get("site_dp", {}))
+    return next((each for each in sections if 0 < each.get("epsilon", 0) < float("inf")), {})
+
+
+def promise(settings: Mapping[str, Any]) -> str:
+    """What is promised to each training image, in words; empty without a promise."""
+    budget = _budget(settings)
+    if not budget:
+        return ""
+    if budget.get("test_key"):
+        return "Simulation, no privacy: the noise comes from a public key (test_key)."
+    relation = "replace" if budget.get("adjacency") == "replace" else "add or remove"
+    who = "Each site" if "site_dp" in settings else "Each training image of each site"
+    return (
+        f"{who}: (epsilon, delta) = ({budget['epsilon']:g}, {budget['delta']:g}), {relation} one image. It covers "
+        "models, anchors, prototypes and virtual sets; not scores on test images."
+    )
+
+
+def _shares(settings: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The parts of mu^2 of private distillation."""
+    private = settings.get("distil", {}).get("private", {})
+    if private is not _budget(settings) or not private:
+        return
+    start = {"mean-image": private["start"], "statistics": 0.01}.get(settings["distil"]["start"], 0.0)
+    parts = {"counts": private["counts"], "initial images": start, "refinement": private["refine"]}
+    parts["first virtual set"] = 1 - sum(parts.values())
+    yield from ((name, 100 * share) for name, share in parts.items() if share)
+
+
+def audit_table(audit: Audit) -> Table:
+    """Attacks on the run, then controls below a line."""
+    columns = (
+        Column("method", number=False),
+        Column("attack", number=False),
+        Column("AUC"),
+        *(Column(f"TPR at {100 * rate:g} % FPR") for rate in RATES),
+        Column("epsilon ≥"),
+        Column("accuracy, %", percent=True),
+    )
+    own = [each for each in audit.findings if each.kind == "run"]
+    controls = [each for each in audit.findings if each.kind != "run"]
+    return Table(columns, tuple(_row(each) for each in (*own, *controls)), _promised(audit), line=len(own))
+
+
+def _row(found: Finding) -> Row:
+    low, middle, high = found.auc
+    name = found.label + (" (must leak)" if found.kind == "positive" else "")
+    epsilon = found.epsilon_lower
+    return (
+        Cell(name),
+        Cell(f"{TARGETS[found.target]}: {found.statistic}"),
+        Cell(f"{middle:.3f} [{low:.3f}, {high:.3f}]", middle),
+        *(_rate(found, f"{rate:g}") for rate in RATES),
+        Cell(NONE) if epsilon is None else Cell(f"{epsilon:.2f}", epsilon),
+        Cell(NONE) if found.accuracy is None else Cell(percent(found.accuracy), found.accuracy),
+    )
+
+
+def _rate(found: Finding, rate: str) -> Cell:
+    interval = found.tpr.get(rate)
+    if interval is None:
+        return Cell(f"not measurable (n = {found.n_out})")
+    low, middle, high = (percent(each) for each in interval)
+    return Cell(f"{middle} % [{low}, {high}]", interval[1])
+
+
+def _promised(audit: Audit) -> tuple[str, ...]:
+    if audit.promised is None:
+        return ()
+    by = " in a simulation, which protects nothing" if audit.promised.simulation else ""
+    return (f"Promised{by}: epsilon at most {audit.promised.epsilon:g} at delta {audit.promised.delta:g}.",)
+
+
+def leaking(audit: Audit) -> list[Finding]:
+    """The attacks on the run that are better than chance with 95 % confidence."""
+    return [each for each in audit.findings if each.kind == "run" and each.auc[0] > 0.5]
+
+
+def verdict(audit: Audit) -> str:
+    """Whether a leak was found. The controls decide whether anything can be concluded at all."""
+    blind = [each for each in audit.findings if each.kind == "blind" and not each.auc[0] <= 0.5 <= each.auc[2]]
+    if any(abs(each.auc[1] - 0.5) > CLEAR for each in blind):
+        return "Nothing can be concluded: the blind control is not at chance, so both sides differ by their origin."
+    positive = [each for each in audit.findings if each.kind == "positive"]
+    if positive and not any(each.auc[0] > 0.5 for each in positive):
+        return "Nothing can be concluded: the attack misses the control that must leak."
+    if found := leaking(audit):
+        worst = max(found, key=lambda each: each.auc[1])
+        where = ", ".join(dict.fromkeys(TARGETS[each.target] for each in found))
+        return f"Leak found: {where}; the largest area is {worst.auc[1]:.3f} ({worst.statistic})."
+    return f"{NO_LEAK[:1].upper()}{NO_LEAK[1:]}. This is absence of evidence: another attack may find one."
+
+
+def audit_caveats(audit: Audit) -> Iterator[str]:
+    """How to read the numbers, from what was done."""
+    if audit.attack == "paper":
+        yield (
+            "The protocol of the paper: one model, training images against test images. Both sides can differ by "
+            "their origin; an audit with shadow federations does not have this problem."
+        )
+    else:
+        yield (
+            f"Attacked are {plural(audit.federations, 'federation')} with the settings of the run, in which site "
+            f"{audit.site} trains on a random half of {plural(_images(audit), 'image')}; the others serve as "
+            "shadows of each. The same images are used for targets and shadows, which favours the attacker."
+        )
+    if audit.settings.get("in_sample"):
+        yield "Biased: densities were tested on the points they were fitted on, which finds leaks in pure noise."
+    if any("equal steps" in each.label for each in audit.findings):
+        yield "FedAvg on real data takes as many SGD steps per round as the run; with --thorough all its epochs."
+    yield (
+        "Intervals are 95 %, by a bootstrap over images. Areas are means over images: single images can be exposed "
+        "more. Accuracy is the mean over sites of the attacked models."
+    )
+    worst = [each.worst for each in audit.findings if each.kind == "run" and each.worst is not None]
+    if worst:
+        yield f"99th percentile of the area over single images: {max(worst):.3f}."
+
+
+def _images(audit: Audit) -> int:
+    first = audit.findings[0]
+    return round((first.n_in + first.n_out) / first.federations)

@@ -1,0 +1,100 @@
+"""`fedlgd audit` as a user types it, and what it refuses."""
+
+import json
+
+import pytest
+
+from tests.cli.conftest import tiny_run
+
+LARGER = ("--set=data.limit=200", "--quiet")
+
+
+@pytest.fixture
+def audited(fedlgd, tmp_path):
+    assert fedlgd(*tiny_run(tmp_path / "out", *LARGER, rounds=2)).code == 0
+    return tmp_path / "out"
+
+
+def test_an_audit_has_controls_resumes_and_is_shown_in_the_report(fedlgd, audited):
+    done = fedlgd("audit", "out", "--jobs", "1", "--site", "scans")
+    assert done.code == 0, done.err
+    for words in ("20 of 20 federations", "estimated time"):
+        assert words in done.err
+    for words in (
+        "blind",
+        "FedAvg on real data, equal steps",
+        "FedAvg on virtual data",
+        "must leak",
+        "not measurable (n =",
+    ):
+        assert words in done.out
+    assert "private" not in done.out
+    stored = json.loads((audited / "audit.json").read_text())
+    again = fedlgd("audit", "out", "--jobs", "2", "--site", "scans", "--json")
+    assert json.loads(again.out)["out"]["findings"] == stored["findings"]
+    resumed = fedlgd("audit", "out", "--site", "scans")
+    assert "0 of 20 federations" in resumed.err
+    assert fedlgd("report", "out").code == 0
+    page = (audited / "report.html").read_text()
+    for words in ("What left each site", "log-log", "TPR at 0.1 % FPR", "absence of evidence"):
+        assert words in page or "Leak found" in page or "Nothing can be concluded" in page
+
+
+def test_the_protocol_of_the_paper_says_that_in_sample_is_biased(fedlgd, audited):
+    done = fedlgd("audit", "out", "--attack", "paper", "--in-sample", "--jobs", "1", "--quiet")
+    assert done.code == 0, done.err
+    for words in ("log gradient norm, in-sample: biased", "gradient norm of the last layer", "loss", "blind"):
+        assert words in done.out
+
+
+@pytest.mark.parametrize(
+    ("run", "audit", "words"),
+    [
+        ((*LARGER,), ("--site", "scan"), "did you mean 'scans'"),
+        (("--quiet",), (), "needs 60 or more"),
+        (("--set=data.limit=100", "--set=distil.per_class=5", "--quiet"), (), "fewer than distil.per_class = 5"),
+        ((*LARGER, "--method=fedbn"), (), "no shared model"),
+        ((*LARGER, "--method=pooled"), (), "no shared model"),
+        (("--set=distil.private.epsilon=4", "--set=data.limit=400", "--quiet"), (), "test_key"),
+    ],
+)
+def test_bad_input_is_refused_with_a_way_out(fedlgd, tmp_path, run, audit, words):
+    settings = tiny_run(tmp_path / "out", *run, rounds=1)
+    if any(each.startswith("--method") for each in run):
+        settings = [each for each in settings if not each.startswith(("--set=refine", "--set=anchors"))]
+    ran = fedlgd(*settings)
+    assert ran.code == 0, ran.err
+    done = fedlgd("audit", "out", "--jobs", "1", *audit)
+    assert done.code == 2
+    assert words in done.err
+    assert "Traceback" not in done.err
+
+
+def test_an_unfinished_run_and_a_run_without_states_are_refused(fedlgd, audited):
+    config = audited / "config.toml"
+    config.write_text(config.read_text().replace("rounds = 2\n", "rounds = 3\n", 1))
+    unfinished = fedlgd("audit", "out")
+    assert (unfinished.code, "2 of 3 rounds; finish it first" in unfinished.err) == (2, True)
+    (audited / "state" / "head.json").unlink()
+    without = fedlgd("audit", "out")
+    assert (without.code, "head.json" in without.err) == (2, True)
+    assert fedlgd("audit", "nowhere").code == 2
+
+
+def test_options_that_do_not_belong_together_are_refused(fedlgd):
+    for options in (("--in-sample",), ("--attack", "paper", "--thorough")):
+        done = fedlgd("audit", "out", *options)
+        assert (done.code, "--attack" in done.err) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_simulation_of_differential_privacy_is_audited_beside_its_promise(fedlgd, tmp_path):
+    private = {"epsilon": 4, "test_key": "x", "counts": 0.3, "releases": 2, "blocks": 1}
+    settings = [f"--set=distil.private.{name}={value}" for name, value in private.items()]
+    ran = fedlgd(*tiny_run(tmp_path / "out", "--set=data.limit=400", "--quiet", *settings, rounds=1))
+    assert ran.code == 0, ran.err
+    done = fedlgd("audit", "out", "--jobs", "2")
+    assert done.code == 0, done.err
+    assert "Promised in a simulation, which protects nothing: epsilon at most 4" in done.out
+    assert fedlgd("report", "out").code == 0
+    assert "ceiling of the promise" in (tmp_path / "out" / "report.html").read_text()

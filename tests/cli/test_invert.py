@@ -1,0 +1,176 @@
+"""`fedlgd invert`, as a user types it."""
+
+import json
+import stat
+
+import pytest
+import torch
+
+from fedlgd.cli import invert as command
+from fedlgd.core.types import Params
+from fedlgd.privacy import invert
+from fedlgd.privacy.inversion import Attack
+from fedlgd.privacy.replay import reopened, training_of
+from fedlgd.report import page
+from fedlgd.report.read import read_runs
+from tests.cli.conftest import TINY, tiny_run
+
+DP = [f"--set=distil.private.{each}" for each in ("epsilon=100", "counts=0.4", "releases=2")]
+
+
+@pytest.fixture(autouse=True)
+def few_iterations(monkeypatch):
+    monkeypatch.setattr(command, "QUICK", Attack(iterations=2))
+
+
+@pytest.fixture
+def run(fedlgd, tmp_path):
+    """A tiny run of two rounds in `out`."""
+    assert fedlgd(*tiny_run(tmp_path / "out", rounds=2)).code == 0
+    return tmp_path / "out"
+
+
+def attacked(fedlgd, *more):
+    done = fedlgd("invert", "out", "--quick", "--targets", "2", *more)
+    assert done.code == 0, done.err
+    return done
+
+
+def test_a_run_of_fedlgd_is_attacked_in_all_cases_and_rounds(fedlgd, run):
+    done = attacked(fedlgd)
+    assert "estimated time" in done.err
+    assert f"Writing pictures of private images to {run.relative_to(run.parent)}/invert" in done.err
+    found = json.loads((run / "invert.json").read_text())
+    cells = {(cell["case"], cell["round"], cell["batch"]) for cell in found["cells"].values()}
+    assert cells == {(c, t, b) for c in ("real", "virtual", "own", "refined") for t in (0, 2) for b in (1, 4)}
+    for cell in found["cells"].values():
+        assert cell["images"] == cell["batch"]
+        assert 0 <= cell["identified"] <= 1
+        assert 1 <= cell["rank"] <= cell["candidates"]
+        assert (run / cell["picture"]).exists()
+    assert {(each["what"], each["site"]) for each in found["memorisation"]} > {("anchors", "mnist")}
+    assert "FedAvg on real" in done.out
+    for file in (run / "invert.json", *(run / "invert").iterdir()):
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_finished_attacks_are_not_repeated_and_other_settings_begin_again(fedlgd, run, monkeypatch):
+    attacked(fedlgd, "--batch", "1", "--round", "2")
+    attack, names = invert.attack_cell, list[str]()
+
+    def noted(run, how, cell):
+        names.append(cell.name)
+        return attack(run, how, cell)
+
+    monkeypatch.setattr(invert, "attack_cell", noted)
+    attacked(fedlgd, "--batch", "1", "--round", "2")
+    assert not names
+    content = json.loads((run / "invert.json").read_text())
+    del content["cells"]["real-round2-batch1"], content["digest"]
+    invert.files.write_json(run / "invert.json", content)
+    attacked(fedlgd, "--batch", "1", "--round", "2")
+    assert names == ["real-round2-batch1"]
+    attacked(fedlgd, "--batch", "1", "--round", "2", "--seed", "1")
+    assert len(names) > 4
+
+
+def test_json_and_an_estimate(fedlgd, run):
+    (found,) = json.loads(attacked(fedlgd, "--json", "--batch", "1", "--round", "0").out)
+    assert found["settings"]["attack"]["iterations"] == 2
+    assert not (run / "invert" / "real-round2-batch1.png").exists()
+    assert json.loads(fedlgd("invert", "out", "--estimate", "--json").out)[0]["seconds"] > 0
+
+
+def test_published_images_are_shown_in_the_report(fedlgd, run):
+    attacked(fedlgd, "--batch", "1")
+    runs, _ = read_runs([run])
+    text = page.render(runs)
+    assert "Gradient inversion" in text
+    assert "pictures of private images" not in text
+    assert text.count("higher = safer") >= 3
+
+
+def test_images_of_a_user_are_shown_only_if_asked_for(fedlgd, run):
+    attacked(fedlgd, "--batch", "1")
+    file = run / "invert.json"
+    content = json.loads(file.read_text())
+    content["settings"]["show"] = False
+    del content["digest"]
+    invert.files.write_json(file, content)
+    assert "--show" in page.render(read_runs([run])[0])
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--site", "mnits"), "did you mean 'mnist'"),
+        (("--round", "7"), "has 2 rounds"),
+        (("--quick", "--thorough"), "exclude each other"),
+        (("--loss", "l1"), "'l1'"),
+    ],
+)
+def test_wrong_options_are_named(fedlgd, run, more, words):
+    done = fedlgd("invert", "out", *more)
+    assert done.code == 2
+    assert words in done.err
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("--method", "fedbn"), "no update of a global model"),
+        (("--method", "fedavg", "--set=net.norm=batch"), "net.norm=instance"),
+        (("--method", "fedavg+dp-sgd", "--set=dp.test_key=test", "--set=dp.delta=1e-4"), "plain SGD"),
+    ],
+)
+def test_runs_that_cannot_be_attacked_say_why(fedlgd, tmp_path, settings, words):
+    kept = [f"--set={path}={value}" for path, value in TINY.items() if path.startswith(("data", "net"))]
+    made = fedlgd("run", "builtin-digits", "--rounds", "1", "-o", "out", *kept, *settings)
+    assert made.code == 0, made.err
+    done = fedlgd("invert", "out", "--quick")
+    assert done.code == 2
+    assert words in done.err
+
+
+def test_a_private_run_is_attacked_where_it_asks_for_no_release(fedlgd, tmp_path):
+    assert fedlgd(*tiny_run(tmp_path / "out", *DP, rounds=2)).code == 0
+    refused = fedlgd("invert", "out", "--quick", "--round", "0")
+    assert refused.code == 2
+    assert "use the stored state, round 2" in refused.err
+    ledgers = {file: file.read_bytes() for file in tmp_path.rglob("ledger.json")}
+    attacked(fedlgd, "--batch", "1")
+    found = json.loads((tmp_path / "out" / "invert.json").read_text())
+    assert {cell["round"] for cell in found["cells"].values()} == {2}
+    assert "(epsilon, delta) = (100, 1e-05)" in found["promise"]
+    assert ledgers == {file: file.read_bytes() for file in tmp_path.rglob("ledger.json")}
+
+
+def test_a_run_whose_images_are_gone_or_others_is_refused(fedlgd, run):
+    config = run / "config.toml"
+    config.write_text(config.read_text().replace("limit = 40", "limit = 30"))
+    done = fedlgd("invert", "out", "--quick")
+    assert done.code == 2
+    assert "are not those of" in done.err
+
+
+def test_a_round_that_is_computed_again_is_that_of_the_run(fedlgd, run, tmp_path):
+    assert fedlgd(*tiny_run(tmp_path / "short", rounds=1)).code == 0
+    again, stored = reopened(run).at(1), reopened(tmp_path / "short").at(1)
+    assert _same(again.server.params, stored.server.params)
+    for name, state in stored.sites.items():
+        assert torch.equal(again.sites[name].virtual.images, state.virtual.images)
+
+
+def test_the_training_that_is_attacked_has_the_anchors_of_an_unselected_round(fedlgd, run):
+    replay = reopened(run)
+    moment, site = replay.at(2), replay.federation.by_name["mnist"]
+    quiet, moving = replay.next_rounds(2)
+    assert (quiet, moving) == (2, 5)
+    seen = training_of(replay, moment, site, quiet)
+    assert seen.beside is not None
+    assert torch.equal(seen.beside.images.x, moment.server.anchors.images)
+    assert training_of(replay, moment, site, moving).beside is None
+
+
+def _same(a: Params, b: Params) -> bool:
+    return all(torch.equal(value, b[name]) for name, value in a.items())

@@ -1,0 +1,126 @@
+"""What a report says about inversion and about epsilon."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from fedlgd.report.formats import as_text
+from fedlgd.report.groups import group_runs
+from fedlgd.report.inversion import epsilon_drawing, inversions
+from fedlgd.report.page import render
+from fedlgd.report.read import read_run
+from tests.report.conftest import MakeGroups
+from tests.report.fake import TILE, write_run
+
+CELL: dict[str, Any] = {
+    "case": "real",
+    "title": "FedAvg on real images",
+    "round": 0,
+    "batch": 1,
+    "images": 8,
+    "identified": 0.75,
+    "interval": [0.35, 0.97],
+    "chance": 0.01,
+    "rank": 2.5,
+    "candidates": 100,
+    "psnr": 12.0,
+    "psnr_aligned": 21.5,
+    "feature_distance": 0.2,
+    "ssim": 0.61,
+    "nearer_training": 0.875,
+    "expected": 0.8,
+    "p_value": 0.4,
+    "distance_training": 0.11,
+    "distance_held_out": 0.31,
+    "picture": "invert/real-round0-batch1.png",
+}
+MEMORY: dict[str, Any] = {
+    "what": "virtual set",
+    "site": "svhn",
+    "round": -1,
+    "images": 100,
+    "nearer_training": 0.9,
+    "expected": 0.8,
+    "p_value": 0.003,
+    "closest": [0.1, 0.2],
+    "picture": "../../secret.png",
+}
+
+
+def inverted(path: Path, show: bool = True, **cell: Any) -> Path:
+    write_run(path)
+    found = {
+        "settings": {"site": "svhn", "show": show},
+        "cells": {"a": CELL | cell},
+        "memorisation": [MEMORY],
+    }
+    (path / "invert.json").write_text(json.dumps(found))
+    (path / "invert").mkdir()
+    Image.new("RGB", (2 * TILE, 4 * TILE), "red").save(path / "invert" / "real-round0-batch1.png")
+    Image.new("RGB", (TILE, TILE), "blue").save(path.parent / "secret.png")
+    return path
+
+
+def test_identification_beside_chance_is_the_headline(tmp_path):
+    (found,) = inversions(group_runs([read_run(inverted(tmp_path / "run"))]))
+    assert found.headline == "Identified: FedAvg on real images: 75.0 % of 8 images, by chance 1.0 %."
+    text = as_text(found.table)
+    assert "75.0 [35.0, 97.0]" in text
+    assert "2.5 of 100" in text
+
+
+def test_every_distance_says_which_direction_is_safer(tmp_path):
+    (found,) = inversions(group_runs([read_run(inverted(tmp_path / "run"))]))
+    assert found.memory is not None
+    names = [column.name for table in (found.table, found.memory) for column in table.columns]
+    distances = [name for name in names if "distance" in name or "to nearest training" in name]
+    assert len(distances) == 3
+    assert all("higher = safer" in name for name in distances)
+
+
+def test_pictures_have_their_rows_named_and_come_from_the_run_folder_only(tmp_path):
+    (found,) = inversions(group_runs([read_run(inverted(tmp_path / "run"))]))
+    (picture,) = found.pictures
+    assert picture.rows == ("original", "reconstruction", "nearest training image", "nearest held-out image")
+    assert not found.closest  # its path points outside
+
+
+def test_pictures_of_private_images_are_not_in_the_page_unless_asked_for(tmp_path):
+    run = read_run(inverted(tmp_path / "run", show=False))
+    (found,) = inversions(group_runs([run]))
+    assert not found.pictures
+    assert "--show" in render([run])
+
+
+def test_what_cannot_be_measured_is_a_dash(tmp_path):
+    path = inverted(tmp_path / "run", nearer_training=None, ssim=None)
+    (found,) = inversions(group_runs([read_run(path)]))
+    assert [cell.text for cell in found.table.rows[0]].count("–") == 4
+
+
+def test_a_damaged_file_is_named_and_the_rest_is_shown(tmp_path):
+    path = inverted(tmp_path / "run", identified="many")
+    run = read_run(path)
+    assert run.inversion is None
+    assert "invert.json" in run.damage[0]
+
+
+def private(epsilon: float) -> dict[str, Any]:
+    return {"distil": {"per_class": 10, "private": {"epsilon": epsilon}}}
+
+
+def test_runs_with_several_budgets_have_a_figure(make_groups: MakeGroups):
+    runs = [{"settings": private(e), "final": {"a": a}} for e, a in ((0.0, 0.9), (4.0, 0.8), (1.0, 0.7))]
+    drawing = epsilon_drawing(make_groups(*runs))
+    assert drawing is not None
+    (line,) = [line for line in drawing.figure.axes[0].lines if len(line.get_xdata()) == 3]
+    assert list(line.get_xdata()) == [0.0, 0.25, 1.0]
+    assert list(line.get_ydata()) == pytest.approx([90, 80, 70])
+    assert "1 / epsilon" in drawing.svg
+
+
+def test_one_budget_has_no_figure(make_groups: MakeGroups):
+    assert epsilon_drawing(make_groups({"settings": private(4.0)}, {"label": "FedAvg"})) is None

@@ -1,0 +1,77 @@
+"""The privacy section: verdicts, tables with controls, caveats, curves, and what left a site."""
+
+import pytest
+
+from fedlgd.core.audits import Promise
+from fedlgd.report import privacy, roc
+from fedlgd.report.formats import as_text
+from fedlgd.report.read import read_run
+from tests.report.audits import CONTROLS, LEAK, audit, found
+from tests.report.fake import write_run
+
+
+def test_a_run_without_a_finding_is_never_called_private():
+    said = privacy.verdict(audit())
+    assert said.startswith("No leak found by this attack")
+    assert "private" not in said
+
+
+def test_a_leak_is_named_with_its_target_and_area():
+    said = privacy.verdict(audit(findings=(found(auc=LEAK), *CONTROLS)))
+    assert said == "Leak found: model; the largest area is 0.700 (RMIA)."
+
+
+@pytest.mark.parametrize("kind", ["blind", "positive"])
+def test_nothing_is_concluded_if_a_control_fails(kind):
+    wrong = {"blind": LEAK, "positive": (0.4, 0.5, 0.6)}[kind]
+    controls = [found(kind=each.kind, auc=wrong if each.kind == kind else each.auc) for each in CONTROLS]
+    assert privacy.verdict(audit(findings=(found(auc=LEAK), *controls))).startswith("Nothing can be concluded")
+
+
+def test_controls_are_below_a_line_and_what_few_images_cannot_show_is_not_measurable():
+    table = privacy.audit_table(audit(promised=Promise(epsilon=4, delta=1e-5, mu=0.92)))
+    text = as_text(table)
+    assert table.line == 1
+    assert text.splitlines()[2].startswith("---")
+    assert "not measurable (n = 1000)" in text
+    assert "2.0 % [1.0, 3.0]" in text
+    assert "Promised: epsilon at most 4 at delta 1e-05." in text
+    assert "real start (must leak)" in text
+
+
+def test_caveats_tell_what_was_done():
+    said = " ".join(privacy.audit_caveats(audit()))
+    for words in (
+        "5 federations",
+        "site scans",
+        "random half of 400 images",
+        "as many SGD steps",
+        "bootstrap over images",
+    ):
+        assert words in said
+    said = " ".join(privacy.audit_caveats(audit(attack="paper", settings={"in_sample": True})))
+    assert "Biased" in said
+    assert "origin" in said
+
+
+def test_the_ceiling_of_a_promise_is_that_of_the_specification():
+    mu = 0.92493  # epsilon 4 at delta 1e-5
+    assert roc.ceiling(mu, 0.001) == pytest.approx(0.015, abs=0.0005)
+    assert roc.ceiling(mu, 1.0) == 1.0
+
+
+def test_what_left_a_site_is_counted_per_site_and_noise_is_told(tmp_path):
+    run = read_run(write_run(tmp_path / "a"))
+    rows = {row[0].text: row for row in privacy.left_table(run).rows}
+    updates = sum(record.bytes_up for record in run.records if record.round >= 0)
+    assert rows["updates"][1].value == updates / len(run.manifest.data.sites)
+    assert "exact counts" in rows["hello, once"][2].text
+    assert privacy.promise(run.settings) == ""
+
+
+def test_a_promise_names_what_it_covers_and_a_simulation_says_so():
+    settings = {"distil": {"private": {"epsilon": 4.0, "delta": 1e-5, "adjacency": "add-remove"}}}
+    assert "(4, 1e-05), add or remove one image" in privacy.promise(settings)
+    assert "not scores on test images" in privacy.promise(settings)
+    settings["distil"]["private"]["test_key"] = "x"
+    assert privacy.promise(settings).startswith("Simulation, no privacy")
