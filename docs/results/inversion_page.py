@@ -37,8 +37,8 @@ Three seeds were planned; a cell without a standard deviation has one, and a das
 REASON = """The other difference is the likely reason: with privacy all steps use the class means under 30 random
 networks, without it new networks and images are drawn all the time. More releases would cost no more privacy, but
 time; whether they narrow the gap was not measured."""
-CAVEATS = """`python -m bench.inversion`: a ConvNet of width 16, images of 16x16 pixels, at most 2 000 training images at
-a site. One seed, one site, short attacks. Longer attacks find more. Feature distances are those of random
+CAVEATS = """`python -m bench.inversion`: a ConvNet of width 16, images of 16x16 pixels, at most 2 000 training images
+at a site. One seed, one site, short attacks. Longer attacks find more. Feature distances are those of random
 networks, and cannot be compared with the LPIPS of the paper.
 """
 
@@ -86,7 +86,7 @@ def _claim(found: Inversion) -> str:
     found_there = f"a leak was found in {', '.join(near)}" if near else "no leak found by this attack"
     return (
         "The paper says that virtual images alleviate gradient inversion. Private images are identified in\n"
-        "updates on real images. Are reconstructions from virtual images nearer to training images than by\nchance? "
+        "updates on real images. Are reconstructions of virtual images nearer to training images than by\nchance? "
         f"**{'Not confirmed' if near else 'Not decidable'}**: {found_there} ({images} images, level "
         f"{SIGNIFICANT:g} for all {len(other)} tests together)."
     )
