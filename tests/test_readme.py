@@ -42,6 +42,8 @@ TINY_COMPARE = " --seeds 1" + "".join(
 
 
 def shrunk(command: str) -> list[str]:
+    if command.startswith("fedlgd tune"):
+        command += " --candidates 2 --rungs 1 " + TINY + TINY_COMPARE.removeprefix(" --seeds 1")
     if command.startswith("fedlgd compare"):
         command += " " + TINY + TINY_COMPARE
     if command.startswith("fedlgd run"):

@@ -37,8 +37,8 @@ Three seeds were planned; a cell without a standard deviation has one, and a das
 REASON = """The other difference is the likely reason: with privacy all steps use the class means under 30 random
 networks, without it new networks and images are drawn all the time. More releases would cost no more privacy, but
 time; whether they narrow the gap was not measured."""
-CAVEATS = """`python -m bench.inversion`: a ConvNet of width 16, images of 16x16 pixels, at most 2 000 training images
-at a site. One seed, one site, short attacks. Longer attacks find more. Feature distances are those of random
+CAVEATS = """`python -m bench.inversion`: a ConvNet of width 16, images of 16x16 pixels, at most 2 000 training
+images at a site. One seed, one site, short attacks. Longer attacks find more. Feature distances are those of random
 networks, and cannot be compared with the LPIPS of the paper.
 """
 

@@ -1,6 +1,6 @@
 """Generates docs/results/privacy.md from the files in docs/results/privacy/. A section without its file is absent.
 
-python docs/results/privacy_page.py NAME FILE   stores the output of `fedlgd audit RUN --json` as audit-NAME.json
+python docs/results/privacy_page.py NAME FILE TITLE COMMAND...   stores the output of `fedlgd audit RUN --json`
 """
 
 import json
@@ -15,7 +15,7 @@ import msgspec
 
 from fedlgd.core.audits import Audit, Finding
 from fedlgd.report.formats import Cell, Column, Table, as_markdown, percent
-from fedlgd.report.privacy import audit_caveats, audit_table, verdict
+from fedlgd.report.privacy import NO_LEAK, audit_caveats, audit_table, verdict
 
 HERE = Path(__file__).parent / "privacy"
 INTRO = """# Privacy: what attacks find
@@ -31,6 +31,8 @@ AUC 0.5 is guessing. TPR is the share of training images that are recognised whe
 are accused wrongly. Brackets are 95 % intervals over images; one seed. Controls are in the same table.
 
 """
+LEAK = "a leak was found"
+CLEAR = 0.02  # difference of accuracies
 SMALL = "small nets, few rounds and short distillation: leakage of longer training can be larger"
 
 
@@ -55,9 +57,10 @@ def membership() -> str:
         return ""
     lines = [MEMBERSHIP]
     for about, audit in stored.values():
-        lines += [f"### {about['title']}\n", f"    {about['command']}\n", f"{verdict(audit)}\n"]
+        lines += [f"### {about['title']}\n", *(f"    {command}" for command in about["commands"]), ""]
+        lines += [f"{verdict(audit)}\n"]
         lines += [as_markdown(audit_table(audit)), *(f"- {caveat}" for caveat in audit_caveats(audit)), ""]
-    lines += [f"All of these are {SMALL}.\n"]
+    lines += [f"All of these have {SMALL}.\n"]
     return "\n".join(lines)
 
 
@@ -129,7 +132,9 @@ def _against_fedavg(shadows: Mapping[str, Audit]) -> Iterator[tuple[str, str, st
         ours, real = _pick(audit, "run", "model"), _pick(audit, "baseline", "model", "real")
         if ours and real:
             lower, higher = ours.auc[2] < real.auc[0], ours.auc[0] > real.auc[2]
-            states.append("confirmed" if lower else "not confirmed" if higher else "not decidable")
+            behind = (real.accuracy or 0) - (ours.accuracy or 0) > CLEAR
+            yes = "confirmed, but at lower accuracy" if behind else "confirmed"
+            states.append(yes if lower else "not confirmed" if higher else "not decidable")
             accuracy = f"accuracy {percent(ours.accuracy or 0)} against {percent(real.accuracy or 0)}"
             numbers.append(f"{name}: {_text(ours)} against {_text(real)}, {accuracy}")
     if states:
@@ -146,20 +151,29 @@ def _no_leak(shadows: Mapping[str, Audit]) -> Iterator[tuple[str, str, str]]:
     claims = {
         "model": "Training on virtual data protects the members of a site (implied by Dong et al., 2022)",
         "virtual": "A virtual set can be kept or shared without telling who was there",
-        "anchors": "Anchors cause no extra privacy leakage",
         "updates": "Averaged gradients further improve the privacy guarantee",
     }
     for target, claim in claims.items():
-        found = {name: _pick(audit, "run", target) for name, audit in shadows.items()}
-        known = {name: each for name, each in found.items() if each}
+        known = _known(shadows, target)
         if known:
             leak = any(each.auc[0] > 0.5 for each in known.values())
-            state = "not confirmed: a leak was found" if leak else "not decidable: no leak found by this attack"
-            yield (
-                claim,
-                state,
-                "; ".join(f"{name}: {_text(each)}, {each.statistic}" for name, each in known.items()),
-            )
+            yield claim, f"not confirmed: {LEAK}" if leak else f"not decidable: {NO_LEAK}", _numbers(known)
+    anchors, models = _known(shadows, "anchors"), _known(shadows, "model")
+    if anchors:
+        more = any(each.auc[0] > models[name].auc[2] for name, each in anchors.items() if name in models)
+        leak = any(each.auc[0] > 0.5 for each in anchors.values())
+        state = f"not decidable: {'they leak, but no more than the model' if leak else NO_LEAK}"
+        state = "not confirmed: they leak more than the model" if more else state
+        yield "Anchors cause no extra privacy leakage", state, _numbers(anchors)
+
+
+def _known(shadows: Mapping[str, Audit], target: str) -> dict[str, Finding]:
+    found = {name: _pick(audit, "run", target) for name, audit in shadows.items()}
+    return {name: each for name, each in found.items() if each}
+
+
+def _numbers(known: Mapping[str, Finding]) -> str:
+    return "; ".join(f"{name}: {_text(each)}, {each.statistic}" for name, each in known.items())
 
 
 def _protocol(stored: Mapping[str, Audit]) -> Iterator[tuple[str, str, str]]:
@@ -182,14 +196,15 @@ def _protocol(stored: Mapping[str, Audit]) -> Iterator[tuple[str, str, str]]:
     )
 
 
-def store(name: str, file: Path) -> None:
+def store(name: str, file: str, title: str, *commands: str) -> None:
     """Keep what the tables need; curves are in the report of a run."""
-    ((folder, audit),) = json.loads(file.read_text()).items()
+    (audit,) = json.loads(Path(file).read_text()).values()
     for each in audit["findings"]:
         each["roc"] = []
-    kept = {"title": name.replace("-", " "), "command": f"fedlgd audit {Path(folder).name}", "audit": audit}
+    kept = {"title": title, "commands": commands, "audit": audit}
+    HERE.mkdir(exist_ok=True)
     (HERE / f"audit-{name}.json").write_text(json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    store(sys.argv[1], Path(sys.argv[2]))
+    store(*sys.argv[1:])

@@ -1,5 +1,6 @@
 """The command line inside the test's own process, where torch is loaded already."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -42,8 +43,9 @@ Fedlgd = Callable[..., Done]
 
 @pytest.fixture
 def fedlgd(digits_home, tmp_path, monkeypatch, capsys) -> Fedlgd:
-    """`fedlgd("run", ...)`, in a folder of the test's own."""
+    """`fedlgd("run", ...)`, in a folder of the test's own, with `fedlgd` on the PATH."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     threads = torch.get_num_threads()
 
     def call(*arguments: str) -> Done:

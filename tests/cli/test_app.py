@@ -76,9 +76,12 @@ def test_the_help_of_a_command_says_what_it_does_and_shows_an_example(path, fedl
 
 @pytest.mark.parametrize(("path", "command"), list(commands()), ids=lambda v: v if isinstance(v, str) else "")
 def test_the_example_of_a_command_is_one_it_understands(path, command):
-    words = shlex.split(command.epilog.removeprefix("Example: fedlgd "))
-    assert words[: len(path.split())] == path.split()
-    command.make_context(path, words[len(path.split()) :])  # raises if an option is unknown or of the wrong kind
+    for example in command.epilog.split("\n\n"):
+        words = shlex.split(example.partition(": fedlgd ")[2])
+        assert words[: len(path.split())] == path.split()
+        command.make_context(
+            path, words[len(path.split()) :]
+        )  # raises if an option is unknown or of the wrong kind
 
 
 ARGUMENTS = pytest.param(

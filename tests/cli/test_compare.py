@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 
 from fedlgd.methods.fedprox import FedProx
@@ -27,7 +28,7 @@ def test_every_method_runs_under_every_seed_and_the_table_has_a_row_each(fedlgd,
     assert "after the last round" in done.out
     assert "budget: equal epochs" in done.out
     assert "CPU time" in done.out
-    assert "waiting for other programs is not part of it" in done.out
+    assert "waiting for other programs is not part of it" in " ".join(done.out.split())
     assert (tmp_path / "out/report.html").exists()
     for folder in ("fedavg", "scaffold", "fedlgd"):
         assert sorted(p.name for p in (tmp_path / "out" / folder).iterdir()) == ["seed0", "seed1"]
@@ -135,3 +136,54 @@ def test_a_slip_in_a_method_is_said_before_anything_runs(methods, said, fedlgd, 
     assert done.code == 2
     assert said in done.err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_sweep_runs_every_point_and_its_report_has_the_curve(fedlgd, tmp_path):
+    more = ["--set=fedlgd.anchors.steps=1", "--set=fedlgd.anchors.per_class=2", "--set=fedlgd.refine.steps=1"]
+    done = compared(fedlgd, "fedlgd", "--sweep", "pull.weight=0,1", *more, seeds=1)
+    assert done.code == 0, done.err
+    assert "FedLGD (pull.weight=0)" in done.out
+    assert "FedLGD (pull.weight=1)" in done.out
+    assert "Accuracy by pull.weight" in (tmp_path / "out/report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("sweep", "words"),
+    [
+        (["pull.weight"], "pull.weight=0,1,10"),
+        (["pull.weight=1,1"], "different values"),
+        (["data.limit=1,2"], "a command each"),
+        (["a=1", "b=1", "c=1"], "one or two axes"),
+        (["pull.wait=1,2"], "pull.weight"),
+    ],
+)
+def test_a_sweep_that_cannot_be_run_is_refused(fedlgd, sweep, words):
+    done = compared(fedlgd, "fedlgd", *(f"--sweep={each}" for each in sweep))
+    assert done.code == 2
+    assert words in done.err
+
+
+def test_two_classes_are_also_compared_by_balanced_accuracy_and_auc_within_80_columns(
+    fedlgd, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    random = np.random.default_rng(0)
+    for site in ("north", "south"):
+        pixels = random.integers(0, 255, (24, 8, 8, 3), dtype=np.uint8)
+        labels = (np.arange(24) % 2).astype(np.uint8)
+        parts = {"train_x": pixels[:16], "train_y": labels[:16], "test_x": pixels[16:], "test_y": labels[16:]}
+        (tmp_path / "sites").mkdir(exist_ok=True)
+        np.savez(tmp_path / "sites" / f"{site}.npz", **parts)
+    small = ("--rounds", "1", "--set=net.width=4", "--set=net.depth=2")
+    own = "tests.runs.own:Own,tests.runs.own:Own:boldness=2"
+    done = fedlgd("compare", "sites", "--methods", f"fedavg,{own}", "--seeds", "1", "-o", "out", *small)
+    assert done.code == 0, done.err
+    assert max(map(len, done.out.splitlines())) <= 80
+    (head,) = [line for line in done.out.splitlines() if "balanced accuracy" in line]
+    assert head.split()[-1] == "AUC"
+    alone = fedlgd("run", "sites", "-m", "fedavg", "-o", "one", *small)
+    assert "balanced accuracy" in alone.out
+    assert (
+        "balanced accuracy"
+        not in fedlgd("compare", "--methods", "fedavg", "--seeds", "1", "-o", "ten", *SMALL, "--rounds", "1").out
+    )

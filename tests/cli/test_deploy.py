@@ -115,7 +115,8 @@ def test_a_lost_connection_is_told_once():
     for line in ("INFO: SuperNode ID: 5", "Connection attempt failed, 1", "Connection attempt failed, 2", "other"):
         hear(line)
     hear("Connection successful after 3 tries.")
-    assert said == ["connected", "the server does not answer; trying again", "the server answers again"]
+    away = "not connected: the server is away or not ready; trying again"
+    assert said == ["connected", away, "the server answers"]
 
 
 def test_new_lines_of_the_journal_are_shown(tmp_path):

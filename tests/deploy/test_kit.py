@@ -136,6 +136,13 @@ def test_an_expired_certificate_is_an_error_that_says_how_to_renew_it(tmp_path, 
         read_kit(tmp_path / "old" / "site-a")
 
 
+@pytest.mark.parametrize("file", ["site-a/key", "server/server.key", "server/secret", "site-a/ca.crt"])
+def test_a_kit_without_one_of_its_secrets_is_refused_before_anything_starts(folder, file):
+    (folder / file).unlink()
+    with pytest.raises(RunError, match=f"{file}' is .*missing"):
+        read_kit((folder / file).parent)
+
+
 @pytest.mark.parametrize(
     ("sites", "says"),
     [

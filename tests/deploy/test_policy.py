@@ -1,6 +1,7 @@
 """The policy of a site."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +45,21 @@ def test_the_default_policy_allows_methods_and_nets_that_exist(tmp_path):
     assert "distil.per_class is 101" in default.refusal(with_settings(distil__per_class=101))
 
 
+def test_every_setting_that_the_default_policy_names_exists_also_in_its_comments(tmp_path):
+    text = re.sub(r'^# ("[a-z_.]+" = )', r"\1", texts.POLICY, flags=re.MULTILINE)
+    (tmp_path / "site.toml").write_text(text)
+    named = Policy.read(tmp_path / "site.toml").settings
+    documented = Path("docs/settings.md").read_text()
+    assert len(named) >= 4
+    assert all(f"`{path}`" in documented for path in named)
+    allowed = with_settings(distil__private__epsilon=4.0, dp__epsilon=4.0)
+    whole = Policy.read(tmp_path / "site.toml")
+    assert whole.refusal(allowed) == ""
+    assert "distil.private.epsilon is 0.0" in whole.refusal(
+        with_settings(distil__private__epsilon=0.0, dp__epsilon=4.0)
+    )
+
+
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
@@ -57,6 +73,9 @@ def test_the_default_policy_allows_methods_and_nets_that_exist(tmp_path):
         (replace(TASK, round=-2), "round -2 is not a round"),
         (replace(TASK, method="fedlgd+evil:Part"), "is not allowed"),
         (with_settings(pull__loss="os:system"), "would run code"),
+        (with_settings(distil__private__test_key=""), ""),
+        (with_settings(distil__private__test_key="x"), "everyone could compute the noise"),
+        (with_settings(dp__test_key="x"), "everyone could compute the noise"),
     ],
 )
 def test_a_task_is_compared_with_the_policy(tmp_path, asked, says):

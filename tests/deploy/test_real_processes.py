@@ -1,6 +1,7 @@
 """A server and three sites as real processes on this machine, with TLS and keys. Minutes long on a busy machine."""
 
 import os
+import re
 import signal
 import socket
 import ssl
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -16,9 +18,22 @@ import torch
 from safetensors.torch import load_file
 
 from fedlgd.core.records import RoundRecord, committed_records
+from fedlgd.data.folders.suite import Folders
 from fedlgd.deploy.kit import Address, address, provision
 from fedlgd.deploy.supernode import free_port
 from tests.data.pictures import tree
+from tests.deploy.hostile_site import (
+    Attack,
+    HostileSite,
+    another_sender,
+    bomb,
+    drip,
+    garbage,
+    large,
+    params,
+    replayed,
+    says,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.enable_socket, pytest.mark.timeout(3000)]
 
@@ -57,9 +72,9 @@ class Desk:
     def join(self, site: str, kit: Path | None = None, name: str = "") -> None:
         self.start(name or site, "join", kit or self.kits / f"site-{site}", "--data", self.images / site)
 
-    def run(self, out: str, *more: str) -> subprocess.Popen[bytes]:
+    def run(self, out: str, *more: str, rounds: int = 6) -> subprocess.Popen[bytes]:
         settings = [f"--set={path}={value}" for path, value in TINY.items()]
-        how = ["--engine", "flower", "--kit", self.kits / "server", "--method", "fedlgd", "--rounds", "6"]
+        how = ["--engine", "flower", "--kit", self.kits / "server", "--method", "fedlgd", "--rounds", str(rounds)]
         return self.start(out, "run", *how, "-o", out, *settings, *more)
 
     def log(self, name: str) -> Path:
@@ -196,6 +211,39 @@ def test_a_run_survives_the_loss_of_a_site_of_the_coordinator_and_of_the_server(
     assert not records[-1].refused
     assert any("b" in r.refused for r in records)
     assert {site for r in records for site in r.refused} == {"b"}
+
+
+ATTACKS: dict[str, tuple[Attack, str]] = {
+    "no numbers": (params(lambda t: t * float("nan")), "has values that are not finite"),
+    "other shapes": (params(lambda t: t[None]), "expected float32"),
+    "another's name": (says(lambda a: replace(a, site="a")), "it answered in the name of 'a'"),
+    "impossible costs": (says(lambda a: replace(a, seconds={"train": 1e300})), "costs are not possible"),
+    "no message": (garbage, "not a message"),
+    "too large": (large, "more bytes than any answer can have"),
+    "grows when it is read": (bomb, "more bytes than any answer can have"),
+    "a replay": (replayed, "it answered another question"),
+    "another sender": (another_sender, ""),
+    "an upload that never ends": (drip, "did not answer within|answer was lost"),
+}
+
+
+def test_a_hostile_site_is_named_in_every_round_and_the_run_ends_without_it(desk):
+    desk.started["c"].terminate()
+    desk.started["c"].wait(60)
+    read = desk.log("serve").stat().st_size
+    how = ("--set", "quorum=0.6", "--timeout", "120")
+    images = Folders(path=str(desk.images / "c"))
+    with HostileSite(desk.kits / "site-c", images, [attack for attack, _ in ATTACKS.values()]) as site:
+        assert desk.run("hostile", *how, rounds=len(ATTACKS)).wait(PATIENCE) == 0, desk.log("hostile").read_text()
+    desk.join("c")
+    desk.wait("the return of c", lambda: desk.says("serve", "connected: a, b, c (3 of 3)", read))
+    assert not site.errors
+    _, *records = desk.records("hostile")
+    for record, (attack, (_, reason)) in zip(records, ATTACKS.items(), strict=True):
+        assert list(record.refused) == (["c"] if reason else []), (attack, record.refused)
+        assert re.search(reason, record.refused.get("c", "")), (attack, record.refused)
+    assert set(records[-1].scores) >= {"a", "b"}
+    assert desk.says("serve", "refused site c at 127.0.0.1: /v1/fleet/push-messages: it sends a reply in the", read)
 
 
 def test_strangers_are_refused_and_named(desk, tmp_path):

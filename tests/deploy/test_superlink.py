@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.message_pb2 import Metadata
+from flwr.proto.node_pb2 import Node
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
@@ -28,17 +32,22 @@ class Server:
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
         self.passed.append(scope.get("path", scope["type"]))
+        self.body = (await receive()).get("body")
         await send({"type": "http.response.start", "status": self.status, "headers": []})
 
-    def ask(self, path: str, *headers: tuple[str, str], kind: str = "http") -> Any:
+    def ask(self, path: str, *headers: tuple[str, str], kind: str = "http", body: bytes = b"") -> Any:
         sent: list[Any] = []
+        parts = [{"body": body[i : i + 9], "more_body": i + 9 < len(body)} for i in range(0, len(body) + 1, 9)]
+
+        async def receive() -> Any:
+            return parts.pop(0)
 
         async def send(message: Any) -> None:
             sent.append(message)
 
         encoded = [(name.encode(), value.encode()) for name, value in headers]
         scope = {"type": kind, "path": path, "headers": encoded, "client": ("10.0.0.9", 5)}
-        asyncio.run(self.gate(scope, None, send))
+        asyncio.run(self.gate(scope, receive, send))
         return sent[0].get("status", sent[0]["type"])
 
 
@@ -86,6 +95,26 @@ def test_refusals_are_reported_with_the_name_of_the_site_if_it_is_known():
     known, stranger = server.reports
     assert known == "refused site a at 10.0.0.9: /v1/fleet/activate-node: status 409"
     assert stranger == "refused 10.0.0.9: /v1/fleet/activate-node: the key is not registered"
+
+
+def test_a_site_that_comes_too_early_is_told_to_come_again():
+    """At 412 a SuperNode ends; at 503 it tries again."""
+    server = Server(status=412)
+    assert server.ask("/v1/fleet/activate-node", KEY, LENGTH) == 503
+    assert server.ask("/v1/fleet/pull-messages", KEY, LENGTH) == 412
+    assert server.reports[0].endswith("/v1/fleet/activate-node: it is connected already, or not registered yet")
+
+
+def test_a_reply_in_the_name_of_another_site_is_refused():
+    server, path = Server(), "/v1/fleet/push-messages"
+    for sender, status in ((7, 200), (8, 403)):
+        reply = ProtoMessage(metadata=Metadata(src_node_id=sender, reply_to_message_id="x" * 50))
+        body = PushMessagesRequest(node=Node(node_id=7), messages_list=[reply]).SerializeToString()
+        assert server.ask(path, KEY, LENGTH, body=body) == status
+        assert server.passed == [path]
+    assert server.reports == [f"refused site a at 10.0.0.9: {path}: it sends a reply in the name of another site"]
+    assert server.ask(path, KEY, LENGTH, body=b"no message") == 200
+    assert server.body == b"no message"
 
 
 def test_websockets_are_closed():

@@ -154,10 +154,10 @@ class Watch:
         return real_means
 
     def _images(self, wrapped):
-        def image_gradient(net, params, images, labels, target, transforms):
+        def image_gradient(net, params, images, labels, target, transforms, tiles):
             assert all(a is b for a, b in zip(transforms, self.transforms[-1], strict=True))
             assert params is self.params[-1]
-            return wrapped(net, params, images, labels, target, transforms)
+            return wrapped(net, params, images, labels, target, transforms, tiles)
 
         return image_gradient
 

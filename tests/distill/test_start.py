@@ -2,12 +2,18 @@
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Scale
 from fedlgd.distill.start import (
+    GROUP,
     class_statistics,
+    from_clusters,
+    from_neighbours,
     from_noise,
     from_real,
     from_statistics,
@@ -94,6 +100,29 @@ def test_a_real_start_takes_different_images_of_the_right_class():
     assert len(set(numbers)) == 8
 
 
+def test_kmeans_picks_one_real_image_near_the_centre_of_each_cluster():
+    middles = torch.tensor([0, 100, 200])
+    pixels = (middles[:, None] + torch.tensor([0, 3, 4, 5, 8])).flatten().to(torch.uint8)
+    data = LabelledSet(pixels.view(15, 1, 1, 1).expand(15, 3, 2, 2), torch.zeros(15, dtype=torch.int64))
+    images = from_clusters(data, [0], 3, Stream(0).generator())
+    assert sorted(data.scale.to_pixels(images)[:, 0, 0, 0].tolist()) == [4, 104, 204]
+
+
+@given(st.integers(0, 2**31), st.integers(1, 6))
+def test_kmeans_picks_are_different_images_of_the_right_class(seed, count):
+    x = torch.rand(24, 1, 3, 3, generator=Stream(seed).generator())
+    x[::5] = x[0]  # several images are equal
+    data = LabelledSet(x, torch.arange(24) % 2)
+    images = from_clusters(data, [1, 0], count, Stream(seed).generator())
+    own = [
+        [i for i in range(24) if torch.equal(x[i], image) and i % 2 == k]
+        for image, k in zip(images, [1] * count + [0] * count, strict=True)
+    ]
+    assert all(own)
+    numbers = sorted(map(tuple, own))
+    assert all(numbers.count(each) <= len(each) for each in numbers)
+
+
 def test_a_real_start_shares_no_memory_with_the_real_images():
     data = LabelledSet(torch.rand(4, 3, 2, 2), torch.zeros(4, dtype=torch.int64))
     before = data.x.clone()
@@ -115,3 +144,23 @@ def test_fewer_images_than_are_to_be_distilled_is_an_error_with_a_way_out():
     data = LabelledSet(torch.zeros(5, 3, 1, 1), torch.tensor([0, 0, 3, 3, 3]))
     with pytest.raises(DataError, match=r"'ape'.*2 images of class 0.*per_class is 3.*per_class=2"):
         present_classes(data, 5, 3, "ape")
+
+
+def test_a_mean_of_neighbours_is_the_mean_of_the_eight_most_similar_images():
+    x = torch.randn(30, 3, 5, 5, generator=Stream(0).generator())
+    data = LabelledSet(x, torch.arange(30) % 2)
+    got = from_neighbours(data, [1], 4, Stream(1).generator())
+    mine = x[1::2]
+    coarse = F.avg_pool2d(mine, 2, ceil_mode=True).flatten(1)
+    groups = [torch.corrcoef(coarse)[i].topk(GROUP).indices for i in range(len(mine))]
+    means = torch.stack([mine[group].mean(0) for group in groups])
+    assert got.shape == (4, 3, 5, 5)
+    assert (torch.cdist(got.flatten(1), means.flatten(1)).min(1).values < 1e-5).all()
+
+
+def test_no_mean_of_neighbours_is_a_single_image_and_a_small_class_is_its_mean():
+    x = torch.randn(12, 3, 4, 4, generator=Stream(0).generator())
+    data = LabelledSet(x, torch.tensor([0] * 9 + [1] * 3))
+    got = from_neighbours(data, [0, 1], 2, Stream(1).generator())
+    torch.testing.assert_close(got[2:], x[9:].mean(0).expand(2, -1, -1, -1))
+    assert torch.cdist(got.flatten(1), x.flatten(1)).min() > 1

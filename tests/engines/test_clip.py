@@ -9,7 +9,7 @@ import torch
 
 from fedlgd.core.errors import SettingError
 from fedlgd.core.types import Update
-from fedlgd.engines.clip import clipped
+from fedlgd.engines.inbox import clipped
 from fedlgd.engines.plan import Plan
 from fedlgd.nets.registry import build_net
 from tests import tiny

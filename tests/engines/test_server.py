@@ -1,7 +1,9 @@
 """The server's half: what crosses a site's border, how deep training lies below it, and how updates wait."""
 
+import math
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from typing import Any, get_args, get_type_hints
@@ -11,6 +13,7 @@ import torch
 
 from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError
+from fedlgd.core.records import Score, decode_record, encode_record
 from fedlgd.core.types import LabelledSet, Site, SiteState, Update
 from fedlgd.engines import inbox
 from fedlgd.engines.inbox import Inbox
@@ -88,6 +91,26 @@ def test_a_run_whose_updates_wait_in_a_file_has_the_same_bits(monkeypatch):
         assert torch.equal(a.anchors.images, b.anchors.images)
 
 
+def test_a_site_whose_update_was_lost_is_sent_the_anchors_again():
+    def work(sites: Sites, tasks: Iterator[Task]) -> Iterator[Answer]:
+        for task in tasks:
+            if task.message and task.message.anchors:
+                sent.append((task.round, task.site))
+            lost = (task.what, task.round, task.site) == ("train", 3, "bee")
+            yield Answer(site="bee", version=task.after, fault="it was lost") if lost else sites(task)
+
+    sent, memory = [], tiny.Kept()
+    held = [memory.server().held for _ in _server(work, Plan(rounds=5, quorum=0.5), memory).run()]
+    assert sent == [(1, "ape"), (1, "bee"), (1, "cat"), (3, "ape"), (3, "bee"), (3, "cat"), (4, "bee")]
+    assert held[1:] == [
+        {},
+        dict.fromkeys(tiny.NAMES, 0),
+        dict.fromkeys(tiny.NAMES, 0),
+        {"ape": 2, "bee": 0, "cat": 2},
+        dict.fromkeys(tiny.NAMES, 2),
+    ]
+
+
 def _server(work: Any, plan: Plan, memory: Any = None) -> Server:
     method, data = tiny.fedlgd(), tiny.federation()
     memory = memory or tiny.Kept()
@@ -134,6 +157,48 @@ def test_a_round_without_some_scores_says_whose_and_why():
     assert last.unscored["bee"] == "its disk is full"
     assert "accuracy is 7.0" in last.unscored["cat"]
     assert not last.refused
+
+
+LIES: dict[str, tuple[Callable[[Score], Score], str]] = {
+    "more images than exist": (lambda s: replace(s, total=(10**30, 1, 1), correct=(10**30, 0, 0)), "images"),
+    "more correct than images": (lambda s: replace(s, correct=tuple(n + 1 for n in s.total)), "more correct"),
+    "another accuracy": (lambda s: replace(s, accuracy=1.0, correct=(0, 0, 0)), "0 of .* images are correct"),
+    "a negative loss": (lambda s: replace(s, loss=-1.0), "loss is -1.0"),
+    "a loss beyond every float": (lambda s: replace(s, loss=1e308), r"loss is 1e\+308"),
+    "an AUC that is no number": (lambda s: replace(s, auc=math.nan), "AUC"),
+    "counts of other classes": (lambda s: replace(s, total=(1,), correct=(1,)), "counts of 3 classes"),
+    "no number as loss": (lambda s: replace(s, loss=math.nan), "its loss is nan"),
+    "an infinite loss": (lambda s: replace(s, loss=math.inf), "its loss is inf"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_score_that_cannot_be_true_is_left_out_and_named(lie):
+    change, reason = LIES[lie]
+
+    def work(sites: Sites, tasks: Iterator[Task]) -> Iterator[Answer]:
+        for task in tasks:
+            answer = sites(task)
+            lies = task.what == "score" and task.site == "bee" and answer.score
+            yield replace(answer, score=change(answer.score)) if lies and answer.score else answer
+
+    last = list(_server(work, Plan(rounds=1, quorum=0.6)).run())[-1]
+    assert list(last.scores) == ["ape", "cat"]
+    assert re.search(reason, last.unscored["bee"])
+    assert decode_record(encode_record(last)) == last
+
+
+@pytest.mark.parametrize("cost", [{"seconds": {"train": 1e308}}, {"cpu": {"x": 2e9}}, {"flops": {"x": 10**50}}])
+def test_costs_that_cannot_be_true_are_not_added_up(cost):
+    def work(sites: Sites, tasks: Iterator[Task]) -> Iterator[Answer]:
+        for task in tasks:
+            lies = task.what == "train" and task.site != "ape"
+            yield replace(sites(task), **cost) if lies else sites(task)
+
+    last = list(_server(work, Plan(rounds=1, quorum=0.3)).run())[-1]
+    assert sorted(last.refused) == ["bee", "cat"]
+    assert "costs are not possible" in last.refused["bee"]
+    assert decode_record(encode_record(last)) == last
 
 
 def test_a_site_that_never_keeps_its_state_is_refused_and_the_round_goes_on():

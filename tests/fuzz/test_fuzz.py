@@ -4,29 +4,41 @@ Inputs are numbered: input `n` of a kind is the same in every session. The slow 
 """
 
 import io
+import json
 import random
 import shutil
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.torch import save
 
 from fedlgd.core import files
-from fedlgd.core.errors import FedlgdError
+from fedlgd.core.errors import FedlgdError, RunError
+from fedlgd.core.pack import pack
+from fedlgd.core.records import decode_record, encode_record
 from fedlgd.data.folders.check import check_data
 from fedlgd.data.folders.image_source import ImageFile
 from fedlgd.data.store import read_domain
+from fedlgd.engines import messages
+from fedlgd.engines.flower import Sent, _answers
+from fedlgd.engines.site import Task
+from fedlgd.engines.wire import _digest
 from fedlgd.methods.registry import names
 from fedlgd.report.read import read_run
-from fedlgd.runs.config import _known, described, resolve
+from fedlgd.runs.config import _known, resolve
+from fedlgd.runs.described import described
 from fedlgd.runs.literals import parse_assignment, read_toml
 from fedlgd.runs.runner import execute
 from tests import tiny
+from tests.engines.hostile import PLAN, honest
 from tests.runs.folder import FAST_NET, config, method, run_until
 
 HOW = config(method("fedlgd"), net=FAST_NET)
@@ -149,6 +161,31 @@ def fuzz_folder(rng: random.Random, place: Path) -> None:
     execute(HOW, DATA, place / "run")
 
 
+ASKED = messages.question(messages.Order(run="r", config=""), [])
+
+
+def fuzz_update(rng: random.Random, place: Path) -> None:
+    """The bytes of an answer are mutated, or a value in it is changed and the digest made right."""
+    of = honest(rng.choice(["fedlgd", "scaffold-real", "fednova-prox", "fedproto-avg-uniform"]))
+    *others, sender = of.answers.values()
+    tensors, plain = pack(sender)
+    if rng.random() < 0.6:
+        plain = plain | {key: _changed(plain[key], rng) for key in rng.sample(sorted(plain), 1)}
+    content = save(tensors, {"plain": (text := json.dumps(plain)), "digest": _digest(tensors, text)})
+    content = mutated(content, rng) if rng.random() < 0.5 else content
+    task = Task(
+        what="train", site=sender.site, round=0, message=of.method.broadcast(of.memory.server(), sender.site)
+    )
+    sent = Sent(sender.site, 1, messages.question_digest(ASKED), [task])
+    got: Any = SimpleNamespace(content=messages.reply(ASKED, [content]))
+    (answer,) = _answers(sent, got, 10**6)
+    server, _ = of.server([*others, answer], replace(PLAN, quorum=0.5))
+    for record in server.run():
+        assert decode_record(encode_record(record)).refused == record.refused
+        if record.refused:
+            raise RunError(f"refused: {dict(record.refused)}")
+
+
 def _changed(value: Any, rng: random.Random) -> Any:
     if isinstance(value, dict) and value and rng.random() < 0.8:
         key = rng.choice(sorted(value))
@@ -163,6 +200,7 @@ KINDS: dict[str, tuple[Callable[[random.Random, Path], None], int]] = {
     "csv": (fuzz_csv, 1500),
     "image": (fuzz_image, 1500),
     "folder": (fuzz_folder, 300),
+    "update": (fuzz_update, 1200),
 }
 
 

@@ -14,7 +14,7 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local
 from fedlgd.core.types import Hello, LabelledSet, Params, ServerState, Update, VirtualSet
-from fedlgd.methods.anchors import Anchors, Noted, Selected, stale_anchors, start_anchors
+from fedlgd.methods.anchors import Anchors, Selected, stale_anchors
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.methods.objective import Embedded, Joined, pulled
@@ -160,7 +160,7 @@ def _hello(site: str, statistics: Tensor | None = None) -> Hello:
 
 def test_noise_anchors_are_standard_normal_sorted_by_class_and_from_the_server():
     net = tiny.net()
-    got = start_anchors(Anchors(per_class=20), [_hello("a")], net, Stream(0))
+    got = Anchors(per_class=20).first([_hello("a")], net, Stream(0))
     assert got.labels.tolist() == [0] * 20 + [1] * 20 + [2] * 20
     assert got.images.shape == (60, 3, 8, 8)
     assert abs(got.images.mean()) < 0.05
@@ -170,10 +170,10 @@ def test_noise_anchors_are_standard_normal_sorted_by_class_and_from_the_server()
 
 def test_noise_anchors_are_addressed_and_ask_nothing_of_the_sites():
     net = tiny.net()
-    a = start_anchors(Anchors(), [_hello("a")], net, Stream(0)).images
-    b = start_anchors(Anchors(), [_hello("b", torch.ones(3, 2, 3))], net, Stream(0)).images
+    a = Anchors().first([_hello("a")], net, Stream(0)).images
+    b = Anchors().first([_hello("b", torch.ones(3, 2, 3))], net, Stream(0)).images
     assert torch.equal(a, b)
-    assert not torch.equal(a, start_anchors(Anchors(), [_hello("a")], net, Stream(1)).images)
+    assert not torch.equal(a, Anchors().first([_hello("a")], net, Stream(1)).images)
 
 
 def _statistics(mean: float, std: float) -> Tensor:
@@ -183,7 +183,7 @@ def _statistics(mean: float, std: float) -> Tensor:
 def test_statistics_anchors_start_from_the_average_of_means_and_the_average_of_stds():
     net, how = tiny.net(), Anchors(per_class=400, start="statistics")
     hellos = [_hello("a", _statistics(1.0, 0.5)), _hello("b", _statistics(3.0, 1.5))]
-    got = start_anchors(how, hellos, net, Stream(0))
+    got = how.first(hellos, net, Stream(0))
     for k in range(3):
         images = got.images[got.labels == k]
         assert abs(images.mean() - (2 + k)) < 0.05
@@ -195,7 +195,7 @@ def test_a_class_a_site_lacks_drops_out_of_the_average():
     a, b = torch.zeros(3, 2, 3), torch.zeros(3, 2, 3)
     a[:, 0], b[:, 0] = 1, 3
     b[2] = math.nan
-    got = start_anchors(how, [_hello("a", a), _hello("b", b)], net, Stream(0))
+    got = how.first([_hello("a", a), _hello("b", b)], net, Stream(0))
     close(got.images.double()[:, 0, 0, 0], [2, 2, 1])
 
 
@@ -203,7 +203,7 @@ def test_a_class_nobody_has_still_gets_finite_anchors():
     net, how = tiny.net(), Anchors(per_class=1, start="statistics")
     statistics = torch.ones(3, 2, 3)
     statistics[2] = math.nan
-    got = start_anchors(how, [_hello("a", statistics), _hello("b", statistics)], net, Stream(0))
+    got = how.first([_hello("a", statistics), _hello("b", statistics)], net, Stream(0))
     assert torch.isfinite(got.images).all()
 
 
@@ -233,16 +233,6 @@ def test_the_first_version_is_stale_for_everybody_once():
     assert stale_anchors(state, "ape") is state.anchors
     assert stale_anchors(replace(state, held={"ape": -1}), "ape", True) is None
     assert stale_anchors(ServerState(params={}), "ape", True) is None
-
-
-def test_updates_are_noted_one_at_a_time():
-    held = {"old": 1}
-    sent = [Update(site=name, params={}, weight=1.0) for name in ("ape", "bee")]
-    passing = iter(Noted(sent, held, _anchors(7)))
-    assert next(passing) is sent[0]
-    assert "bee" not in held
-    assert list(passing) == sent[1:]
-    assert held == {"old": 1, "ape": 7, "bee": 7}
 
 
 HOW = Anchors(

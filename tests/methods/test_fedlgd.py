@@ -1,12 +1,12 @@
 """FedLGD: what a site and the server do in selected and other rounds, and the facts of the specification (2.5)."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.core.net import Net
 from fedlgd.core.pack import nbytes, pack
 from fedlgd.core.rng import Stream
@@ -15,6 +15,7 @@ from fedlgd.core.types import Broadcast, Hello, ServerState, Site, SiteState, Up
 from fedlgd.distill import private
 from fedlgd.engines.plan import Plan
 from fedlgd.methods import common
+from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD, Refine
 from tests import tiny
 from tests.oracle import slow
@@ -132,7 +133,8 @@ def test_refinement_has_its_own_number_of_steps_and_the_rest_from_the_first_dist
     ((real, params, how, t),) = seen
     assert real is at.site.train
     assert params is at.params
-    assert how == replace(method.distil, steps=3, pairs=10, reuse=10, real_per_class=4)
+    same = asdict(replace(method.distil, steps=3, pairs=10, reuse=10, real_per_class=4))
+    assert asdict(how) == same | {"optimiser": "sgd"}
     assert t == 2
 
 
@@ -288,7 +290,7 @@ def _serve(
     sent: dict[str, list[int]] = {name: [] for name in tiny.NAMES}
     states = [state]
     for t in range(rounds):
-        updates = []
+        updates, held = [], dict(state.held)
         for name in present(t):
             message = method.broadcast(state, name)
             assert message.round == t
@@ -296,10 +298,11 @@ def _serve(
             if message.anchors is not None:
                 assert message.anchors is state.anchors
                 sent[name].append(t)
+                held[name] = message.anchors.round
             g = Stream(0).generator(name, t)
             noisy = {k: v + 0.01 * torch.randn(v.shape, generator=g) for k, v in message.params.items()}
             updates.append(Update(site=name, params=noisy, weight=1.0))
-        state = method.server(state, iter(updates), net, Stream(0).at(t))
+        state = replace(method.server(state, iter(updates), net, Stream(0).at(t)), held=held)
         states.append(state)
     return sent, states
 
@@ -497,3 +500,29 @@ def test_fedlgd_learns(preset):
     method = tiny.settings(tiny.fedlgd(preset, anchors__lr=0.1), values | {"pull.weight": 0.1})
     run = tiny.Run(method, tiny.federation(), _plan(5))
     assert run.records[-1].accuracy > 0.9
+
+
+def test_new_images_in_selected_rounds_come_from_the_site_and_have_the_same_labels():
+    at = AtSite()
+    method = tiny.fedlgd(refine__start="neighbours", refine__steps=0)
+    one, same, other = (at.play(method, 0, rng=Stream(seed))[1].virtual for seed in (3, 3, 4))
+    assert torch.equal(one.images, same.images)
+    assert not torch.equal(one.images, other.images)
+    assert torch.equal(one.labels, at.virtual.labels)
+    low, high = (at.site.train.take(slice(None)).x.aminmax()[i] for i in range(2))
+    assert low <= one.images.min() <= one.images.max() <= high
+    assert at.play(method, 1)[1].virtual is at.virtual
+
+
+def test_new_images_are_refused_with_private_distillation():
+    private = {"refine.start": "neighbours", "distil.private.epsilon": 4.0, "distil.private.test_key": "x"}
+    with pytest.raises(PrivacyError, match=r"refine\.start is 'neighbours'"):
+        tiny.settings(FedLGD(), private).refine.releases(tiny.settings(FedLGD(), private).distil)
+
+
+def test_strong_needs_no_anchors_and_gives_new_images_in_every_round():
+    method = tiny.settings(FedLGD(), FedLGD.presets["strong"])
+    assert not any(method.anchors.needed_in(t, method.pull) for t in (0, 1, 17))
+    assert all(method.refine.move_in(t) for t in (0, 1, 17, 999))
+    shared = {path: value for path, value in FedAvg.presets["strong"].items() if path.startswith("local.")}
+    assert shared.items() <= FedLGD.presets["strong"].items()

@@ -8,8 +8,9 @@ import torch
 
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.rng import Stream
-from fedlgd.core.train import Local, batches
+from fedlgd.core.train import Local, batches, descend
 from fedlgd.core.types import Params
+from fedlgd.distill.gradient import pseudo_gradient
 from fedlgd.engines.plan import Plan
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
@@ -102,3 +103,23 @@ def test_a_run_whose_rates_depend_on_its_length_is_not_extended(tmp_path):
         else:
             with pytest.raises(RunError, match=r"run of 2 rounds, whose learning rates .*local.schedule.* --out"):
                 execute(long, ONE, tmp_path / schedule)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("steps", [1, 2, 7])
+def test_the_rate_of_a_round_makes_the_pseudo_gradient_a_sum_of_gradients_with_mean_weight_one(momentum, steps):
+    """Every step has the gradient 1, so that theta_0 - theta_K is eta times the sum of the weights."""
+    how = Local(lr=0.03, momentum=momentum, steps=steps)
+    leaf, velocity = torch.zeros(1, dtype=torch.float64), list[torch.Tensor]()
+    for _ in range(how.count(5)):
+        velocity = descend([leaf], [torch.ones_like(leaf)], velocity, how)
+    (got,) = pseudo_gradient({"w": torch.zeros_like(leaf)}, {"w": leaf}, how.rate(steps))["w"].tolist()
+    assert got == pytest.approx(steps, rel=1e-12)
+
+
+def test_without_momentum_the_rate_is_the_learning_rate_and_its_limit_is_that_of_many_steps():
+    assert {Local(lr=0.03).rate(k) for k in (0, 1, 9)} == {0.03}
+    how = Local(lr=0.03, momentum=0.9)
+    assert how.rate(0) == pytest.approx(0.3)
+    assert how.rate(100_000) == pytest.approx(how.rate(0), rel=1e-3)
+    assert (how.count(33), Local(epochs=3, steps=5).count(33), Local(epochs=3).count(33)) == (2, 5, 6)

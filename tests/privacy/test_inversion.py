@@ -6,7 +6,7 @@ import torch
 from fedlgd.core.errors import SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Scale
-from fedlgd.methods.common import Beside
+from fedlgd.methods.objective import Beside
 from fedlgd.nets.registry import build_net
 from fedlgd.privacy.inversion import Attack, Step, cosine_cost, invert, squared_cost, total_variation
 from fedlgd.privacy.pictures import distances

@@ -90,11 +90,17 @@ def write_analysis(path: Path, sites: Sequence[str] = SITES) -> None:
     random = np.random.default_rng(1)
     far = [[0.0 if a == b else 0.1 * (1 + a + b) for b in range(len(sites))] for a in range(len(sites))]
     clouds = [
-        {"kind": kind, "site": site, "points": random.normal([6 * at, at], 1, (20, 2)).round(2).tolist()}
+        {
+            "kind": kind,
+            "site": site,
+            "points": random.normal([6 * at, at], 1, (20, 2)).round(2).tolist(),
+            "labels": [i % 10 for i in range(20)],
+        }
         for kind in ("real", "virtual")
         for at, site in enumerate(sites)
     ]
-    clouds.append({"kind": "anchors", "site": "", "points": random.normal(3, 2, (20, 2)).round(2).tolist()})
+    points = random.normal(3, 2, (20, 2)).round(2).tolist()
+    clouds.append({"kind": "anchors", "site": "", "points": points, "labels": [i % 10 for i in range(20)]})
     content = {
         "complete": True,
         "distances": [{"round": t, "sites": dict.fromkeys(sites, 1 / (t + 2))} for t in (-1, 0, 2)],

@@ -20,6 +20,7 @@ def test_figures_are_written_as_pdf_and_png(tmp_path: Path) -> None:
     names = {file.stem for file in files}
     assert {"accuracy", "loss", "accuracy-by-bytes", "accuracy-by-time"} < names
     assert {"site0-mnist-accuracy", "sites0-fedlgd-map", "sites0-fedlgd-mmd-real"} < names
+    assert "sites0-fedlgd-map-classes" in names
     for file in files:
         assert file.read_bytes().startswith(b"%PDF" if file.suffix == ".pdf" else b"\x89PNG")
 

@@ -33,7 +33,7 @@ def test_controls_are_below_a_line_and_what_few_images_cannot_show_is_not_measur
     text = as_text(table)
     assert table.line == 1
     assert text.splitlines()[2].startswith("---")
-    assert "not measurable (n = 1000)" in text
+    assert "TPR at 0.1 % FPR: not measurable (n = 1000)." in text
     assert "2.0 % [1.0, 3.0]" in text
     assert "Promised: epsilon at most 4 at delta 1e-05." in text
     assert "real start (must leak)" in text

@@ -22,7 +22,7 @@ def page(tmp_path: Path) -> dict[str, Any]:
 
 
 def keep(folder: Path, name: str, content: Any) -> None:
-    stored = {"title": name, "command": f"fedlgd audit {name}", "audit": asdict(content)}
+    stored = {"title": name, "commands": [f"fedlgd audit {name}"], "audit": asdict(content)}
     (folder / f"audit-{name}.json").write_text(json.dumps(stored))
 
 

@@ -133,3 +133,14 @@ def test_a_method_that_works_more_is_named_with_what_it_costs(make_groups: MakeG
     said = "The methods do not cost the same: CPU time from 4.00 s (FedAvg) to 20.0 s (FedLGD), including setup."
     assert caveats(make_groups(cheap, dear))[-1] == said
     assert not any("cost" in each for each in caveats(make_groups(cheap, dear | {"done": 1})))
+
+
+def test_what_was_tuned_for_how_long_is_said_and_who_was_not(make_groups: MakeGroups) -> None:
+    how = {"settings": ["local.lr"], "candidates": 9, "rounds": [1, 3], "cpu_seconds": 7200.0}
+    how |= {"validation": 0.2, "accuracy": 0.8}
+    tuned, more = ({"settings": {"tuned": each}} for each in (how, how | {"candidates": 27}))
+    said = caveats(make_groups(A | tuned, B))
+    assert said[0] == "Not tuned, unlike the others: B."
+    assert said[1] == "A was tuned on held-out training images (9 candidates, 2.00 h of CPU time): local.lr."
+    assert "same number of candidates" in caveats(make_groups(A | tuned, B | more))[0]
+    assert not any("tuned with the same" in each for each in caveats(make_groups(A | tuned, B | tuned)))

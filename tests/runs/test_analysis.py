@@ -160,13 +160,16 @@ def test_the_map_puts_like_beside_like_the_same_every_time():
     """Two far clusters: every point is nearer to the middle of its own."""
     shift = torch.zeros(40, 8)
     shift[:, 0] = 30.0
-    sets = {"real": {"a": torch.randn(40, 8), "b": torch.randn(40, 8) + shift}, "anchors": {"": torch.randn(40, 8)}}
+    classes = torch.arange(40) % 4
+    near, far, shared = (analysis.Seen(torch.randn(40, 8) + by, classes) for by in (0.0, shift, 0.0))
+    sets = {"real": {"a": near, "b": far}, "anchors": {"": shared}}
     clouds = analysis._map(sets, seed=3)
     assert [(cloud["kind"], cloud["site"], len(cloud["points"])) for cloud in clouds] == [
         ("real", "a", 40),
         ("real", "b", 40),
         ("anchors", "", 40),
     ]
+    assert all(cloud["labels"] == classes.tolist() for cloud in clouds)
     near, far, also_near = (np.array(cloud["points"]) for cloud in clouds)
     middle = np.concatenate([near, also_near]).mean(0)
     assert (np.linalg.norm(far - far.mean(0), axis=1) < np.linalg.norm(far - middle, axis=1)).all()

@@ -21,7 +21,8 @@ from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.methods.parts import name_of
 from fedlgd.nets.registry import NETS
-from fedlgd.runs.config import Config, configure, described_net, resolve
+from fedlgd.runs.config import Config, configure, resolve
+from fedlgd.runs.described import described_net
 from fedlgd.runs.literals import parse_assignment, read_toml
 from tests.runs.own import Own
 

@@ -15,17 +15,20 @@ import fedlgd
 from fedlgd.core.errors import RunError
 from fedlgd.core.types import Scale
 from tests import PATIENCE, tiny
+from tests.data.dicoms import noisy, save_dicom
+from tests.data.pictures import save
 from tests.runs.folder import method as method_of
 
 NET = {"name": "convnet", "depth": 2, "width": 4}
 BLOCK = """
-import runpy, sys
+import os, runpy, sys
 class Block:
     def find_spec(self, name, *_):
         if name.partition(".")[0] == "fedlgd":
             raise ImportError("fedlgd is blocked")
 sys.meta_path.insert(0, Block())
 sys.argv = sys.argv[1:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
@@ -62,10 +65,12 @@ def test_the_snippet_classifies_as_the_result_does_without_fedlgd(fit, onnx, tmp
     written = result.export(tmp_path / "model", onnx=onnx)
     assert all(file.exists() for file in written)
     assert (tmp_path / "model/model.onnx").exists() == onnx
-    expected = result.predict(picture)
-    ((said, probability),) = run_snippet(tmp_path / "model", picture)
-    assert said == f"{picture} {expected.labels[0]}"
-    assert float(probability) == pytest.approx(float(expected.probabilities.max()), abs=2e-4)
+    deep = save(tmp_path / "deep.png", Image.fromarray(np.arange(600, dtype=np.uint16).reshape(30, 20) * 100))
+    pictures = [picture, deep, save_dicom(tmp_path / "scan.dcm", noisy(1))]
+    expected = result.predict(pictures)
+    for i, (said, probability) in enumerate(run_snippet(tmp_path / "model", *pictures)):
+        assert said == f"{pictures[i]} {expected.labels[i]}"
+        assert float(probability) == pytest.approx(float(expected.probabilities[i].max()), abs=2e-4)
 
 
 def test_virtual_images_and_anchors_are_files_of_their_own(tmp_path):

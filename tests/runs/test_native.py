@@ -105,3 +105,14 @@ def test_every_method_is_exported():
         cls = registry.find(name)
         assert getattr(fedlgd, cls.__name__) is cls
     assert set(fedlgd.__all__) <= set(dir(fedlgd))
+
+
+def test_a_sweep_from_python_names_every_point_and_its_settings(data, tmp_path):
+    method = fedlgd.configure("fedavg", "quick", train_on="real")
+    found = fedlgd.compare(
+        data, [method], seeds=1, sweep={"local.lr": [0.1, 0.2]}, rounds=1, net=NET, out=tmp_path / "out"
+    )
+    assert list(found) == ["FedAvg on real data (local.lr=0.1)", "FedAvg on real data (local.lr=0.2)"]
+    assert "lr = 0.2" in (found["FedAvg on real data (local.lr=0.2)"][0].folder / "config.toml").read_text()
+    with pytest.raises(SettingError, match=r"local\.speed"):
+        fedlgd.compare(data, [method], sweep={"local.speed": [1]})

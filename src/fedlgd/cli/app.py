@@ -56,7 +56,8 @@ def demo(given: options.DemoOptions) -> None:
 
 
 @app.command(
-    epilog="Example: fedlgd run builtin-digits --method fedlgd --preset quick --rounds 40 --set net.width=32"
+    epilog="Example: fedlgd run builtin-digits --method fedlgd --preset quick --rounds 40 --set net.width=32\n\n"
+    "At real sites: fedlgd run --engine flower --kit kits/server --method fedlgd --rounds 40"
 )
 @takes(options.RunOptions)
 def run(given: options.RunOptions) -> None:
@@ -77,30 +78,55 @@ def compare(given: options.CompareOptions) -> None:
     compare.compare(given)
 
 
+@app.command(epilog="Example: fedlgd paper table-digits --scale desk --part C10 --jobs 2")
+@takes(options.PaperOptions)
+def paper(given: options.PaperOptions) -> None:
+    """List the tables and figures of the paper with a verdict on every claim, run one, or report on all."""
+    if given.item in (None, "report"):
+        from fedlgd.cli.papers import list_paper, report_paper
+
+        (list_paper if given.item is None else report_paper)(given)
+        return
+    from fedlgd.cli import paper
+
+    paper.run_item(given)
+
+
+@app.command(
+    epilog="Example: fedlgd tune builtin-digits --methods fedavg,fedlgd --budget 2h --preset quick --rounds 30"
+)
+@takes(options.TuneOptions)
+def tune(given: options.TuneOptions) -> None:
+    """Search for the best settings of methods on held-out training images. Re-run the same command to continue."""
+    from fedlgd.cli import tune
+
+    tune.tune(given)
+
+
 @app.command("open", epilog="Example: fedlgd open runs/demo/fedlgd")
 def open_run(run: options.RunFolder, json: Json = False) -> None:
     """Show the result of a run, finished or not: accuracy, what it cost, and how to go on."""
-    from fedlgd.cli import use
+    from fedlgd.cli import report
 
-    use.open_(run, json)
+    report.open_(run, json)
 
 
 @app.command(epilog="Example: fedlgd predict runs/demo/fedlgd digit.png")
 @takes(options.PredictOptions)
 def predict(given: options.PredictOptions) -> None:
     """Classify your own images with the model of a run."""
-    from fedlgd.cli import use
+    from fedlgd.cli import report
 
-    use.predict(given)
+    report.predict(given)
 
 
 @app.command(epilog="Example: fedlgd export runs/demo/fedlgd --out model")
 @takes(options.ExportOptions)
 def export(given: options.ExportOptions) -> None:
     """Export the model of a run with its preprocessing (torch.export, ONNX), and its virtual images and anchors."""
-    from fedlgd.cli import use
+    from fedlgd.cli import report
 
-    use.export(given)
+    report.export(given)
 
 
 @app.command(epilog="Example: fedlgd distil builtin-digits --per-class 10 --set distil.steps=200")
@@ -173,30 +199,28 @@ def methods(
     json: Json = False,
 ) -> None:
     """List the methods, or show the settings and presets of one."""
+    from fedlgd.cli import listing
+
     if name is None:
-        from fedlgd.cli.listing import list_methods
-
-        list_methods(json)
-        return
-    from fedlgd.cli import methods
-
-    methods.show(name, json)
+        listing.list_methods(json)
+    else:
+        listing.show_method(name, json)
 
 
 @app.command(epilog="Example: fedlgd nets")
 def nets(json: Json = False) -> None:
     """List the networks with their settings and sizes."""
-    from fedlgd.cli import methods
+    from fedlgd.cli import listing
 
-    methods.nets(json)
+    listing.list_nets(json)
 
 
 @data_app.command("list", epilog="Example: fedlgd data list")
 def data_list(json: Json = False) -> None:
     """List the federations and whether their files are in the data home."""
-    from fedlgd.cli.listing import list_suites
+    from fedlgd.cli import listing
 
-    list_suites(json)
+    listing.list_suites(json)
 
 
 @data_app.command("show", epilog="Example: fedlgd data show builtin-digits --sheet digits.png --shift")

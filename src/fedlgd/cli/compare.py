@@ -10,33 +10,36 @@ from typing import Any
 import typer
 
 from fedlgd.cli.estimate import announce_copies, announce_jobs
-from fedlgd.cli.fit import fitted, terminal_width
-from fedlgd.cli.options import CompareOptions
+from fedlgd.cli.options import CompareOptions, ConfigOptions, PaperOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.run import (
-    MAX_SITE_COLUMNS,
     assignments,
     choose_engine,
     command_line,
     open_data,
     place_of,
+    preset_of,
     resumable,
     set_up,
 )
+from fedlgd.cli.terminal import MAX_SITE_COLUMNS, fitted, folded, terminal_width, two_classes
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.files import writing
 from fedlgd.core.records import RoundRecord
+from fedlgd.core.sweep import swept
 from fedlgd.data.federation import Federation
 from fedlgd.engines.registry import Engine
-from fedlgd.nets.registry import build_net
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.page import write_report
 from fedlgd.report.read import read_runs
 from fedlgd.report.tables import accuracy_table, cost_table, without_sites
 from fedlgd.runs.jobs import check_jobs, run_jobs
+from fedlgd.runs.literals import parse_axes
 from fedlgd.runs.runner import Listener
 from fedlgd.runs.suite import Job, Outcome, budget, matched_steps, parse_entry, plan, run_job
 from fedlgd.runs.track import Tracked, Tracking, check_trackers
+
+Options = CompareOptions | PaperOptions
 
 METRIC = "Accuracy (%) after the last round: mean over seeds ± standard deviation; `mean` is unweighted over sites."
 
@@ -46,25 +49,35 @@ def compare(given: CompareOptions) -> None:
     check_jobs(given.jobs, given.threads, place_of(given))
     set_up(given.threads)
     settings = assignments(given, {})
-    entries = [parse_entry(spec) for spec in given.methods.split(",")]
-    federation = open_data(plan(entries, 1, given.out, settings, given.preset)[0].config.data, given.silent)
-    steps = _fedlgd_steps(settings, given.preset, len(federation.classes)) if given.match_steps else 0
-    jobs = plan(entries, given.seeds, given.out, settings, given.preset, steps)
+    entries = [parse_entry(spec) for spec in swept(given.methods.split(","), parse_axes(given.sweep or ()))]
+    methods = "".join(entry.method for entry in entries)
+    preset = given.preset or preset_of({**settings, "method": methods}, {})
+    federation = open_data(plan(entries, 1, given.out, settings, preset)[0].config.data, given.silent)
+    steps = _fedlgd_steps(settings, preset, len(federation.classes)) if given.match_steps else 0
+    jobs = plan(entries, given.seeds, given.out, settings, preset, steps)
+    methods = f"{len(entries)} {'points' if given.sweep else 'methods'} x {given.seeds} seeds"
+    announced = f"{len(jobs)} runs: {methods} on {federation.name}; {budget(steps)}"
+    outcomes = conduct(jobs, federation, given, given.out, announced)
+    _print(outcomes, budget(steps), given.out / "report.html", given.json)
+    raise typer.Exit(1 if any(outcome.error for outcome in outcomes) else 0)
+
+
+def conduct(
+    jobs: Sequence[Job], federation: Federation, given: Options, out: Path, announced: str
+) -> list[Outcome]:
+    """Run all jobs, with an estimate first, and write their report."""
     with resumable():
         engine = choose_engine(given, federation, "loop" if given.jobs > 1 else None)
         if not given.silent:
-            methods = f"{len(entries)} methods x {given.seeds} seeds"
-            typer.echo(f"{len(jobs)} runs: {methods} on {federation.name}; {budget(steps)}")
+            typer.echo(folded(announced, "  "))
             announce_jobs(jobs, federation, engine, given.jobs)
-            announce_copies(jobs[0].config, given.out, federation)
+            announce_copies(jobs[0].config, out, federation)
         run_all = _run_parallel if given.jobs > 1 else _run_in_turn
         outcomes = run_all(jobs, federation, engine, given)
-    page, done = given.out / "report.html", [o.job.folder for o in outcomes if not o.error]
-    if done:
-        with writing(page):
-            write_report(done, page)
-    _print(outcomes, budget(steps), page, given.json)
-    raise typer.Exit(0 if len(done) == len(outcomes) else 1)
+    if done := [outcome.job.folder for outcome in outcomes if not outcome.error]:
+        with writing(out / "report.html"):
+            write_report(done, out / "report.html")
+    return outcomes
 
 
 def _fedlgd_steps(settings: Mapping[str, Any], preset: str, classes: int) -> int:
@@ -73,32 +86,29 @@ def _fedlgd_steps(settings: Mapping[str, Any], preset: str, classes: int) -> int
     (job,) = plan([parse_entry("fedlgd")], 1, Path(), ours, preset)
     method: Any = job.config.method
     local = method.local
-    return matched_steps(method.distil.per_class, method.anchors.per_class, classes, local.batch, local.epochs)
+    return local.steps or matched_steps(
+        method.distil.pictures, method.anchors.per_class, classes, local.batch, local.epochs
+    )
 
 
-def _run_in_turn(
-    jobs: Sequence[Job], federation: Federation, engine: Engine, given: CompareOptions
-) -> list[Outcome]:
+def _run_in_turn(jobs: Sequence[Job], federation: Federation, engine: Engine, given: Options) -> list[Outcome]:
     outcomes = []
     for i, job in enumerate(jobs, 1):
         if not given.silent:
             typer.echo(f"[{i}/{len(jobs)}] {_name(job)}")
         with progress(given.silent, job.config.plan.rounds, folder=job.folder, sites=federation.names) as show:
-            outcomes.append(_run_tracked(job, federation, engine, given, show))
+            outcomes.append(run_tracked(job, federation, engine, given, show))
         _report_failure(outcomes[-1])
     return outcomes
 
 
-def _run_parallel(
-    jobs: Sequence[Job], federation: Federation, engine: Engine, given: CompareOptions
-) -> list[Outcome]:
+def _run_parallel(jobs: Sequence[Job], federation: Federation, engine: Engine, given: Options) -> list[Outcome]:
     """`given.jobs` at a time, with one line for each that finishes."""
-    first = jobs[0].config
     with suppress(FedlgdError):  # imports that every job would repeat; the jobs report errors
-        build_net(first.net["name"], federation.shape, len(federation.classes), first.net_settings)
+        jobs[0].config.net_for(federation)
     outcomes: list[Outcome] = []
     began = time.monotonic()
-    running = run_jobs(jobs, given.jobs, lambda job, show: _run_tracked(job, federation, engine, given, show))
+    running = run_jobs(jobs, given.jobs, lambda job, show: run_tracked(job, federation, engine, given, show))
     with closing(running):
         for outcome in running:
             _report_failure(outcome)
@@ -110,8 +120,8 @@ def _run_parallel(
     return sorted(outcomes, key=lambda outcome: jobs.index(outcome.job))
 
 
-def _run_tracked(
-    job: Job, federation: Federation, engine: Engine, given: CompareOptions, show: Listener
+def run_tracked(
+    job: Job, federation: Federation, engine: Engine, given: Options | ConfigOptions, show: Listener
 ) -> Outcome:
     with Tracking(given.track or (), Tracked(_name(job), job.folder, job.config)) as track:
 
@@ -146,7 +156,7 @@ def _print(outcomes: Sequence[Outcome], budget: str, page: Path, json: bool) -> 
     if groups:
         for table in _tables(groups, terminal_width()):
             typer.echo("\n" + table)
-        typer.echo(f"\n{METRIC}\n{budget}")
+        typer.echo(f"\n{folded(METRIC)}\n{folded(budget)}")
     for folder, error in failures.items():
         typer.echo(f"failed: {folder}: {error}")
     if groups:
@@ -154,11 +164,13 @@ def _print(outcomes: Sequence[Outcome], budget: str, page: Path, json: bool) -> 
 
 
 def _tables(groups: Sequence[Group], width: int) -> Iterator[str]:
-    """Accuracy and cost."""
+    """Accuracy, what two classes need beyond it, and cost."""
     accuracy = without_sites(accuracy_table(groups), MAX_SITE_COLUMNS)
     text = fitted(accuracy, width, ("spread", "seeds", "rounds"), turn=True)
     if max(map(len, text.splitlines())) > width:
         text = fitted(without_sites(accuracy, 0), width, ("spread", "seeds", "rounds"))
         text += "\nThe accuracy at each site is in the report."
     yield text
+    if two := two_classes(groups):
+        yield two
     yield fitted(cost_table(groups), width, ("evaluate", "server", "train", "distil"))

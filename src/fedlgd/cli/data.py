@@ -16,11 +16,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedlgd.cli.listing import fetch_command
-from fedlgd.cli.methods import settings_table
+from fedlgd.cli.listing import fetch_command, settings_table
 from fedlgd.cli.options import CheckOptions, FetchOptions, ShowOptions
 from fedlgd.cli.progress import progress
-from fedlgd.cli.shift import measure_shift, shift_tables
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.files import writing
 from fedlgd.data.catalogue import SUITES
@@ -28,14 +26,20 @@ from fedlgd.data.federation import Federation
 from fedlgd.data.fetch.prepare import Outcome, attempt, chosen
 from fedlgd.data.folders.check import Checked, check_data
 from fedlgd.data.folders.problems import Problem
+from fedlgd.data.folders.suite import Folders
 from fedlgd.data.home import data_home
 from fedlgd.data.registry import DataChoice
 from fedlgd.data.sheet import contact_sheet
 from fedlgd.data.statistics import Colours, Statistics, spark, statistics_of
-from fedlgd.runs.config import described, resolve
+from fedlgd.report.formats import plural
+from fedlgd.runs.config import resolve
+from fedlgd.runs.described import described
 from fedlgd.runs.literals import parse_assignment
+from fedlgd.runs.shift import ALL, Draws, Measured, measure_shift
 
 MAX_ALIKE = 3  # problems of one kind at one site in the table of `check`
+MAX_MATRIX = 12  # sites; more are summarised
+MAX_PAIRS = 5  # nearest and farthest pairs in a summary
 SKIP = "--skip-bad leaves out files that cannot be read"
 CHANNELS = ("red", "green", "blue")
 
@@ -72,7 +76,9 @@ def show(given: ShowOptions) -> None:
     with progress(given.silent):
         federation = chosen.open()
         sites = [statistics_of(site) for site in federation.sites]
-        shifts = measure_shift(federation, given) if given.shift or given.per_class else []
+        how = Draws(size=given.size, draws=given.draws, unbiased=not given.biased)
+        wanted = given.shift or given.per_class
+        shifts = measure_shift(federation, how, given.seed, given.per_class) if wanted else []
     if given.json:
         head = {"name": federation.name, "note": federation.note, "classes": federation.classes}
         body = {"sites": [asdict(site) for site in sites], "shift": [shift.plain() for shift in shifts]}
@@ -116,9 +122,60 @@ def _halved(shares: Colours) -> Colours:
     return tuple(a + b for a, b in zip(shares[::2], shares[1::2], strict=True))
 
 
+def shift_tables(found: Sequence[Measured]) -> Iterator[Table]:
+    for each in found:
+        if each.among == ALL:
+            yield _matrix(each) if len(each.shift.sites) <= MAX_MATRIX else _summary(each)
+    if any(each.among != ALL for each in found):
+        yield _by_class(found)
+
+
+def _title(found: Measured) -> str:
+    shift = found.shift
+    estimator = f"squared RBF-MMD ({'unbiased' if shift.unbiased else 'biased'})"
+    return f"shift in {found.space}: {estimator}, mean ± std of {shift.draws} draws of {shift.size} images per site"
+
+
+def _matrix(found: Measured) -> Table:
+    shift = found.shift
+    caption = f"mean over pairs {shift.average:.3f}; diagonal: two draws from the same site, the noise level"
+    table = Table("", *map(escape, shift.sites), title=_title(found), caption=caption)
+    for i, name in enumerate(shift.sites):
+        row = [f"{m:.3f} ± {s:.3f}" for m, s in zip(shift.mean[i], shift.std[i], strict=True)]
+        row[i] = f"[dim]{row[i]}[/]"
+        table.add_row(escape(name), *row)
+    return table
+
+
+def _summary(found: Measured) -> Table:
+    shift = found.shift
+    means = f"mean over pairs {shift.average:.3f}, two draws from the same site {shift.zero:.3f}"
+    caption = f"{len(shift.sites)} sites; {means}; all pairs: --json"
+    table = Table("", "site", "site", "MMD²", title=_title(found), caption=caption)
+    ranked = sorted(shift.pairs, key=lambda pair: pair[2])
+    for word, pairs in (("nearest", ranked[:MAX_PAIRS]), ("farthest", ranked[-MAX_PAIRS:])):
+        for a, b, mean, std in pairs:
+            table.add_row(word, escape(a), escape(b), f"{mean:.3f} ± {std:.3f}")
+    return table
+
+
+def _by_class(found: Sequence[Measured]) -> Table:
+    table = Table("space", "among", "images", "mean over pairs", "same site", "nearest pair", "farthest pair")
+    for each in found:
+        shift = each.shift
+        ranked = sorted(shift.pairs, key=lambda pair: pair[2])
+        pairs = [escape(f"{a}, {b}: {mean:.3f}") for a, b, mean, _ in (ranked[0], ranked[-1])]
+        numbers = (f"{shift.size} per site", f"{shift.average:.3f}", f"{shift.zero:.3f}")
+        table.add_row(each.space, escape(each.among), *numbers, *pairs)
+    return table
+
+
 def check(given: CheckOptions) -> None:
+    settings = {"data.name": "folders", **dict(map(parse_assignment, given.settings or ()))}
+    how = resolve({}, settings).data.suite
+    assert isinstance(how, Folders)
     with progress(given.silent):
-        checked = check_data(given.folder.expanduser(), given.least)
+        checked = check_data(given.folder.expanduser(), given.least, how=how)
     errors, warnings = checked.count("error"), checked.count("warning")
     if given.json:
         found = {"sites": checked.sites, "images": checked.images, "errors": errors, "warnings": warnings}
@@ -134,11 +191,11 @@ def explained(chosen: DataChoice, quiet: bool) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        path = Path(getattr(chosen.suite, "path", ""))
-        if quiet or chosen.name != "folders" or not path.exists():
+        how = chosen.suite
+        if quiet or not isinstance(how, Folders) or not Path(how.path).exists():
             raise
         with progress(quiet):
-            problems = check_data(path).problems
+            problems = check_data(Path(how.path), how=how).problems
         if len(problems) < 2:
             raise
         Console(stderr=True).print(_problems(problems))
@@ -150,7 +207,7 @@ def print_checked(checked: Checked, err: bool = False) -> None:
     if checked.problems:
         Console(soft_wrap=False, stderr=err).print(_problems(checked.problems))
     found = f"{checked.count('error')} errors, {checked.count('warning')} warnings"
-    typer.echo(f"{checked.sites} sites, {checked.images} readable images: {found}", err=err)
+    typer.echo(f"{plural(checked.sites, 'site')}, {checked.images} readable images: {found}", err=err)
 
 
 def _problems(problems: Sequence[Problem]) -> Table:

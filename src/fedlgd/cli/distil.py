@@ -17,7 +17,6 @@ from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.run import place_of, resumable, set_up
 from fedlgd.core.errors import SettingError
 from fedlgd.distill.cache import caching
-from fedlgd.nets.registry import build_net
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.distilled import TRAINING, Distilled, distil_all, seconds_left
@@ -34,7 +33,7 @@ def distil(given: DistilOptions) -> None:
     with resumable(f" in {given.out}", "Finished sets"), caching(shared_cache(place)):
         with progress(given.silent):
             federation = config.data.open()
-        net = build_net(config.net["name"], federation.shape, len(federation.classes), config.net_settings)
+        net = config.net_for(federation)
         seconds = seconds_left(config, method.distil, federation, net, place)
         if given.estimate:
             typer.echo(jsonlib.dumps({"seconds": seconds}) if given.json else duration(seconds))

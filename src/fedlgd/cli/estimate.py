@@ -1,4 +1,4 @@
-"""The estimated time of a run or a comparison, printed before it starts."""
+"""What is said before a run or a comparison starts: above all the estimated time."""
 
 import json as jsonlib
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from fedlgd.core.errors import FedlgdError
 from fedlgd.core.records import committed_records
 from fedlgd.data.federation import Federation
 from fedlgd.engines.registry import Engine
+from fedlgd.methods.cost import first_sets
 from fedlgd.methods.rounds import promise
-from fedlgd.nets.registry import build_net
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config
 from fedlgd.runs.estimate import Estimate, estimate
@@ -29,7 +29,7 @@ def estimate_run(config: Config, folder: Path, federation: Federation, place: Pl
     done = len(committed_records(folder)) - 1  # the first record is the enrolment
     if done >= config.plan.rounds:
         return None
-    net = build_net(config.net["name"], federation.shape, len(federation.classes), config.net_settings)
+    net = config.net_for(federation)
     return estimate(config, federation, net, None if done < 0 else done, shared_cache(place), place)
 
 
@@ -43,24 +43,25 @@ def estimate_jobs(jobs: Sequence[Job], federation: Federation, engine: Engine) -
         if job.entry.spec not in by_entry:
             by_entry[job.entry.spec] = estimate_run(job.config, job.folder, federation, engine.place)
         found = by_entry[job.entry.spec]
-        cost = job.config.method.cost(-1, federation.sites[0], len(federation.classes))
-        if found and cost:
-            key = repr(cost.sets), job.config.plan.seed
+        if found:
+            key = repr(first_sets(job.config.method)), job.config.plan.seed
             total += found.total(workers) - (found.enrolment / workers if key in distilled else 0.0)
             distilled.add(key)
     return total
 
 
 def announce_run(config: Config, folder: Path, federation: Federation, engine: Engine) -> None:
-    """Print the estimate of a long run. Errors are left for the run itself to report."""
+    """Say what a run extends, how long it takes, which real images it copies, and what it promises about them.
+
+    Errors of the estimate are left for the run itself to report.
+    """
+    if text := extension(folder, config):
+        typer.echo(text, err=True)
     with suppress(FedlgdError):
         found = estimate_run(config, folder, federation, engine.place)
         _announce(found.total(engine.processes(federation)) if found else 0.0)
-
-
-def announce_extension(config: Config, folder: Path) -> None:
-    """Say what it means that a run in this folder gets more rounds."""
-    if text := extension(folder, config):
+    announce_copies(config, folder, federation)
+    if text := promise(config.method):
         typer.echo(text, err=True)
 
 
@@ -73,12 +74,6 @@ def announce_copies(config: Config, folder: Path, federation: Federation) -> Non
             "--set real_samples=0 leaves them out",
             err=True,
         )
-
-
-def announce_promise(config: Config) -> None:
-    """Say what the run promises about private images, if anything."""
-    if text := promise(config.method):
-        typer.echo(text, err=True)
 
 
 def announce_jobs(jobs: Sequence[Job], federation: Federation, engine: Engine, parallel: int) -> None:

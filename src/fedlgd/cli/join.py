@@ -56,7 +56,7 @@ def _choose_data(kit: "Kit", given: JoinOptions) -> None:
     suite = resolve({}, {**chosen, "data.name": "folders", "data.path": str(path)}).data.suite
     assert isinstance(suite, Folders)
     with progress(given.quiet):
-        checked = check_data(path, only=kit.site)
+        checked = check_data(path, only=kit.site, how=suite)
     if not given.quiet or checked.count("error"):
         print_checked(checked, err=True)
     if checked.count("error"):
@@ -73,8 +73,8 @@ class Connection:
 
     SIGNS: ClassVar = {
         "SuperNode ID": "connected",
-        "Connection successful": "the server answers again",
-        "Connection attempt failed": "the server does not answer; trying again",
+        "Connection successful": "the server answers",
+        "Connection attempt failed": "not connected: the server is away or not ready; trying again",
     }
 
     def __init__(self, log: Callable[[str], None], tell: Callable[[str], None]) -> None:

@@ -50,7 +50,12 @@ class ConfigOptions:
     skip_bad: Annotated[
         bool, Option("--skip-bad", help="Leave out your own files that cannot be read as images.")
     ] = False
-    preset: Annotated[str, Option(help="Preset of the method: paper, official, quick.", show_default="none")] = ""
+    preset: Annotated[
+        str,
+        Option(
+            help="Preset of the method: paper, official, quick, strong.", show_default="none; your images: strong"
+        ),
+    ] = ""
     train_on: Annotated[
         str | None, Option(help="Train on real or virtual images.", show_default="real; FedLGD: virtual")
     ] = None
@@ -93,15 +98,55 @@ class RunOptions(ConfigOptions, ComputeOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(ConfigOptions, ComputeOptions):
-    methods: Annotated[str, Option(help="Comma-separated, e.g. fedavg,scaffold+anchors,fedavg+noise,moon:mu=5")] = (
-        "fedavg,fedlgd"
-    )
+    methods: Annotated[
+        str, Option(help="Comma-separated, e.g. fedavg,scaffold+anchors,moon:mu=5,best-fedlgd.toml")
+    ] = "fedavg,fedlgd"
     seeds: Annotated[int, Option(min=1, help="Number of seeds per method: 0, 1, ...")] = 3
+    sweep: Annotated[
+        list[str] | None, Option(help="Run every method with each of these values: --sweep pull.weight=0,1,10")
+    ] = None
     match_steps: Annotated[
         bool, Option("--match-steps", help="Give every method FedLGD's SGD steps per round.")
     ] = False
     out: Annotated[Path, Option("--out", "-o", help="Output folder.")] = Path("runs/compare")
     jobs: Annotated[int, Option(min=1, help="Parallel runs, one process with one thread each.")] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperOptions(ComputeOptions):
+    item: Annotated[str | None, Argument(help="Item to run, or `report`; without it, all are listed.")] = None
+    scale: Annotated[Literal["tiny", "desk", "paper"], Option(help="Length of the runs.")] = "desk"
+    part: Annotated[str | None, Option(help="Only this part of the item.")] = None
+    out: Annotated[Path, Option("--out", "-o", help="Folder of all runs of the paper.")] = Path("runs/paper")
+    jobs: Annotated[int, Option(min=1, help="Parallel runs, one process with one thread each.")] = 1
+    estimate: Annotated[bool, Option("--estimate", help="Only estimate the run time.")] = False
+
+    @property
+    def track(self) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions(ConfigOptions, ComputeOptions):
+    methods: Annotated[str, Option(help="Comma-separated, as for fedlgd compare.")] = "fedavg,fedlgd"
+    budget: Annotated[str, Option(help="Time of the search: 2h, 90min. It sets the number of candidates.")] = "1h"
+    candidates: Annotated[
+        int | None, Option(min=2, help="Candidates of each method, instead of a budget.", show_default="by budget")
+    ] = None
+    space: Annotated[Path | None, Option(help="Your own search space, a TOML file.", show_default="built-in")] = (
+        None
+    )
+    rungs: Annotated[int, Option(min=1, help="Rungs; the last has all rounds.")] = 3
+    eta: Annotated[
+        int, Option(min=2, help="Each rung keeps 1/eta of the candidates, with eta times the rounds.")
+    ] = 3
+    validation: Annotated[float, Option(help="Share of the training images that scores candidates.")] = 0.2
+    seed: Seed = 0
+    out: Annotated[Path, Option("--out", "-o", help="Output folder.")] = Path("runs/tune")
+    jobs: Annotated[int, Option(min=1, help="Parallel runs, one process with one thread each.")] = 1
+    estimate: Annotated[bool, Option("--estimate", help="Only print what would be searched, and for how long.")] = (
+        False
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +165,7 @@ class ShowOptions(Output):
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions(Output):
     folder: Annotated[Path, Argument(help="Your own images: a folder, a .csv or a .npz.")]
+    settings: Set = None
     least: Annotated[int, Option(min=1, help="Warn below this many training images per class and site.")] = 10
     strict: Annotated[bool, Option("--strict", help="Treat warnings as errors.")] = False
 

@@ -1,6 +1,7 @@
 """`fedlgd run` and `fedlgd demo`, and what they share with `fedlgd compare`."""
 
 import json as jsonlib
+import logging
 import shlex
 import shutil
 import statistics
@@ -13,24 +14,17 @@ from typing import Any
 
 import torch
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from fedlgd.cli.data import chosen_data, explained
-from fedlgd.cli.estimate import (
-    announce_copies,
-    announce_extension,
-    announce_promise,
-    announce_run,
-    print_estimate,
-)
-from fedlgd.cli.fit import UNBOUNDED
+from fedlgd.cli.estimate import announce_run, print_estimate
 from fedlgd.cli.options import ComputeOptions, ConfigOptions, DemoOptions, RunOptions
 from fedlgd.cli.progress import progress
+from fedlgd.cli.terminal import print_accuracy, two_classes
 from fedlgd.core.device import Place
+from fedlgd.core.errors import SettingError
 from fedlgd.core.files import writing
 from fedlgd.core.records import RoundRecord
+from fedlgd.core.suggest import check_flower
 from fedlgd.data.federation import Federation
 from fedlgd.data.registry import DataChoice
 from fedlgd.engines.registry import Engine, choose
@@ -39,14 +33,13 @@ from fedlgd.report.page import write_report
 from fedlgd.report.presence import unscored_notes
 from fedlgd.report.read import read_runs
 from fedlgd.report.summary import unequal_cost
-from fedlgd.report.tables import Missing, marked, missing_classes, missing_notes
+from fedlgd.report.tables import missing_classes, missing_notes
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.literals import parse_assignment, read_toml
 from fedlgd.runs.result import Result
 from fedlgd.runs.runner import default_folder, execute
 from fedlgd.runs.track import Tracked, Tracking, check_trackers
 
-MAX_SITE_COLUMNS = 8
 DEMO_METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg", "train_on": "virtual"},
     "fedlgd": {"method": "fedlgd"},
@@ -64,23 +57,22 @@ DEMO_NEXT = (
 
 
 def run(given: RunOptions) -> None:
-    from fedlgd.cli import real
-
     check_trackers(given.track or ())
     place_of(given)
     file = read_toml(given.config) if given.config else {}
     method = f"{given.method or file.get('method', 'fedlgd')}+anchors" if given.anchors else given.method
     chosen = {"method": method, "seed": given.seed}
     if remote := given.engine == "flower" or given.kit is not None:
-        chosen["data.name"] = real.data_of(given)
-    config = resolve(file, assignments(given, chosen), given.preset)
+        chosen["data.name"] = _real_data(given)
+    values = assignments(given, chosen)
+    config = resolve(file, values, given.preset or preset_of(values, file))
     folder = given.out or default_folder(config)
     if given.estimate:
         federation, engine = _prepare(config, given, given.json)
         print_estimate(config, folder, federation, engine, given.json)
         return
     title = f"{config.method.label} on {config.data.name}, seed {config.plan.seed}"
-    result = (real.execute_real if remote else _execute)(config, folder, given, title)
+    result = (_execute_at_sites if remote else _execute)(config, folder, given, title)
     page = _report([folder], folder / "report.html")
     if given.json:
         typer.echo(jsonlib.dumps(_summary(config, folder, page, result)))
@@ -126,6 +118,13 @@ def assignments(given: ConfigOptions, more: Mapping[str, Any]) -> dict[str, Any]
     return chosen | dict(parse_assignment(text) for text in given.settings or ())
 
 
+def preset_of(values: Mapping[str, Any], file: Mapping[str, Any]) -> str:
+    """The default preset: `strong` for a user's own images, except with private distillation, which it excludes."""
+    own = values.get("data.name") == "folders" and not file
+    other = "distil.private.epsilon" in values or ":" in values.get("method", "")
+    return "strong" if own and not other else ""
+
+
 def place_of(given: ComputeOptions) -> Place:
     return Place(device=given.device, autocast=given.autocast)
 
@@ -169,16 +168,65 @@ def _execute(config: Config, folder: Path, given: RunOptions, title: str = "") -
     with resumable(f" in {folder}"):
         federation, engine = _prepare(config, given, quiet)
         if not quiet:
-            announce_extension(config, folder)
             announce_run(config, folder, federation, engine)
-            announce_copies(config, folder, federation)
-            announce_promise(config)
         with (
             progress(quiet, config.plan.rounds, title, folder, lasting=True, sites=federation.names) as show,
             Tracking(given.track or (), Tracked(title, folder, config)) as track,
         ):
             result = execute(config, federation, folder, listen, command_line(), "", engine)
     if not (heard or quiet):
+        typer.echo(f"{folder} is already complete; nothing to run", err=True)
+    return result
+
+
+def _real_data(given: RunOptions) -> str:
+    """The name of the data of a run at real sites; refuses options that have no meaning there."""
+    check_flower()
+    if given.engine not in (None, "flower") or given.kit is None:
+        raise SettingError("real sites need both: --engine flower --kit KIT, with the kit of the server")
+    chosen = {
+        "a federation": given.data,
+        "--data": given.folder,
+        "--estimate": given.estimate,
+        "--workers": given.workers > 0,
+        "--device": given.device != "cpu",
+        "--autocast": given.autocast,
+    }
+    if wrong := [name for name, value in chosen.items() if value]:
+        raise SettingError(f"{wrong[0]} is given, but images and computers are at the sites; leave it out")
+    return "real-sites"
+
+
+def _execute_at_sites(config: Config, folder: Path, given: RunOptions, title: str) -> Result:
+    """Run at the sites that are connected to the server of the kit, with progress and trackers."""
+    from fedlgd.deploy import kit as kits
+    from fedlgd.deploy import processes
+
+    assert given.kit is not None
+    kit, heard = kits.read_kit(given.kit, "server"), 0
+    processes.be_quiet(kit.state)
+    from fedlgd.deploy.coordinator import Operator
+    from fedlgd.deploy.server import Request, coordinate
+
+    def listen(record: RoundRecord) -> None:
+        nonlocal heard
+        heard += 1
+        show(record)
+        track(record)
+
+    set_up(given.threads)
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    with (
+        resumable(f" in {folder}"),
+        Operator(kit) as operator,
+        operator.grid() as grid,
+        progress(given.silent, config.plan.rounds, title, folder, lasting=True) as show,
+        Tracking(given.track or (), Tracked(title, folder, config)) as track,
+    ):
+        how = {"timeout": given.timeout, "threads": given.threads, "command": command_line()}
+        request = Request(config=config.toml(), out=str(folder), sites=grid.nodes, **how)  # type: ignore[arg-type]
+        result = coordinate(grid, request, listen)
+    if not (heard or given.silent):
         typer.echo(f"{folder} is already complete; nothing to run", err=True)
     return result
 
@@ -227,32 +275,7 @@ def _print_result(accuracies: Mapping[str, Mapping[str, float]], folders: Sequen
     groups = group_runs(read_runs(folders)[0])
     if any(accuracies.values()):
         print_accuracy(accuracies, missing_classes(groups))
+    if two := two_classes(groups):
+        typer.echo(two)
     for note in (*missing_notes(groups), *unscored_notes(groups), *unequal_cost(groups)):
         typer.echo(note)
-
-
-def print_accuracy(accuracies: Mapping[str, Mapping[str, float]], missing: Missing | None = None) -> None:
-    """Final accuracy by method and site, with the unweighted mean; many sites are rows instead of columns."""
-    sites = list(next(iter(accuracies.values())))
-    rows = [["method", *(marked(site, missing or {}) for site in sites), "mean"]]
-    for name, accuracy in accuracies.items():
-        values = [accuracy[site] for site in sites]
-        rows.append([name, *(f"{100 * v:.1f}" for v in (*values, statistics.fmean(values)))])
-    console = Console()
-    table, turned = _as_table(rows), [["site", *rows[0][1:]], *rows[1:]]
-    if len(sites) > MAX_SITE_COLUMNS or _natural_width(console, table) > console.width:
-        table = _as_table([list(column) for column in zip(*turned, strict=True)])
-    console.print("Accuracy (%) on the test images of each site after the last round", table, sep="\n")
-
-
-def _as_table(rows: Sequence[Sequence[str]]) -> Table:
-    table = Table()
-    for i, column in enumerate(rows[0]):
-        table.add_column(escape(column), justify="right" if i else "left")
-    for row in rows[1:]:
-        table.add_row(*map(escape, row))
-    return table
-
-
-def _natural_width(console: Console, table: Table) -> int:
-    return console.measure(table, options=console.options.update_width(UNBOUNDED)).maximum

@@ -65,3 +65,18 @@ def check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
         if name in metadata and not holds(value, metadata[name]):
             way_out = words.format(metadata[name])
             raise SettingError(f"{path} is {value}; use {way_out} ({metadata['help'].rstrip('.')})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """How settings were chosen: `fedlgd tune` writes it to a configuration, runs keep it, the report says it.
+
+    accuracy: on `validation`, a share of the training images, after the last of `rounds`, with one seed.
+    """
+
+    settings: tuple[str, ...]
+    candidates: int
+    rounds: tuple[int, ...]
+    cpu_seconds: float
+    validation: float
+    accuracy: float

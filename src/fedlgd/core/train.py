@@ -44,6 +44,23 @@ class Local(Settings):
             return self
         return replace(self, lr=self.lr * (1 + math.cos(math.pi * t / rounds)) / 2, schedule="constant")
 
+    def count(self, n: int) -> int:
+        """K: the steps of a round on n images."""
+        return self.steps or self.epochs * math.ceil(n / self.batch)
+
+    def work(self, steps: int) -> float:
+        r"""sum_i a_i = [K - m (1 - m^K) / (1 - m)] / (1 - m), the total weight of the gradients of K steps.
+
+        v_j = sum_{i<=j} m^{j-i} g_i, so  theta_0 - theta_K = eta sum_j v_j = eta sum_i a_i g_i  with the weights
+        a_i = (1 - m^{K-i+1}) / (1 - m): early gradients count more. Without momentum it is K.
+        """
+        m = self.momentum
+        return (steps - m * (1 - m**steps) / (1 - m)) / (1 - m)
+
+    def rate(self, steps: int) -> float:
+        """eta_t mean_i a_i; eta_t without momentum. steps=0: the limit of many, eta_t / (1 - m)."""
+        return self.lr * (self.work(steps) / steps if steps else 1 / (1 - self.momentum))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
@@ -82,8 +99,7 @@ def sgd(
 
 def batches(n: int, how: Local, generator: Generator) -> Iterator[Tensor]:
     """Shuffled batches; every epoch has a new order, and the last batch can be smaller."""
-    per_epoch = math.ceil(n / how.batch)
-    steps = how.steps or how.epochs * per_epoch
+    per_epoch, steps = math.ceil(n / how.batch), how.count(n)
     for done in range(0, steps, per_epoch):
         yield from torch.randperm(n, generator=generator).split(how.batch)[: steps - done]
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedlgd.core import html
 from fedlgd.core.device import to_device
+from fedlgd.core.tiles import cut
 
 Params = dict[str, Tensor]
 Trees = Mapping[str, Params]
@@ -115,6 +116,7 @@ class VirtualSet:
     """Virtual images in network-input space, sorted by class. `round` is the version: when they last changed.
 
     scale: of images that were made as pictures; a site maps them to its own. None: the same input at every site.
+    tiles: small pictures along each side of an image.
     """
 
     images: Tensor
@@ -122,10 +124,13 @@ class VirtualSet:
     origin: str
     round: int
     scale: Scale | None = None
+    tiles: int = 1
 
     @property
     def data(self) -> LabelledSet:
-        return LabelledSet(self.images, self.labels)
+        """The pictures to train on: the images themselves, or their tiles."""
+        tiles = self.tiles or 1  # None: stored before there were tiles
+        return LabelledSet(cut(self.images, tiles), self.labels.repeat_interleave(tiles**2))
 
     def under(self, scale: Scale) -> "VirtualSet":
         """The set as input at a site with this scale."""
@@ -158,7 +163,8 @@ class SiteState:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServerState:
-    """The state of the server between rounds. `round` is the next round; `held` the anchor version of each site."""
+    """The state of the server between rounds. `round` is the next round. `held` is the version of the anchors that
+    each site has; the engine updates it."""
 
     round: int = 0
     params: Params

@@ -16,6 +16,7 @@ from fedlgd.core.files import digest
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Scale, Site, first_images
 from fedlgd.data.folders.decoding import Colour, Fit
+from fedlgd.data.folders.image_source import Depth
 from fedlgd.data.preparation import Preparation
 
 POOLED = "all sites together"  # the name of the one site of pooled training
@@ -27,7 +28,8 @@ class Federation:
     """Sites that share classes and image shape.
 
     note: where the images come from. test_sites: whose test images score a model, if not those of `sites`.
-    public: whether anyone may see the images, as in the data sets of papers. fit, colour: how an image was resized.
+    public: whether anyone may see the images, as in the data sets of papers. fit, colour, depth: how an image
+    was resized, and how more than 8 bits became pixels.
     """
 
     name: str
@@ -37,12 +39,13 @@ class Federation:
     public: bool = False
     fit: Fit = "stretch"
     colour: Colour = "auto"
+    depth: Depth = Depth()
 
     @property
     def preparation(self) -> Preparation:
         """How other images become input of a network that was trained on these."""
         scales = {site.name: site.train.scale for site in self.tested}
-        return Preparation(self.shape, self.classes, scales, self.fit, self.colour)
+        return Preparation(self.shape, self.classes, scales, self.fit, self.colour, self.depth)
 
     @property
     def names(self) -> list[str]:
@@ -217,7 +220,7 @@ def limited(whole: Federation, train: int = 0, test: int = 0, seed: int = 0) -> 
         for site in whole.sites
     ]
     checked = federation(whole.name, sites, whole.note, min_per_class=0)
-    return replace(checked, fit=whole.fit, colour=whole.colour)
+    return replace(checked, fit=whole.fit, colour=whole.colour, depth=whole.depth)
 
 
 def _subset(data: LabelledSet, size: int, classes: int, rng: Stream) -> LabelledSet:

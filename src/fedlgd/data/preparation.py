@@ -15,7 +15,8 @@ from fedlgd.core.errors import DataError
 from fedlgd.core.suggest import did_you_mean
 from fedlgd.core.types import Scale
 from fedlgd.data.folders.decoding import Colour, Fit, fitted
-from fedlgd.data.folders.image_source import SUFFIXES, ImageFile
+from fedlgd.data.folders.eight_bit import upper_bits
+from fedlgd.data.folders.image_source import SUFFIXES, Depth, ImageFile
 from fedlgd.data.scaling import mean_scale
 
 Named = tuple[str, Image.Image]
@@ -30,6 +31,7 @@ class Preparation:
     scales: dict[str, Scale]
     fit: Fit = "stretch"
     colour: Colour = "auto"
+    depth: Depth = Depth()
 
     @property
     def grey(self) -> bool:
@@ -45,7 +47,7 @@ class Preparation:
     def pixels(self, image: Image.Image) -> Tensor:
         """The image as pixels (c, h, w) 0..255, resized if it does not have the size of the training images."""
         channels, height, width = self.shape
-        image = image.convert("L" if self.grey else "RGB")
+        image = upper_bits(image, self.depth.bits).convert("L" if self.grey else "RGB")
         if image.size != (width, height):
             square = height == width
             image = fitted(image, height, self.fit) if square else image.resize((width, height), BILINEAR)
@@ -54,7 +56,7 @@ class Preparation:
 
     def batch(self, images: Any) -> tuple[list[str], Tensor]:
         """Names and pixels (n, c, h, w) of images: paths, folders, PIL images, arrays, or a list of these."""
-        named = list(_named(images))
+        named = list(_named(images, self.depth))
         if not named:
             raise DataError(f"no image in {str(images)[:80]!r}; give image files, a folder of them, or arrays")
         return [name for name, _ in named], torch.stack([self.pixels(image) for _, image in named])
@@ -63,10 +65,10 @@ class Preparation:
 BILINEAR = Image.Resampling.BILINEAR
 
 
-def _named(images: Any, number: int = 0) -> Iterator[Named]:
+def _named(images: Any, depth: Depth, number: int = 0) -> Iterator[Named]:
     """Each image with a name: its path, or its number."""
     if isinstance(images, str | Path):
-        yield from map(_read, _files(Path(images).expanduser()))
+        yield from (_read(file, depth) for file in _files(Path(images).expanduser()))
     elif isinstance(images, Image.Image):
         yield f"image {number}", images
     elif isinstance(images, np.ndarray | Tensor):
@@ -74,7 +76,7 @@ def _named(images: Any, number: int = 0) -> Iterator[Named]:
             yield f"image {i}", picture
     elif isinstance(images, Iterable):
         for each in images:
-            for named in _named(each, number):
+            for named in _named(each, depth, number):
                 number += 1
                 yield named
     else:
@@ -88,16 +90,16 @@ def _files(path: Path) -> list[Path]:
     return sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
 
 
-def _read(path: Path) -> Named:
+def _read(path: Path, depth: Depth) -> Named:
     try:
         real = path.resolve()
     except (OSError, RuntimeError, ValueError) as error:
         raise DataError(f"{str(path)!r} cannot be opened ({error}); correct the path") from error
-    return str(path), ImageFile(real, real.parent).read().image
+    return str(path), ImageFile(real, real.parent).read(depth).image
 
 
 def _pictures(array: NDArray[Any]) -> Iterator[Image.Image]:
-    """Arrays (h, w), (h, w, 3), (n, h, w) or (n, h, w, 3), uint8 or floats from 0 to 1, as pictures."""
+    """Arrays (h, w), (h, w, 3), (n, h, w) or (n, h, w, 3) as pictures: uint8, floats from 0 to 1, grey uint16."""
     channels = array.ndim > 2 and array.shape[-1] in (1, 3)
     if array.ndim not in ((3, 4) if channels else (2, 3)) or not array.size:
         raise DataError(
@@ -106,7 +108,7 @@ def _pictures(array: NDArray[Any]) -> Iterator[Image.Image]:
         )
     if array.dtype.kind == "f" and np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1:
         array = (array * 255).round().astype(np.uint8)
-    if array.dtype != np.uint8:
+    if array.dtype != np.uint8 and (array.dtype != np.uint16 or channels):
         raise DataError(
             f"images are {array.dtype} with values that are not from 0 to 1; give uint8, or such floats"
         )

@@ -41,7 +41,6 @@ from fedlgd.engines.memory import FolderStates
 from fedlgd.engines.messages import Description, Order, read_question, reply
 from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.wire import encode
-from fedlgd.nets.registry import build_net
 from fedlgd.runs.config import resolve
 
 log = logging.getLogger(__name__)
@@ -167,7 +166,7 @@ def _sites(at: SiteSettings, order: Order) -> Sites:
     """The sites' half for a run. It is kept for the next task, if that comes to the same process."""
     torch.set_num_threads(at.threads)
     config, federation = resolve(tomllib.loads(order.config)), Federation(NAME, (fitted(at.open(), order),))
-    net = build_net(config.net["name"], federation.shape, len(order.classes), config.net_settings)
+    net = config.net_for(federation)
     states = FolderStates(at.folder / "state" / safe_name(order.run))
     place = Place(device=at.device)
     return Sites(config.method, federation, config.method.adapt(net), config.plan, states, place)
@@ -193,15 +192,22 @@ def fitted(site: Site, order: Order) -> Site:
 def _parts(answer: Answer | Description) -> dict[str, int]:
     """The bytes of an answer by what they tell."""
     if isinstance(answer, Description):
-        return {"names of classes": len(msgspec.json.encode(answer.classes))}
+        return _sizes(
+            {"names of classes": answer.classes, "number of images": answer.images, "reason": answer.fault}
+        )
     parts: dict[str, Any] = {}
     if answer.hello:
         parts |= {"class counts": answer.hello.counts, "pixel statistics": answer.hello.statistics}
     if answer.update:
         parts |= {"model": answer.update.params, **answer.update.trees}
     sizes = {name: nbytes(value) for name, value in parts.items() if value is not None}
-    told = {"score": answer.score, "metrics": answer.update and answer.update.metrics, "costs": answer.seconds}
-    return sizes | {name: len(msgspec.json.encode(value)) for name, value in told.items() if value}
+    costs = [cost for cost in (answer.seconds, answer.cpu, answer.flops) if cost]
+    metrics = answer.update and answer.update.metrics
+    return sizes | _sizes({"score": answer.score, "metrics": metrics, "costs": costs, "reason": answer.fault})
+
+
+def _sizes(told: Mapping[str, Any]) -> dict[str, int]:
+    return {name: len(msgspec.json.encode(value)) for name, value in told.items() if value}
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

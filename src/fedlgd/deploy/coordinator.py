@@ -17,9 +17,10 @@ from flwr.app import Message
 from flwr.cli.build import build_fab_from_files
 from flwr.common.constant import SubStatus
 from flwr.common.serde import run_from_proto
-from flwr.proto import control_pb2, fab_pb2, runtime_pb2
+from flwr.proto import control_pb2, fab_pb2, message_pb2, runtime_pb2
 from flwr.supercore.constant import NodeStatus, TaskType
 from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
@@ -30,12 +31,14 @@ from flwr.superlink.grid import HttpGrid
 
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import locked, private_folder
+from fedlgd.deploy.arriving import Arriving, room
 from fedlgd.deploy.kit import Kit
 from fedlgd.deploy.processes import beating
 from fedlgd.deploy.superlink import SECRET_HEADER
 
 POLL = 0.25  # seconds between two looks for answers
 OUTAGE = 45.0  # seconds for which a run waits for a server that is away
+START = "start it: fedlgd serve KIT; then the same command starts or resumes the run"
 
 
 class _Operator:
@@ -58,7 +61,7 @@ class _InWords:
         except httpx.HTTPStatusError as error:
             raise RunError(_refused(error.response)) from error
         except httpx.TransportError as error:
-            raise RunError(f"cannot reach the server ({error}); start it first: fedlgd serve KIT") from error
+            raise RunError(f"cannot reach the server ({error}); {START}") from error
 
 
 class _Control(_InWords, ControlHttpClient):
@@ -137,8 +140,8 @@ class Operator:
                 if answer.task.run_id == run_id:
                     return KitGrid(self, answer.token)
 
-    def runtime(self, token: str) -> RuntimeHttpClient:
-        client: RuntimeHttpClient = self._client(_Runtime, OUTAGE, RuntimeTokenHttpInterceptor(token))
+    def runtime(self, token: str, wait: float = OUTAGE) -> RuntimeHttpClient:
+        client: RuntimeHttpClient = self._client(_Runtime, wait, RuntimeTokenHttpInterceptor(token))
         return client
 
     def _client(self, kind: Any, wait: float, *more: Any) -> Any:
@@ -161,16 +164,47 @@ class Operator:
 
 
 class KitGrid(HttpGrid):
-    """Flower's grid, which also passes the gate, looks for answers more often and survives a short outage."""
+    """Flower's grid, which also passes the gate, looks for answers more often and survives a short outage.
+
+    Replies are read by `Arriving`, because Flower's grid trusts them.
+    """
 
     def __init__(self, operator: Operator, token: str) -> None:
         super().__init__(str(operator.kit.server), token=token)
-        self._client = operator.runtime(token)
+        self._client, self._goodbye = operator.runtime(token), operator.runtime(token, wait=0.0)
+        self._arriving: list[Arriving] = []
+        self._room = 0
         given = self._client.PullTaskInput(runtime_pb2.PullTaskInputRequest())
         self.set_run(run_from_proto(given.run))
         self.nodes = operator.nodes()
         TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
         TaskIdentity.node_id = given.context.node_id
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        sent = list(messages)
+        self._room = max(self._room, room(sent))
+        return super().push_messages(sent)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The replies that have arrived. The server names each reply once, when its upload begins."""
+        wanted = set(message_ids)
+        self._arriving = [reply for reply in self._arriving if reply.question in wanted]
+        if unknown := wanted - {reply.question for reply in self._arriving}:
+            found = self._runtime_client.PullMessages(runtime_pb2.PullAppMessagesRequest(message_ids=unknown))
+            new = zip(found.messages_list, found.message_object_trees, strict=True)
+            self._arriving += [Arriving(head, tree, self._room) for head, tree in new]
+        pull = make_pull_object_fn_protobuf(self._runtime_client.PullObject, self.node, self.run.run_id)
+        for reply in list(self._arriving):
+            if message := reply.receive(pull):
+                self._arriving.remove(reply)
+                self._confirm(reply)
+                yield message
+
+    def _confirm(self, reply: Arriving) -> None:
+        """The server can delete the reply."""
+        key, run = reply.metadata.message_id, self.run.run_id
+        request = message_pb2.ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=key)
+        self._runtime_client.ConfirmMessageReceived(request)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         waiting = set(self.push_messages(list(messages)))
@@ -187,8 +221,9 @@ class KitGrid(HttpGrid):
         self._runtime_client.SendTaskHeartbeat(runtime_pb2.SendTaskHeartbeatRequest())
 
     def finish(self, status: str) -> None:
-        with suppress(RunError):
-            self._runtime_client.PushTaskOutput(runtime_pb2.PushTaskOutputRequest(sub_status=status))
+        """Tell the server that the run has ended; if it is away, it will notice."""
+        with suppress(RunError), self._goodbye as client:
+            client.PushTaskOutput(runtime_pb2.PushTaskOutputRequest(sub_status=status))
         self.close()
 
 

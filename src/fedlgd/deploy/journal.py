@@ -18,7 +18,7 @@ class Journal:
         self._add(f"sent: answer to {what}{_during(round)}: {listed}; in total {sum(parts.values()):,} bytes")
 
     def refused(self, what: str, round: int, why: str) -> None:
-        self._add(f"refused: {what}{_during(round)}: {why}; nothing of it was computed or sent")
+        self._add(f"refused: {what}{_during(round)}: {why}; no result is sent")
 
     def _add(self, text: str) -> None:
         """One line, whatever the text contains: parts of it come from the server."""

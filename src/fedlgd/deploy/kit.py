@@ -153,6 +153,9 @@ def read_kit(folder: Path, role: str = "", expired: bool = False) -> Kit:
     if role and role != given["role"]:
         raise RunError(f"{str(folder)!r} is a kit for a {given['role']}; {role} kits are {texts.KIT_NAMES[role]}")
     if not expired:
+        own = ("key",) if kit.site else ("server.key", "secret")
+        if lost := [name for name in own if not (folder / name).is_file()]:
+            raise RunError(f"{str(folder / lost[0])!r} is missing; restore it from a copy, or make a new kit")
         _refuse_expired(kit.ca, "ask the coordinator for a new kit")
         if not kit.site:
             _refuse_expired(folder / "server.crt", "renew it: fedlgd provision FOLDER --renew")

@@ -101,14 +101,17 @@ class Policy:
         if not -1 <= asked.round < asked.rounds:
             return f"round {asked.round} is not a round of a run with {asked.rounds} rounds"
         refusals = (bound.refusal(path, asked.settings) for path, bound in self.settings.items())
-        return next(filter(None, refusals), "") or self._refuse_code(asked.settings)
+        return next(filter(None, refusals), "") or self._refuse_unlisted(asked.settings)
 
-    def _refuse_code(self, settings: Mapping[str, Any]) -> str:
-        """A setting that names a class would import a module; only the listed ones are allowed."""
+    def _refuse_unlisted(self, settings: Mapping[str, Any]) -> str:
+        """Values that run code, or remove the protection of noise, are allowed only if they are listed."""
         for path, value in settings.items():
-            listed = path in self.settings and value in self.settings[path].values
-            if isinstance(value, str) and CODE.fullmatch(value) and not listed:
+            if not isinstance(value, str) or (path in self.settings and value in self.settings[path].values):
+                continue
+            if CODE.fullmatch(value):
                 return f"{path} is {value!r}, which would run code; list the value in [settings] to allow it"
+            if value and path.rpartition(".")[2] == "test_key":
+                return f"{path} is {value!r}: everyone could compute the noise of this site; leave it empty"
         return ""
 
 

@@ -2,8 +2,9 @@
 
 Flower serves three interfaces on that port. The fleet interface is for sites and checks their signatures. The
 other two start runs and register sites, and Flower's open package asks nobody for a password there: the gate
-asks for the secret of the server's kit. It also refuses keys that are not in the kit, and requests of more than
-`LARGEST` bytes before they are read, and reports every refusal with the name of the site if its key is known.
+asks for the secret of the server's kit. It also refuses keys that are not in the kit, requests of more than
+`LARGEST` bytes before they are read, and replies in the name of another site. It reports every refusal with the
+name of the site if its key is known.
 """
 
 import hmac
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from google.protobuf.message import DecodeError
 
 from fedlgd.deploy.kit import Address, Kit, address, read_kit
 from fedlgd.deploy.processes import end_with_parent
@@ -24,10 +27,14 @@ from fedlgd.deploy.processes import end_with_parent
 SECRET_HEADER = "x-fedlgd-secret"
 KEY_HEADER = b"flwr-public-key"
 FLEET = "/v1/fleet/"
+PUSH = "/v1/fleet/push-messages"
 OPERATOR = ("/v1/control/", "/v1/runtime/")
 LARGEST = 32 << 20  # bytes of a request; Flower cuts arrays into parts of 5 MiB
 QUIET = 60.0  # seconds for which the same refusal is not reported again
 MOST_TOLD = 1000
+ACTIVATE = "/v1/fleet/activate-node"
+TAKEN = 412  # Flower's answer to a site that is not registered yet, or was here less than a minute ago
+STATUS = {403: "the run has ended", TAKEN: "it is connected already, or not registered yet"}
 EVENT = "fedlgd: "  # begins a line for the terminal of `serve`
 
 Scope = MutableMapping[str, Any]
@@ -51,13 +58,18 @@ class Gate:
             await self._app(scope, receive, send)
             return
         status, why = self._refusal(scope)
+        if not status and scope["path"] == PUSH:
+            body, receive = await _read(receive)
+            status, why = (0, "") if _in_own_name(body) else (403, "it sends a reply in the name of another site")
         if status:
             await self._refuse(scope, send, status, why)
             return
 
         async def watch(message: Scope) -> None:
             if message["type"] == "http.response.start" and message["status"] >= 400:
-                self._tell(scope, f"status {message['status']}")
+                self._tell(scope, STATUS.get(message["status"], f"status {message['status']}"))
+                if message["status"] == TAKEN and scope["path"] == ACTIVATE:
+                    message = {**message, "status": 503}  # at 412 a SuperNode ends, at 503 it tries again
             await send(message)
 
         await self._app(scope, receive, watch)
@@ -93,6 +105,30 @@ class Gate:
         if time.monotonic() - self._told.get(text, -QUIET) >= QUIET:
             self._told = {**(self._told if len(self._told) < MOST_TOLD else {}), text: time.monotonic()}
             self._report(text)
+
+
+async def _read(receive: Any) -> tuple[bytes, Any]:
+    """The body of a request, and a `receive` that gives it once more."""
+    parts, more = [], True
+    while more:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    whole = [{"type": "http.request", "body": b"".join(parts)}]
+
+    async def again() -> Any:
+        return whole.pop() if whole else await receive()
+
+    return b"".join(parts), again
+
+
+def _in_own_name(body: bytes) -> bool:
+    """Whether the sender of each reply is the node of the request. Flower compares only that one with the key."""
+    try:
+        request = PushMessagesRequest.FromString(body)
+    except DecodeError:
+        return True  # Flower refuses it
+    return all(reply.metadata.src_node_id == request.node.node_id for reply in request.messages_list)
 
 
 def superlink_arguments(kit: Kit, listen: Address) -> list[str]:

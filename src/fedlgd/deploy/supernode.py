@@ -18,9 +18,7 @@ from fedlgd.core.files import private_folder, write_atomic
 from fedlgd.deploy.kit import Kit, read_kit
 from fedlgd.deploy.processes import end_with_parent, start, stop
 
-FIRST_PAUSE = (
-    75.0  # the server takes a site for connected until 60 s after its last sign of life, and refuses a second
-)
+FIRST_PAUSE = 10.0
 LONGEST_PAUSE = 600.0
 STABLE = 300.0  # seconds after which a failure counts as the first one again
 LOOK = 0.5  # seconds between two looks at the processes
@@ -40,7 +38,10 @@ class Running(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Supervisor:
-    """Starts the processes, and again after a pause when one ends. A pause is longer than the server's patience."""
+    """Starts the processes, and again after a pause when one ends.
+
+    Until 60 s after its last sign of life the server takes a site for connected; a SuperNode asks until then.
+    """
 
     begin: Callable[[], Running]
     say: Say

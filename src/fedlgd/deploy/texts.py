@@ -40,8 +40,9 @@ This machine opens one outgoing HTTPS connection to the server; no port has to b
 
 What is inside:
 
-- `key`: your private key. Nobody else has it, and nobody should: keep this folder private (mode 0700). If it is
-  lost or copied, tell the coordinator to remove `sites/{site}.pub`, and ask for a new kit.
+- `key`: your private key. Whoever has it is site {site} for the server: keep this folder private (mode 0700), and
+  ask the coordinator, who made it, to delete the copy. If it is lost or copied, tell the coordinator to remove
+  `sites/{site}.pub`, and ask for a new kit.
 - `ca.crt`: how this machine recognises the server.
 - `state/`: virtual sets and other states of your site, made at the first start. They are made from your images.
 """
@@ -69,5 +70,8 @@ disclose = ["counts", "scores", "seconds"]
 [settings]
 "anchors.start" = ["noise"]           # "statistics" would upload mean and deviation of the pixels of each class
 "distil.per_class" = {max = 100}      # virtual images per class; they stay here
+# Only runs with differential privacy. Methods on virtual sets, like FedLGD (0 means no noise: give a minimum):
+# "distil.private.epsilon" = {min = 0.01, max = 8, required = true}
+# Methods that train on real images, with the part dp-sgd:
 # "dp.epsilon" = {max = 8, required = true}
 """

@@ -10,31 +10,31 @@ Running statistics are not used: a random network has none, and those of a globa
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from dataclasses import asdict, replace
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from fedlgd.core.device import to_cpu, to_device
-from fedlgd.core.errors import DivergedError, PrivacyError, SettingError
+from fedlgd.core.errors import DivergedError
 from fedlgd.core.losses import class_means, mean_gap
 from fedlgd.core.meter import phase, track
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
-from fedlgd.core.settings import Settings, setting
+from fedlgd.core.tiles import cut, laid
 from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet
 from fedlgd.data.federation import site_digest
-from fedlgd.distill.augment import OPERATIONS, Sides, Transform, draw
-from fedlgd.distill.budget import Private
+from fedlgd.distill.augment import Sides, Transform, draw
 from fedlgd.distill.cache import has, recall
-from fedlgd.distill.sets import check_start, is_file_name, read_start, set_digest
-from fedlgd.distill.smooth import smoothed
+from fedlgd.distill.sets import is_file_name, read_start, set_digest
+from fedlgd.distill.settings import Distil as Distil
 from fedlgd.distill.start import (
-    STARTS,
-    Statistics,
+    PICKS,
     class_statistics,
+    from_clusters,
     from_mean_image,
+    from_neighbours,
     from_noise,
     from_real,
     from_statistics,
@@ -44,82 +44,13 @@ from fedlgd.distill.start import (
 )
 from fedlgd.nets.registry import build_net
 
-Plan = Literal["bank", "exact"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Distil(Settings):
-    """How a site distils its images into a virtual set.
-
-    Plan `exact` draws a network and an augmentation for every step, as published. Plan `bank` draws `pairs` of
-    them, computes their real class means once, and takes `reuse` steps with each pair before it draws new pairs.
-    """
-
-    section: ClassVar[str] = "distil"
-
-    per_class: int = setting(10, "Virtual images per class.", least=1, most=100_000)
-    steps: int = setting(2000, "SGD steps on the pixels; 0 keeps the initial images.", least=0, most=10_000_000)
-    plan: Plan = setting("bank", "`exact`, as published, or `bank`, which reuses real class means.")
-    pairs: int = setting(10, "Pairs of network and augmentation in the bank.", least=1, most=100_000)
-    reuse: int = setting(2, "Steps of plan `bank` with each pair.", least=1, most=10_000_000)
-    real_per_class: int = setting(32, "Real images per class in a draw.", least=1, most=10_000_000)
-    lr: float = setting(1.0, "Learning rate of the pixels.", above=0)
-    momentum: float = setting(0.5, "SGD momentum for the pixels.", least=0, below=1)
-    smooth: float = setting(1.5, "Strength of gradient smoothing (low frequencies first); 0: plain SGD.", least=0)
-    start: str = setting(
-        "statistics",
-        "Initial images: class `statistics`, `noise`, `mean-image`, `real`, or a file or folder of virtual sets.",
-    )
-    statistics: Statistics = setting("class", "Statistics per `class`, or per `site` as in the released code.")
-    start_scale: float = setting(0.3, "Factor on the std for `statistics`; 1: as measured.", least=0)
-    augment: tuple[str, ...] = setting(
-        ("color", "crop", "cutout", "scale", "rotate"), "Operations of the siamese augmentation; []: off."
-    )
-    net: str = setting("same", "Random networks: `same` architecture as the run, or the name of a network.")
-    width: int = setting(32, "Width of the random networks; 0: their default width.", least=0, most=100_000)
-    private: Private = Private()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_start("distil.start", self.start, STARTS)
-        for name in self.augment:
-            if name not in OPERATIONS:
-                raise SettingError(f"distil.augment has {name!r}; available: {', '.join(OPERATIONS)}")
-        if self.private.on:
-            self._check_private()
-
-    def _check_private(self) -> None:
-        """Refuse what differential privacy does not cover."""
-        if self.start == "real":
-            raise PrivacyError(
-                "distil.start is 'real', which copies private images into the virtual set; with "
-                "distil.private.epsilon use distil.start=noise, statistics or mean-image"
-            )
-        if is_file_name(self.start):
-            raise PrivacyError(
-                f"distil.start is {self.start!r}, and the ledger does not know what made its images; with "
-                "distil.private.epsilon use distil.start=noise, statistics or mean-image"
-            )
-        if self.plan == "exact":
-            raise PrivacyError(
-                f"distil.plan is 'exact', which would ask the private images {self.steps:,} times; with "
-                "distil.private.epsilon use distil.plan=bank, which releases distil.private.releases sums and uses "
-                "each of them again"
-            )
-
-    def shrunk(self) -> "Distil":
-        """Settings with one draw and its steps, enough to measure the cost of a step."""
-        if self.private.on:
-            few = replace(self.private, releases=1, blocks=1, test_key="estimate")
-            return replace(self, private=few, steps=min(self.steps, max(1, self.steps // self.private.releases)))
-        return replace(self, pairs=1, steps=min(self.steps, 1 if self.plan == "exact" else self.reuse))
-
 
 def distil(site: Site, net: Net, how: Distil, rng: Stream) -> VirtualSet:
     """The first virtual set of a site, from the cache if available."""
     made_from = _made_from(site, net, how, rng)
     random, how = narrowed(family(net, how), how)
-    classes = present_classes(site.train, net.classes, how.per_class, site.name)
+    least = how.pictures if how.start in PICKS else how.per_class
+    classes = present_classes(site.train, net.classes, least, site.name)
     labels = to_device(labels_for(classes, how.per_class))
 
     def compute() -> Tensor:
@@ -128,7 +59,7 @@ def distil(site: Site, net: Net, how: Distil, rng: Stream) -> VirtualSet:
 
     images = to_device(recall(made_from, compute))
     _check_finite(images, made_from["how"]["lr"], f"distillation at site {site.name!r}")
-    return VirtualSet(images=images, labels=labels, origin=site.name, round=-1)
+    return VirtualSet(images=images, labels=labels, origin=site.name, round=-1, tiles=how.tiles)
 
 
 def is_cached(site: Site, net: Net, how: Distil, rng: Stream) -> bool:
@@ -194,14 +125,13 @@ def match(
     how: Distil,
     rng: Stream,
 ) -> Tensor:
-    """Images after `how.steps` of SGD on Eq. 1; `params_at` returns the weights of the i-th pair."""
-    images, velocity = images.clone(), torch.zeros_like(images)
+    """Images after `how.steps` on Eq. 1; `params_at` returns the weights of the i-th pair."""
+    descent = how.descent()
     with phase("distil"):
         drawn = pairs(labels.unique(), real, net, params_at, how, rng)
         for _, pair in zip(track("distil", how.steps), drawn, strict=False):
-            gradient = image_gradient(net, pair.params, images, labels, pair.target, pair.transforms)
-            velocity = how.momentum * velocity + smoothed(gradient, how.smooth)
-            images -= how.lr * velocity
+            gradient = image_gradient(net, pair.params, images, labels, pair.target, pair.transforms, how.tiles)
+            images = descent(images, gradient)
     return images
 
 
@@ -253,30 +183,46 @@ def real_means(
 
 
 def image_gradient(
-    net: Net, params: Params, images: Tensor, labels: Tensor, target: Tensor, transforms: list[Transform]
+    net: Net,
+    params: Params,
+    images: Tensor,
+    labels: Tensor,
+    target: Tensor,
+    transforms: list[Transform],
+    tiles: int = 1,
 ) -> Tensor:
     """dL/dV of Eq. 1, all classes in one pass."""
     leaf = images.detach().requires_grad_()
+    pictures, labels = cut(leaf, tiles), labels.repeat_interleave(tiles**2)
     classes = labels.unique()
     members = [(labels == k).nonzero().flatten() for k in classes]
-    x = torch.cat([transform(leaf[index]) for index, transform in zip(members, transforms, strict=True)])
+    x = torch.cat([transform(pictures[index]) for index, transform in zip(members, transforms, strict=True)])
     loss = mean_gap(target, class_means(net.by_batch(params, x).features, labels[torch.cat(members)], classes))
     (gradient,) = torch.autograd.grad(loss, leaf)
     return gradient
 
 
 def _start(site: Site, classes: list[int], shape: tuple[int, int, int], how: Distil, rng: Stream) -> Tensor:
-    data, generator = site.train, rng.generator("start")
     if is_file_name(how.start):
-        return read_start(how.start, site.name, data.scale, labels_for(classes, how.per_class), shape)
-    if how.start == "real":
-        return from_real(data, classes, how.per_class, generator)
+        return read_start(how.start, site.name, site.train.scale, labels_for(classes, how.per_class), shape)
+    return laid(_pictures(site.train, classes, shape, how, rng.generator("start")), how.tiles)
+
+
+def _pictures(
+    data: LabelledSet, classes: list[int], shape: tuple[int, int, int], how: Distil, generator: Generator
+) -> Tensor:
+    """The initial pictures: `tiles^2` for each image."""
+    count = how.pictures
+    groups = {"real": from_real, "kmeans": from_clusters, "neighbours": from_neighbours}
+    if how.start in groups:
+        return groups[how.start](data, classes, count, generator)
     if how.start == "noise":
-        return from_noise(len(classes) * how.per_class, shape, generator)
+        return from_noise(len(classes) * count, shape, generator)
     if how.start == "mean-image":
-        return from_mean_image(mean_images(data, classes), how.per_class, generator)
-    statistics = class_statistics(data, classes, how.statistics)
-    return from_statistics(statistics, how.per_class, shape[1:], how.start_scale, generator)
+        return from_mean_image(mean_images(data, classes), count, generator)
+    return from_statistics(
+        class_statistics(data, classes, how.statistics), count, shape[1:], how.start_scale, generator
+    )
 
 
 def draw_transforms(classes: Tensor, how: Distil, sides: Sides, rng: Stream) -> list[Transform]:

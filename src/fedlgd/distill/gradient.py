@@ -30,9 +30,13 @@ FALLING = 0.99  # ... to this fraction of its value
 GM_PASSES = 8  # cost of a GM step in forward passes: a gradient (3) and its backward pass (5)
 
 
-def pseudo_gradient(old: Params, new: Params, lr: float) -> Params:
-    """G = (theta_t - theta_{t+1}) / eta: the averaged sum of the sites' minibatch gradients."""
-    return scale(sub(old, new), 1 / lr)
+def pseudo_gradient(old: Params, new: Params, rate: float) -> Params:
+    """G = (theta_t - theta_{t+1}) / rate: the averaged sum of the sites' minibatch gradients.
+
+    The rate is eta_t for plain SGD, and `Local.rate` with momentum: then the sum is weighted, with mean weight 1.
+    Dist does not depend on the scale of G but for its 1e-6, which is small beside a G of the size of gradients.
+    """
+    return scale(sub(old, new), 1 / rate)
 
 
 def distance(a: list[Tensor], b: list[Tensor]) -> Tensor:

@@ -45,7 +45,6 @@ from fedlgd.distill.distribution import (
 )
 from fedlgd.distill.ledger import open_book
 from fedlgd.distill.release import Releases, check_delta, check_protected, noisy_counts
-from fedlgd.distill.smooth import smoothed
 from fedlgd.distill.start import from_mean_image, from_noise, from_statistics, labels_for
 
 LARGE = 3.0  # standard deviations of a count: a class that may be smaller than `per_class` is left out
@@ -129,6 +128,7 @@ def _releases(site: Site, net: Net, how: Distil, seed: int, refinements: int) ->
     if refinements:
         levels[f"refine {refinements}"] = levels.pop("refine")
     asked = asdict(replace(how, private=replace(how.private, total=0.0, test_key="")))
+    del asked["tiles"]  # always 1 here; accounts are older than this setting
     made_from = {"site": site.name, "data": site_digest(site), "net": family(net, how).label, "how": asked}
     account = f"distil, seed {seed}, {digest(json.dumps(made_from, sort_keys=True).encode())}"
     book = open_book(site.name, how.private)
@@ -144,7 +144,7 @@ def _stream(site: Site, seed: int) -> Stream:
 def _matched(releases: Releases, labels: Tensor, net: Net, how: Distil, rng: Stream) -> tuple[Tensor, list[Pair]]:
     """DM on noisy targets. New ones are released before each block of steps; a step uses any of those so far."""
     images, labels = to_device((_start(releases, net.shape, how, rng), labels))
-    velocity, pairs, p = torch.zeros_like(images), list[Pair](), how.private
+    descent, pairs, p = how.descent(), list[Pair](), how.private
     generator = rng.generator("steps")
     with phase("distil"):
         for s in track("distil", how.steps):
@@ -154,8 +154,7 @@ def _matched(releases: Releases, labels: Tensor, net: Net, how: Distil, rng: Str
                 pairs.append(Pair(params, transforms, target))
             pair = pairs[int(torch.randint(len(pairs), (), generator=generator))]
             gradient = image_gradient(net, pair.params, images, labels, pair.target, pair.transforms)
-            velocity = how.momentum * velocity + smoothed(gradient, how.smooth)
-            images = images - how.lr * velocity
+            images = descent(images, gradient)
     return images, pairs
 
 
@@ -173,7 +172,7 @@ def _refined(
     """DM under psi_t on new targets, plus half the gradient on an old target under its random network."""
     images, labels, random = virtual.images, virtual.labels, _stream(releases.site, rng.seed)
     narrow, scaled = narrowed(family(net, first), first)
-    generator, velocity = rng.generator("steps"), torch.zeros_like(images)
+    generator, descent = rng.generator("steps"), how.descent()
     pairs, part = list[Pair](), next(name for name in releases.levels if name.startswith("refine"))
     with phase("distil"):
         for j in range(refinements_of(how, 1)):
@@ -188,8 +187,7 @@ def _refined(
                 weights, transforms = _drawn(narrow, labels, first, random, r)
                 share = OLD * scaled.lr / first.lr
                 gradient = gradient + share * image_gradient(narrow, weights, images, labels, old[r], transforms)
-            velocity = how.momentum * velocity + smoothed(gradient, how.smooth)
-            images = images - how.lr * velocity
+            images = descent(images, gradient)
     return images
 
 

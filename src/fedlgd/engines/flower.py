@@ -12,7 +12,6 @@ A round is one message to each sampled site, and one more to each tested site in
 are not joined: the score of a round is part of its commit, and the next round starts after it.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -32,6 +31,7 @@ from fedlgd.engines.memory import Memory, RamStates, States
 from fedlgd.engines.messages import Order, UnreadableError, question, question_digest, read_reply
 from fedlgd.engines.plan import Plan
 from fedlgd.engines.site import Answer, Task
+from fedlgd.engines.validate import needed
 from fedlgd.methods.protocol import Method
 
 PAUSE = 0.5  # seconds between two looks at the post
@@ -61,11 +61,11 @@ class Post:
 
     def wait_for(self, names: Sequence[str], quorum: float) -> list[str]:
         """The sites among `names` that are connected, as soon as they are enough, or after the time-out."""
-        needed, until = max(1, math.ceil(quorum * len(names) - 1e-9)), time.monotonic() + self.timeout
+        least, until = needed(len(names), quorum), time.monotonic() + self.timeout
         while True:
             here = set(self.grid.get_node_ids())
             found = [name for name in names if self.nodes.get(name) in here]
-            if len(found) >= needed or time.monotonic() >= until:
+            if len(found) >= least or time.monotonic() >= until:
                 return found
             tick("waiting for sites", len(found), len(names))
             time.sleep(self.pause)
@@ -109,8 +109,15 @@ def _fault(message: Message, sent: Sent) -> str:
     return ""
 
 
-LOST = {3: "its answer was lost", 4: "its answer was lost", 5: "the connection to it was lost"}
-"""Flower's codes of errors that the network causes."""
+DAMAGED, OVERSIZED = 1001, 1002
+LOST = {
+    3: "its answer was lost",
+    4: "its answer was lost",
+    5: "the connection to it was lost",
+    DAMAGED: "its answer is not a message",
+    OVERSIZED: "its answer has more bytes than any answer can have",
+}
+"""Flower's codes of errors that the network causes, and two of ours."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

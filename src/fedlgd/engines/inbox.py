@@ -1,14 +1,32 @@
-"""Collects the updates of one round before the server's half starts."""
+"""The updates of one round before the server's half starts: each is bounded, and they are collected."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from tempfile import TemporaryFile
 
 from fedlgd.core.device import to_device
 from fedlgd.core.pack import nbytes
-from fedlgd.core.types import Update
+from fedlgd.core.tree import add, cast, double, only, scale, sqnorm, sub
+from fedlgd.core.types import Params, Update
 from fedlgd.engines.wire import decode, encode
 
 ROOM = 64 << 20  # bytes of updates in memory; the others are stored in a file
+
+
+def clipped(update: Update, before: Params, bound: float, trainable: frozenset[str]) -> tuple[Update, float]:
+    r"""theta_t + min(1, bound / ||d||) d,  d = theta_c - theta_t over all trainable tensors, in float64.
+
+    Also returns ||d||. Buffers (the statistics of norm layers) are neither measured nor scaled. An update within
+    the bound is returned as it is.
+    """
+    names = trainable & before.keys()
+    start = double(only(before, names))
+    step = sub(double(only(update.params, names)), start)
+    norm = float(sqnorm(step)) ** 0.5 if step else 0.0
+    if norm <= bound:
+        return update, norm
+    moved = cast(add(start, scale(step, bound / norm)), before)
+    return replace(update, params={**update.params, **moved}), norm
 
 
 class Inbox:

@@ -204,13 +204,9 @@ def _serve(do: Callable[[Task], Answer], connection: Connection) -> None:
             try:
                 said = b"A" + encode(do(task))
             except Exception as error:
-                said = b"F" + encode(Failure(_in_words(error), traceback.format_exc()))
+                words = in_words(error) or f"{type(error).__name__}: {error}; engine loop shows where"
+                said = b"F" + encode(Failure(words, traceback.format_exc()))
             connection.send_bytes(said)
-
-
-def _in_words(error: Exception) -> str:
-    """The message of an error that the user can fix; other errors also have a type and a traceback."""
-    return in_words(error) or f"{type(error).__name__}: {error}; engine loop shows where"
 
 
 def _sometimes(say: Callable[[Tick], None]) -> Callable[[str, int, int], None]:

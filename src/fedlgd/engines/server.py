@@ -11,17 +11,16 @@ from fedlgd.core.pack import nbytes
 from fedlgd.core.records import RoundRecord, Score
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Broadcast, Hello, ServerState, Update
-from fedlgd.engines.clip import clipped
-from fedlgd.engines.inbox import Inbox
+from fedlgd.engines.inbox import Inbox, clipped
 from fedlgd.engines.memory import Enrolment, Memory
 from fedlgd.engines.plan import Plan, sample
 from fedlgd.engines.site import Answer, Task
 from fedlgd.engines.validate import (
     check_enrolled,
     check_quorum,
-    check_scores,
     check_state,
     cost_refusal,
+    diverged,
     finite_metrics,
     hello_refusal,
     refusal,
@@ -38,7 +37,7 @@ SILENT = "it did not answer"
 
 @dataclass(slots=True)
 class Ledger:
-    """The bytes, metrics, state versions and flags of one round."""
+    """The bytes, metrics, state and anchor versions, and flags of one round."""
 
     up: int = 0
     down: int = 0
@@ -48,11 +47,14 @@ class Ledger:
     asked: dict[str, Task] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     joined: list[str] = field(default_factory=list)
+    held: dict[str, int] = field(default_factory=dict)
 
-    def accept(self, answer: Answer, metrics: dict[str, float]) -> None:
+    def accept(self, answer: Answer, message: Broadcast, metrics: dict[str, float]) -> None:
         self.metrics[answer.site] = metrics
         self.versions[answer.site] = answer.version
         self.flags.update(answer.flags)
+        if message.anchors:
+            self.held[answer.site] = message.anchors.round
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -140,22 +142,24 @@ class Server:
             check_quorum(t, len(ledger.metrics), len(chosen), ledger.refused, self.plan.quorum)
             with phase("server"):
                 new = self.place.do(partial(self._serve, updates), state)
+            held = {name: ledger.held[name] for name in chosen if name in ledger.held}
+            new = replace(new, held={**new.held, **held})
             check_state(new)
             scores, unscored = self._scores(new, ledger.versions) if self.plan.scores(t) else ({}, {})
-        check_scores(t, scores)
+        lost = diverged(t, scores, self.plan.quorum)
         if new.anchors and new.anchors.round == t:
             ledger.flags.add("anchors")
         record = RoundRecord(
             round=t,
             sampled=tuple(chosen),
-            scores=scores,
+            scores={name: score for name, score in scores.items() if name not in lost},
             metrics={name: ledger.metrics[name] for name in chosen if name in ledger.metrics},
             bytes_up=ledger.up,
             bytes_down=ledger.down,
             flags=tuple(sorted(ledger.flags)),
             **meter.spent(),
             refused=dict(sorted(ledger.refused.items())),
-            unscored=unscored,
+            unscored=dict(sorted((unscored | lost).items())),
             joined=tuple(sorted(ledger.joined)),
         )
         return new, record, ledger.versions
@@ -205,7 +209,7 @@ class Server:
         if bound:
             update, norm = clipped(update, task.message.params, bound, self.net.trainable)
             metrics |= {"clipped": norm} if norm > bound else {}
-        ledger.accept(answer, metrics)
+        ledger.accept(answer, task.message, metrics)
         return update
 
     def _refusal(self, answer: Answer, task: Task | None) -> str:

@@ -17,6 +17,9 @@ from fedlgd.methods.protocol import Expected
 
 NAMED = 5  # sites, and reasons, that a message names
 LARGEST = sys.float_info.max
+MOST = 10**12  # images of a site, or a weight: sums over all sites stay exact
+LONGEST = 1e9  # seconds of a task, about 30 years
+HIGHEST = 1e40  # a loss, or FLOPs of a task: sums over all sites stay finite, and no float32 is higher
 CHANGED = "a changed setting needs a new run: another --out"
 DIVERGED = f"lower local.lr or the step of the server, or bound every update with clip_update ({CHANGED})"
 
@@ -38,42 +41,56 @@ def finite_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 def cost_refusal(spent: Spent) -> str:
     """Why the server refuses the costs that a site reports; they are added up in the records."""
-    values = [v for part in (spent.seconds, spent.cpu, spent.flops) for v in part.values()]
-    return "" if all(_finite(v) and v >= 0 for v in values) else "its costs are not finite numbers from 0"
+    for part, most in ((spent.seconds, LONGEST), (spent.cpu, LONGEST), (spent.flops, HIGHEST)):
+        for phase, value in part.items():
+            if not (_finite(value) and 0 <= value <= most):
+                return f"its costs are not possible: {value!r} for {phase!r}; they go from 0 to {most:g}"
+    return ""
 
 
 def score_refusal(score: Score | None, classes: int) -> str:
-    """Why the server refuses a score; empty if it is valid. A loss can be NaN: the model diverged."""
+    """Why the server refuses a score; empty if it is valid. A loss can be not finite: the model diverged."""
     if score is None:
         return "it sent no score"
     if not 0 <= score.accuracy <= 1 or not (score.auc is None or 0 <= score.auc <= 1):
         return f"its accuracy is {score.accuracy} and its AUC {score.auc}; both go from 0 to 1"
     if not len(score.correct) == len(score.total) == classes or not any(score.total):
         return f"it has {len(score.correct)} and {len(score.total)} counts of {classes} classes, or no image"
-    if not all(0 <= right <= count for right, count in zip(score.correct, score.total, strict=True)):
-        return "it counts more correct images than there are"
+    if not all(0 <= right <= count <= MOST for right, count in zip(score.correct, score.total, strict=True)):
+        return f"it counts more correct images than there are, or more than {MOST:,} images"
+    if abs(score.accuracy - sum(score.correct) / sum(score.total)) > 1e-6:
+        return (
+            f"its accuracy is {score.accuracy}, but {sum(score.correct)} of {sum(score.total)} images are correct"
+        )
+    if math.isfinite(score.loss) and not 0 <= score.loss <= HIGHEST:
+        return f"its loss is {score.loss}; a loss goes from 0 to {HIGHEST:g}"
     return ""
 
 
 def check_enrolled(asked: int, refused: Mapping[str, str], quorum: float) -> None:
     """Stop before the first round if fewer than `quorum` of the sites enrolled."""
-    needed = max(1, math.ceil(quorum * asked - 1e-9))
-    if asked - len(refused) < needed:
+    least = needed(asked, quorum)
+    if asked - len(refused) < least:
         raise RunError(
             f"enrolment: refused {listed(refused)}; correct these sites or leave them out, or lower quorum: "
-            f"{asked - len(refused)} of {asked} sites enrolled, quorum={quorum:g} needs {needed}"
+            f"{asked - len(refused)} of {asked} sites enrolled, quorum={quorum:g} needs {least}"
         )
 
 
 def check_quorum(t: int, valid: int, asked: int, refused: Mapping[str, str], quorum: float) -> None:
     """Stop before the commit if fewer than `quorum` of the sites that were asked sent a valid update."""
-    needed = max(1, math.ceil(quorum * asked - 1e-9))
-    if valid < needed:
+    least = needed(asked, quorum)
+    if valid < least:
         raise RunError(
-            f"round {t + 1}: {valid} of {asked} sites sent a valid update, quorum={quorum:g} needs {needed}; "
+            f"round {t + 1}: {valid} of {asked} sites sent a valid update, quorum={quorum:g} needs {least}; "
             f"refused: {listed(refused)}. The round is not committed; correct the cause, or lower quorum to go "
             f"on without these sites ({CHANGED})"
         )
+
+
+def needed(asked: int, quorum: float) -> int:
+    """The least number of `asked` sites that have to answer."""
+    return max(1, math.ceil(quorum * asked - 1e-9))
 
 
 def listed(refused: Mapping[str, str]) -> str:
@@ -100,13 +117,14 @@ def check_state(state: ServerState) -> None:
         )
 
 
-def check_scores(t: int, scores: Mapping[str, Score]) -> None:
-    """Stop before the commit if the model has no finite loss at a site."""
-    bad = {site: f"{score.loss}" for site, score in scores.items() if not math.isfinite(score.loss)}
-    if bad:
+def diverged(t: int, scores: Mapping[str, Score], quorum: float) -> dict[str, str]:
+    """The sites at which the model has no finite loss, as they say; stop before the commit if too few have one."""
+    bad = {site: f"its loss is {score.loss}" for site, score in scores.items() if not math.isfinite(score.loss)}
+    if bad and len(scores) - len(bad) < needed(len(scores), quorum):
         raise RunError(
             f"round {t + 1}: the test loss is not finite at {listed(bad)}: training diverged; {DIVERGED}"
         )
+    return bad
 
 
 def _update_faults(update: Update | None, site: str, expected: Expected) -> Iterator[str]:
@@ -115,8 +133,8 @@ def _update_faults(update: Update | None, site: str, expected: Expected) -> Iter
         return
     if update.site != site:
         yield f"the update is signed {update.site!r}"
-    if not (_finite(update.weight) and update.weight > 0):
-        yield f"weight is {update.weight!r}; it must be finite and more than 0"
+    if not (_finite(update.weight) and 0 < update.weight <= MOST):
+        yield f"weight is {update.weight!r}; it must be more than 0 and at most {MOST:,}"
     sent, wanted = (pack({"params": of.params, "trees": of.trees})[0] for of in (update, expected))
     yield from _tensor_faults(sent, wanted)
     for path, value in sent.items():
@@ -134,8 +152,8 @@ def _hello_faults(hello: Hello | None, site: str, expected: Hello) -> Iterator[s
     if hello.site != site:
         yield f"the message is signed {hello.site!r}"
     yield from _tensor_faults(pack(hello)[0], pack(expected)[0])
-    if bool((hello.counts < 0).any()) or not bool(hello.counts.any()):
-        yield f"counts are {hello.counts.tolist()}; none may be negative, and one must be positive"
+    if bool(((hello.counts < 0) | (hello.counts > MOST)).any()) or not bool(hello.counts.any()):
+        yield f"counts are {hello.counts.tolist()}; they go from 0 to {MOST:,}, and one must be positive"
     if hello.statistics is not None:
         held = hello.statistics[hello.counts > 0]
         if not _all_finite(held) or bool(hello.statistics.isinf().any()):

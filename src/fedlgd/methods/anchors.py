@@ -4,8 +4,8 @@ The server initialises anchors, sends them to sites with an old version, and upd
 selected rounds. A site adds them to its cross-entropy and aligns its features with them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
@@ -13,13 +13,13 @@ from torch import Tensor
 
 from fedlgd.core.device import to_cpu
 from fedlgd.core.errors import PrivacyError
-from fedlgd.core.types import Hello, Scale, ServerState, Site, Update, VirtualSet
+from fedlgd.core.types import Hello, Scale, ServerState, Site, VirtualSet
 from fedlgd.distill.distribution import Distil
 from fedlgd.distill.gradient import Matching
 from fedlgd.distill.sets import check_start, is_file_name, read_start
 from fedlgd.distill.start import Statistics, class_statistics, from_noise, from_statistics, labels_for
-from fedlgd.methods.common import TRIED, Beside
-from fedlgd.methods.protocol import Cost, Net, Settings, Stream, setting
+from fedlgd.methods.objective import Beside
+from fedlgd.methods.protocol import Net, Settings, Stream, setting
 from fedlgd.methods.regularisers import Pull
 
 
@@ -72,93 +72,63 @@ class Anchors(Matching):
         """Whether a site needs the anchors in round t."""
         return self.per_class > 0 and (self.pull_in(t, pull) or self.train_in(t))
 
-    def shrunk(self) -> "Anchors":
-        return replace(self, steps=min(TRIED, self.steps))
+    @property
+    def uploads(self) -> bool:
+        """Whether sites upload statistics of their pixels, from which the anchors start."""
+        return self.per_class > 0 and self.start == "statistics"
 
-    def added_to(self, cost: Cost, pull: Pull, t: int, classes: int) -> Cost:
-        """The cost of a round with anchors. Gradient matching is assumed to take all steps."""
-        last = self.plan == "target"  # which also evaluates the result of the last step
-        moves = self.per_class > 0 and self.move_in(t)
-        return cost._replace(
-            kind=(cost.kind, t in self.selected, self.train_in(t)),
-            images=cost.images + (self.per_class * classes if self.train_in(t) else 0),
-            by_step=self.per_class > 0 and self.pull_in(t, pull),
-            server=(self.steps + last) / (min(TRIED, self.steps) + last) if moves else 1.0,
-        )
+    def check_upload(self, distil: Distil) -> None:
+        """Refuse the upload of exact statistics of private pixels beside private virtual sets."""
+        if distil.private.on and self.uploads:
+            raise PrivacyError(
+                "anchors.start is 'statistics', for which sites upload exact statistics of their pixels; with "
+                "distil.private.epsilon use anchors.start=noise"
+            )
 
+    def upload(self, site: Site, over: Statistics, net: Net) -> Tensor | None:
+        """What a site uploads for `anchors.start = "statistics"`: mean and std of each class and channel.
 
-def start_anchors(how: Anchors, hellos: Sequence[Hello], net: Net, rng: Stream) -> VirtualSet | None:
-    """N(0,1) pixels, the images of a file, or N(mean of the sites' class means, mean of their stds).
+        A class that the site does not have is NaN and is ignored in the server's mean.
+        """
+        if not self.uploads:
+            return None
+        present = site.train.counts(net.classes).nonzero().flatten().tolist()
+        statistics = torch.full((net.classes, 2, net.shape[0]), torch.nan)
+        statistics[present] = to_cpu(class_statistics(site.train, present, over).float())
+        return statistics
 
-    A class that no site has is N(0,1).
-    """
-    if not how.per_class:
-        return None
-    generator, labels = rng.generator("anchors"), labels_for(range(net.classes), how.per_class)
-    if is_file_name(how.start):
-        images = read_start(how.start, "anchors", Scale(), labels, net.shape)
-    elif how.start == "noise":
-        images = from_noise(net.classes * how.per_class, net.shape, generator)
-    else:
-        uploads = [hello.statistics for hello in hellos if hello.statistics is not None]
-        mean = torch.stack(uploads).nanmean(0)
-        mean = torch.where(mean.isnan(), torch.tensor([0.0, 1.0])[:, None], mean)
-        images = from_statistics(mean, how.per_class, net.shape[1:], 1.0, generator)
-    return VirtualSet(images=images, labels=labels, origin="server", round=-1)
+    def hello(self, net: Net) -> Hello:
+        """What a site sends at enrolment: counts, and statistics if anchors start from them."""
+        counts = torch.empty(net.classes, dtype=torch.int64)
+        statistics = torch.empty(net.classes, 2, net.shape[0]) if self.uploads else None
+        return Hello(site="", counts=counts, statistics=statistics)
 
+    def first(self, hellos: Sequence[Hello], net: Net, rng: Stream) -> VirtualSet | None:
+        """The initial anchors: N(0,1) pixels, the images of a file, or N(mean of the sites' class means, mean of
+        their stds). A class that no site has is N(0,1).
+        """
+        if not self.per_class:
+            return None
+        generator, labels = rng.generator("anchors"), labels_for(range(net.classes), self.per_class)
+        if is_file_name(self.start):
+            images = read_start(self.start, "anchors", Scale(), labels, net.shape)
+        elif self.start == "noise":
+            images = from_noise(net.classes * self.per_class, net.shape, generator)
+        else:
+            uploads = [hello.statistics for hello in hellos if hello.statistics is not None]
+            mean = torch.stack(uploads).nanmean(0)
+            mean = torch.where(mean.isnan(), torch.tensor([0.0, 1.0])[:, None], mean)
+            images = from_statistics(mean, self.per_class, net.shape[1:], 1.0, generator)
+        return VirtualSet(images=images, labels=labels, origin="server", round=-1)
 
-def check_upload(how: Anchors, distil: Distil) -> None:
-    """Refuse the upload of exact statistics of private pixels beside private virtual sets."""
-    if distil.private.on and how.per_class and how.start == "statistics":
-        raise PrivacyError(
-            "anchors.start is 'statistics', for which sites upload exact statistics of their pixels; with "
-            "distil.private.epsilon use anchors.start=noise"
-        )
-
-
-def uploaded_statistics(how: Anchors, site: Site, over: Statistics, net: Net) -> Tensor | None:
-    """The statistics that a site uploads for `anchors.start = "statistics"`: mean and std per class and channel.
-
-    A class that the site does not have is NaN and is ignored in the server's mean.
-    """
-    if not (how.per_class and how.start == "statistics"):
-        return None
-    present = site.train.counts(net.classes).nonzero().flatten().tolist()
-    statistics = torch.full((net.classes, 2, net.shape[0]), torch.nan)
-    statistics[present] = to_cpu(class_statistics(site.train, present, over).float())
-    return statistics
-
-
-def greeting(how: Anchors, net: Net) -> Hello:
-    """What a site sends at enrolment: counts, and statistics if anchors start from them."""
-    counts = torch.empty(net.classes, dtype=torch.int64)
-    asked = how.per_class and how.start == "statistics"
-    return Hello(site="", counts=counts, statistics=torch.empty(net.classes, 2, net.shape[0]) if asked else None)
+    def beside(self, anchors: VirtualSet | None, pull: Pull, t: int) -> Beside | None:
+        """The role of the anchors in local training in round t."""
+        if anchors is None or not self.needed_in(t, pull):
+            return None
+        return Beside(anchors.data, self.train_in(t), pull if self.pull_in(t, pull) else None)
 
 
 def stale_anchors(state: ServerState, site: str, needed: bool = True) -> VirtualSet | None:
     """The anchors if the site needs them now and has no or an older version; otherwise None."""
     stale = state.anchors is not None and state.held.get(site, -2) < state.anchors.round
     return state.anchors if needed and stale else None
-
-
-@dataclass(frozen=True, slots=True)
-class Noted:
-    """The same updates; whoever reads them notes that their sites hold this version of the anchors now."""
-
-    updates: Iterable[Update]
-    held: dict[str, int]
-    anchors: VirtualSet | None
-
-    def __iter__(self) -> Iterator[Update]:
-        for update in self.updates:
-            if self.anchors:
-                self.held[update.site] = self.anchors.round
-            yield update
-
-
-def beside(how: Anchors, pull: Pull, anchors: VirtualSet | None, t: int) -> Beside | None:
-    """The role of the anchors in local training in round t."""
-    if anchors is None or not how.needed_in(t, pull):
-        return None
-    return Beside(anchors.data, how.train_in(t), pull if how.pull_in(t, pull) else None)

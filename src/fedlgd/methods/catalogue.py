@@ -10,7 +10,7 @@ class About(NamedTuple):
     """One line about a method, and its presets."""
 
     line: str
-    presets: tuple[str, ...] = ("paper", "quick")
+    presets: tuple[str, ...] = ("paper", "quick", "strong")
 
 
 class Part(NamedTuple):
@@ -27,7 +27,7 @@ METHODS: dict[str, About] = {
     ),
     "fedlgd": About(
         "FedLGD (Huang et al., TMLR 2025): sites train on distilled images and on anchors of the server",
-        ("paper", "official", "quick"),
+        ("paper", "official", "quick", "strong"),
     ),
     "fednova": About("FedNova (Wang et al., NeurIPS 2020): averages steps normalised by the local work"),
     "fedproto-avg": About("FedProto (Tan et al., AAAI 2022), and models are averaged, too: one global model"),

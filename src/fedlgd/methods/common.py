@@ -1,27 +1,25 @@
 """Settings and steps that methods share. Some can be assigned as a function of a method: `server = average`."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, Self
 
-from torch import Generator, Tensor
+from torch import Generator
 
 from fedlgd.core.errors import PrivacyError
 from fedlgd.core.meter import phase
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.settings import Settings, setting
-from fedlgd.core.train import Local, Objective, Trained, sgd
+from fedlgd.core.train import Local, Trained, sgd
 from fedlgd.core.tree import Mean
 from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.distribution import Distil
 from fedlgd.distill.private import distilled
 from fedlgd.methods.jitter import jittered
-from fedlgd.methods.objective import Embedded, Joined, Source, Term, plain, pulled
-from fedlgd.methods.protocol import Cost, Method
-
-TRIED = 2  # training steps and gradient matching steps of an estimate
+from fedlgd.methods.objective import Batches, Beside, Term, batch_loss
+from fedlgd.methods.protocol import Method
 
 PAPER: Mapping[str, Any] = {
     "distil.plan": "exact",
@@ -32,8 +30,25 @@ PAPER: Mapping[str, Any] = {
 }
 """The published distillation: hours for one site on a CPU."""
 
-QUICK: Mapping[str, Any] = {"distil.steps": 100, "local.lr": 0.05}
-"""Minutes on a laptop: fewer distillation steps and a larger learning rate."""
+TUNED: Mapping[str, Any] = {
+    "local.lr": 0.05,
+    "local.momentum": 0.9,
+    "local.schedule": "cosine",
+    "local.augment": ("rotate", "zoom", "shift", "color"),
+}
+"""Local training, tuned on validation images (docs/results/accuracy.md)."""
+
+QUICK: Mapping[str, Any] = {**TUNED, "distil.steps": 100}
+"""Minutes on a laptop: fewer distillation steps, and tuned training."""
+
+STRONG: Mapping[str, Any] = {
+    **TUNED,
+    "local.steps": 20,
+    "distil.start": "neighbours",
+    "distil.tiles": 2,
+    "distil.steps": 0,
+}
+"""The most accurate for its time: training steps instead of distillation steps. `train_on` stays as it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +58,7 @@ class Training(Settings, Method):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "paper": {"train_on": "virtual", **PAPER},
         "quick": {"train_on": "virtual", **QUICK},
+        "strong": STRONG,
     }
     stackable: ClassVar[tuple[str, ...]] = ("anchors", "noise", "refine", "regulariser", "momentum")
     """The kinds of parts that the method accepts."""
@@ -69,20 +85,6 @@ class Training(Settings, Method):
     def batch(self, part: LabelledSet, generator: Generator) -> LabelledSet:
         """A batch as it is trained on, with `local.augment`. Override it for an augmentation of your own."""
         return replace(part, x=jittered(part.x, self.local.augment, generator))
-
-    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
-        if self.pooled:
-            return None
-        virtual, small = self.train_on == "virtual", self.distil.shrunk()
-        per_class = self.distil.per_class
-        return Cost(
-            trial=replace(self, local=replace(self.local, steps=TRIED), distil=small),
-            kind=t < 0,
-            local=self.local,
-            images=per_class * int((site.train.counts(classes) > 0).sum()) if virtual else len(site.train),
-            sets=self.distil if virtual else None,
-            distil=self.distil.steps / small.steps if t < 0 and small.steps else 0.0,
-        )
 
 
 def in_round(method: Method, t: int, rounds: int) -> Method:
@@ -131,28 +133,6 @@ def first_model(net: Net, rng: Stream) -> Params:
     return net.init(Stream(rng.seed).at("init"))
 
 
-@dataclass(frozen=True, slots=True)
-class Batches:
-    """Images of a site as its method trains on them."""
-
-    data: LabelledSet
-    prepare: Callable[[LabelledSet], LabelledSet]
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def take(self, index: Tensor) -> LabelledSet:
-        return self.prepare(self.data.take(index))
-
-
-class Beside(NamedTuple):
-    """Anchors in local training: whether they are in the cross-entropy, and the regulariser."""
-
-    images: LabelledSet
-    in_loss: bool
-    pull: Callable[[Embedded], Any] | None
-
-
 def fit(
     method: Training,
     model: Params,
@@ -170,16 +150,6 @@ def fit(
     n, objective = batch_loss(net, data, terms, beside)
     with phase("train"):
         return sgd(net, model, n, objective, method.local, rng, velocity)
-
-
-def batch_loss(net: Net, data: Source, terms: Sequence[Term], beside: Beside | None) -> tuple[int, Objective]:
-    """The number of images that batches are drawn from, anchors last, and the loss of a batch."""
-    if beside is None:
-        return len(data), plain(net, data, terms)
-    n = len(data) + (len(beside.images) if beside.in_loss else 0)
-    if beside.pull:
-        return n, pulled(net, data, beside.images, beside.pull, terms)
-    return n, plain(net, Joined(data, beside.images), terms)
 
 
 def update(site: Site, state: SiteState, trained: Trained) -> Update:

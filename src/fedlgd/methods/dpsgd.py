@@ -35,10 +35,12 @@ from fedlgd.distill.private import digest_of
 from fedlgd.distill.release import check_delta, check_protected, noisy_counts
 from fedlgd.methods.common import fit
 from fedlgd.methods.parts import Part, Presets
-from fedlgd.methods.protocol import Cost, Fit, Method, Net, Stream, Trained, Visit, setting
+from fedlgd.methods.protocol import Fit, Method, Net, Stream, Trained, Visit, setting
 
 TOGETHER = 64  # images whose gradients are in memory at once
 LOCAL = Local(batch=512, lr=0.5)
+OWN = {"local.lr": 0.5, "local.momentum": 0.0, "local.schedule": "constant", "local.augment": (), "local.steps": 0}
+"""Noisy gradients are not trained on like others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +60,11 @@ class DpSgd(Part):
 
     kind: ClassVar[str] = "dp-sgd"
     allows: ClassVar[tuple[str, ...]] = ("robust",)
-    presets: ClassVar[Presets] = {"paper": {"train_on": "real"}, "quick": {"train_on": "real", "local.lr": 0.5}}
+    presets: ClassVar[Presets] = {
+        "paper": {"train_on": "real"},
+        "quick": {"train_on": "real", **OWN},
+        "strong": {"train_on": "real", **OWN},
+    }
 
     dp: Dp = Dp()
 
@@ -93,11 +99,6 @@ class DpSgd(Part):
         private = partial(self._fit, msg.round, counts)
         update, after = self.method.site(msg, state, site, net, rng, private)
         return replace(update, weight=float(counts.sum()), metrics={}), after
-
-    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
-        cost = self.method.cost(t, site, classes)
-        trial: Any = cost and replace(self, method=cost.trial, dp=replace(self.dp, rounds=1, test_key="estimate"))
-        return cost and cost._replace(trial=trial)
 
     def _fit(
         self,

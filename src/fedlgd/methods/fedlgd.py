@@ -7,19 +7,10 @@ from typing import Any, ClassVar, Literal
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.gradient import match_gradient, pseudo_gradient
 from fedlgd.distill.private import distilled
-from fedlgd.methods.anchors import (
-    Anchors,
-    Noted,
-    beside,
-    check_upload,
-    greeting,
-    stale_anchors,
-    start_anchors,
-    uploaded_statistics,
-)
-from fedlgd.methods.common import PAPER, QUICK, Training, fit, training_set, update, weighted_mean
-from fedlgd.methods.protocol import Cost, Fit, Net, Stream, Visit
-from fedlgd.methods.refine import Refine
+from fedlgd.methods.anchors import Anchors, stale_anchors
+from fedlgd.methods.common import PAPER, QUICK, STRONG, Training, fit, training_set, update, weighted_mean
+from fedlgd.methods.protocol import Fit, Net, Stream, Visit
+from fedlgd.methods.refine import REDRAWN, Refine
 from fedlgd.methods.registry import register
 from fedlgd.methods.regularisers import Pull
 
@@ -50,6 +41,7 @@ class FedLGD(Training):
             "pull.repeat": True,
         },
         "quick": {**QUICK, "anchors.steps": 10, "refine.steps": 10},
+        "strong": {**STRONG, **REDRAWN, "anchors.per_class": 0, "pull.weight": 0.0},
     }
     stackable: ClassVar[tuple[str, ...]] = ("regulariser", "momentum", "robust")
 
@@ -60,7 +52,7 @@ class FedLGD(Training):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_upload(self.anchors, self.distil)
+        self.anchors.check_upload(self.distil)
 
     @property
     def label(self) -> str:
@@ -69,15 +61,15 @@ class FedLGD(Training):
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         """The site distils its first virtual set with random networks."""
         state = distilled(site, net, self.distil, rng.at("distil"), self.refine.releases(self.distil))
-        statistics = uploaded_statistics(self.anchors, site, self.distil.statistics, net)
+        statistics = self.anchors.upload(site, self.distil.statistics, net)
         counts = training_set(state, site).counts(net.classes)
         return state, Hello(site=site.name, counts=counts, statistics=statistics)
 
     def expects_hello(self, net: Net) -> Hello:
-        return greeting(self.anchors, net)
+        return self.anchors.hello(net)
 
     def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
-        return ServerState(params=params, anchors=start_anchors(self.anchors, hellos, net, rng))
+        return ServerState(params=params, anchors=self.anchors.first(hellos, net, rng))
 
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
         """theta_t, and V^g if the site needs it now and has an old version."""
@@ -87,28 +79,19 @@ class FedLGD(Training):
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         """Algorithm 1, the site's half."""
         t, anchors = msg.round, msg.anchors or state.anchors
-        if state.virtual and self.refine.move_in(t):  # update V^c by Eq. 1 under psi_t
+        if self.refine.move_in(t):  # t in tau: update V^c by Eq. 1 under psi_t
             state = self.refine.moved(state, site, net, msg.params, self.distil, t, rng)
-        state = replace(state, anchors=anchors)
-        present = beside(self.anchors, self.pull, anchors, t)  # t in tau: None; else V^g and lambda L_Con
+        present = self.anchors.beside(
+            anchors, self.pull, t
+        )  # t in tau: CE(V^c); else: CE(V^c + V^g) + lambda L_Con
         trained = fit(self, msg.params, state, site, net, rng, beside=present)
-        return update(site, state, trained), state
+        return update(site, state, trained), replace(state, anchors=anchors)
 
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
         """Algorithm 1, the server's half."""
-        t, anchors, held = state.round, state.anchors, dict(state.held)
-        sent = anchors if self.anchors.needed_in(t, self.pull) else None
-        params = weighted_mean(Noted(updates, held, sent))
-        if anchors and self.anchors.move_in(t):  # update V^g under theta_t to match G
-            target = pseudo_gradient(state.params, params, self.local.lr)
+        t, anchors, params = state.round, state.anchors, weighted_mean(updates)
+        if anchors and self.anchors.move_in(t):  # t in tau: update V^g under theta_t to match G
+            rate = self.local.rate(self.local.count(self.distil.pictures * net.classes))
+            target = pseudo_gradient(state.params, params, rate)
             anchors, _ = match_gradient(anchors, net, state.params, target, self.anchors, t)
-        return replace(state, params=params, anchors=anchors, held=held, round=t + 1)
-
-    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
-        cost = super().cost(t, site, classes)
-        if cost is None:
-            return None
-        small: Any = cost.trial
-        trial = replace(small, anchors=self.anchors.shrunk(), refine=self.refine.shrunk(self.distil))
-        cost = self.refine.added_to(cost, self.distil, t)
-        return self.anchors.added_to(cost, self.pull, t, classes)._replace(trial=trial)
+        return replace(state, params=params, anchors=anchors, round=t + 1)

@@ -22,12 +22,11 @@ LEAST_WORK = 1e-6  # d_c divides by the work: at 0 or below it has no meaning
 def local_work(steps: int, how: Local, mu: float = 0.0) -> float:
     r"""a_c, the total weight of the gradients in a site's model.
 
-    plain SGD: the number of steps;  momentum rho: [tau - rho (1 - rho^tau) / (1 - rho)] / (1 - rho);
+    plain SGD: the number of steps;  momentum: `Local.work`;
     proximal term: a <- (1 - eta mu) a + 1 at each step.
     """
     if how.momentum:
-        rho = how.momentum
-        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+        return how.work(steps)
     a = 0.0
     for _ in range(steps):
         a = (1 - how.lr * mu) * a + 1

@@ -1,6 +1,6 @@
 """FedProto (Tan et al., AAAI 2022): sites share class prototypes; models stay local or are averaged."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from fedlgd.core.device import to_device
 from fedlgd.core.losses import class_means
 from fedlgd.core.meter import phase
+from fedlgd.core.tree import Mean
 from fedlgd.core.types import Broadcast, LabelledSet, Params, ServerState, Site, SiteState, Update
 from fedlgd.methods import common
 from fedlgd.methods.common import fit
@@ -62,32 +63,24 @@ def _term(msg: Broadcast, weight: float) -> list[Term]:
     return [near_prototypes]
 
 
-def _expected(msg: Broadcast, net: Net) -> Expected:
-    """The model that was sent, if any, and the prototypes with their counts."""
-    sent = {"means": torch.empty(net.classes, net.features), "counts": torch.empty(net.classes)}
-    return Expected(msg.params, {"prototypes": sent}, {"trees/prototypes/counts": 0})
-
-
 def _renewed(state: ServerState, uploads: Iterable[Params], weigh: Weigh) -> dict[str, Params]:
     old = state.trees.get("prototypes", {}).get("means")
     return {"prototypes": {"means": mean_prototypes(old, uploads, weigh)}}
 
 
-def _setting_aside(updates: Iterable[Update], uploads: list[Params]) -> Iterator[Update]:
-    """Yield the updates and collect their prototypes, which are small."""
-    for update in updates:
-        uploads.append(update.trees["prototypes"])
-        yield update
-
-
 @dataclass(frozen=True, kw_only=True)
 class Prototypes(common.Training):
-    """Settings of both variants."""
+    """Settings of both variants, and what their sites send."""
 
     weight: float = setting(1.0, "Weight lambda of the prototype term; 0: off.", least=0)
     weigh: Weigh = setting(
         "counts", "Average prototypes by `counts` of images, or `uniform` as in the original code."
     )
+
+    def expects(self, msg: Broadcast, net: Net) -> Expected:
+        """The model that was sent, if any, and the prototypes with their counts."""
+        sent = {"means": torch.empty(net.classes, net.features), "counts": torch.empty(net.classes)}
+        return Expected(msg.params, {"prototypes": sent}, {"trees/prototypes/counts": 0})
 
 
 @register
@@ -106,9 +99,6 @@ class FedProtoLocal(Prototypes):
 
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
         return Broadcast(round=state.round, params={}, trees=state.trees)
-
-    def expects(self, msg: Broadcast, net: Net) -> Expected:
-        return _expected(msg, net)
 
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         model = state.trees.get("model") or common.first_model(net, rng)
@@ -137,15 +127,15 @@ class FedProtoAvg(Prototypes):
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
         return Broadcast(round=state.round, params=state.params, trees=state.trees)
 
-    def expects(self, msg: Broadcast, net: Net) -> Expected:
-        return _expected(msg, net)
-
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         trained = fit(self, msg.params, state, site, net, rng, terms=_term(msg, self.weight))
         prototypes = site_prototypes(net, trained.params, common.training_set(state, site))
         return replace(common.update(site, state, trained), trees={"prototypes": prototypes}), state
 
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
-        uploads: list[Params] = []
-        params = common.weighted_mean(_setting_aside(updates, uploads))
-        return replace(state, params=params, trees=_renewed(state, uploads, self.weigh), round=state.round + 1)
+        models, uploads = Mean(), []
+        for update in updates:
+            models.add(update.params, update.weight)
+            uploads.append(update.trees["prototypes"])
+        trees = _renewed(state, uploads, self.weigh)
+        return replace(state, params=models.value(), trees=trees, round=state.round + 1)

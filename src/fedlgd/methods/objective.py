@@ -46,6 +46,20 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Batches:
+    """Images of a site as its method trains on them."""
+
+    data: LabelledSet
+    prepare: Callable[[LabelledSet], LabelledSet]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def take(self, index: Tensor) -> LabelledSet:
+        return self.prepare(self.data.take(index))
+
+
+@dataclass(frozen=True, slots=True)
 class Joined:
     """Two sets as one without copying; the images of the first set come first."""
 
@@ -60,6 +74,24 @@ class Joined:
         a, b = self.first.take(index[here]), self.second.take(index[~here] - len(self.first))
         order = torch.cat([here.nonzero().flatten(), (~here).nonzero().flatten()]).argsort()
         return LabelledSet(torch.cat([a.x, b.x])[order], torch.cat([a.y, b.y])[order])
+
+
+class Beside(NamedTuple):
+    """Anchors in local training: whether they are in the cross-entropy, and the regulariser."""
+
+    images: LabelledSet
+    in_loss: bool
+    pull: Callable[[Embedded], Tensor] | None
+
+
+def batch_loss(net: Net, data: Source, terms: Sequence[Term], beside: Beside | None) -> tuple[int, Objective]:
+    """The number of images that batches are drawn from, anchors last, and the loss of a batch."""
+    if beside is None:
+        return len(data), plain(net, data, terms)
+    n = len(data) + (len(beside.images) if beside.in_loss else 0)
+    if beside.pull:
+        return n, pulled(net, data, beside.images, beside.pull, terms)
+    return n, plain(net, Joined(data, beside.images), terms)
 
 
 def plain(net: Net, data: Source, terms: Sequence[Term] = ()) -> Objective:

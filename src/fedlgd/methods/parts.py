@@ -12,21 +12,12 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.gradient import match_gradient, pseudo_gradient
 from fedlgd.distill.private import reserve_refinements
-from fedlgd.methods.anchors import (
-    Anchors,
-    Noted,
-    beside,
-    check_upload,
-    greeting,
-    stale_anchors,
-    start_anchors,
-    uploaded_statistics,
-)
+from fedlgd.methods.anchors import Anchors, stale_anchors
 from fedlgd.methods.catalogue import parts_of
 from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Term
-from fedlgd.methods.protocol import Cost, Fit, Method, Net, Settings, Stream, Trained, Visit
-from fedlgd.methods.refine import Refine
+from fedlgd.methods.protocol import Fit, Method, Net, Settings, Stream, Trained, Visit
+from fedlgd.methods.refine import REDRAWN, Refine
 from fedlgd.methods.regularisers import Pull, Regulariser
 
 Presets = Mapping[str, Mapping[str, Any]]
@@ -91,11 +82,6 @@ class Part:
     def at(self, t: int, rounds: int) -> Self:
         return replace(self, method=self.method.at(t, rounds))
 
-    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
-        cost = self.method.cost(t, site, classes)
-        trial: Any = cost and replace(self, method=cost.trial)
-        return cost and cost._replace(trial=trial)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Anchored(Part):
@@ -105,6 +91,7 @@ class Anchored(Part):
     presets: ClassVar[Presets] = {
         "paper": {"anchors.plan": "exact", "anchors.steps": 500},
         "quick": {"anchors.steps": 10},
+        "strong": {"anchors.steps": 10},
     }
 
     anchors: Anchors = Anchors()
@@ -112,7 +99,7 @@ class Anchored(Part):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_upload(self.anchors, self.distil)
+        self.anchors.check_upload(self.distil)
 
     @property
     def stack(self) -> str:
@@ -125,15 +112,15 @@ class Anchored(Part):
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         state, hello = self.method.enrol(site, net, rng)
-        statistics = uploaded_statistics(self.anchors, site, self.distil.statistics, net)
+        statistics = self.anchors.upload(site, self.distil.statistics, net)
         return state, replace(hello, statistics=statistics)
 
     def expects_hello(self, net: Net) -> Hello:
-        return greeting(self.anchors, net)
+        return self.anchors.hello(net)
 
     def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
         state = self.method.start(params, hellos, net, rng)
-        return replace(state, anchors=start_anchors(self.anchors, hellos, net, rng))
+        return replace(state, anchors=self.anchors.first(hellos, net, rng))
 
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
         needed = self.anchors.needed_in(state.round, self.pull)
@@ -142,24 +129,15 @@ class Anchored(Part):
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         if msg.anchors:
             state = replace(state, anchors=msg.anchors)
-        present = beside(self.anchors, self.pull, state.anchors, msg.round)
+        present = self.anchors.beside(state.anchors, self.pull, msg.round)
         return self.method.site(msg, state, site, net, rng, partial(fit, beside=present))
 
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
-        t, anchors, held = state.round, state.anchors, dict(state.held)
-        sent = anchors if self.anchors.needed_in(t, self.pull) else None
-        after = self.method.server(state, Noted(updates, held, sent), net, rng)
+        t, anchors, after = state.round, state.anchors, self.method.server(state, updates, net, rng)
         if anchors and self.anchors.move_in(t):
-            target = pseudo_gradient(state.params, after.params, self.local.lr)
+            target = pseudo_gradient(state.params, after.params, self.local.rate(self.local.steps))
             anchors, _ = match_gradient(anchors, net, state.params, target, self.anchors, t)
-        return replace(after, anchors=anchors, held=held)
-
-    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
-        cost = self.method.cost(t, site, classes)
-        if cost is None:
-            return None
-        trial: Any = replace(self, method=cost.trial, anchors=self.anchors.shrunk())
-        return self.anchors.added_to(cost, self.pull, t, classes)._replace(trial=trial)
+        return replace(after, anchors=anchors)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +145,11 @@ class Refined(Part):
     """Adds iterative DM to a method that trains on virtual sets and sends the complete model."""
 
     kind: ClassVar[str] = "refine"
-    presets: ClassVar[Presets] = {"paper": {"refine.real_per_class": 256}, "quick": {"refine.steps": 10}}
+    presets: ClassVar[Presets] = {
+        "paper": {"refine.real_per_class": 256},
+        "quick": {"refine.steps": 10},
+        "strong": REDRAWN,
+    }
 
     refine: Refine = Refine()
 
@@ -189,13 +171,6 @@ class Refined(Part):
         update, after = self.method.site(msg, state, site, net, rng, fit)
         released = {name: tree for name, tree in state.trees.items() if name == "released"}
         return update, replace(after, trees={**released, **after.trees}) if released else after
-
-    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
-        cost = self.method.cost(t, site, classes)
-        if cost is None:
-            return None
-        trial: Any = replace(self, method=cost.trial, refine=self.refine.shrunk(self.distil))
-        return self.refine.added_to(cost, self.distil, t)._replace(trial=trial)
 
 
 @dataclass(frozen=True, kw_only=True)

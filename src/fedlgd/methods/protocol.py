@@ -1,44 +1,24 @@
 """The interface of a method: a frozen dataclass of hyper-parameters with five functions."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.settings import Settings, setting
-from fedlgd.core.train import Local, Trained
+from fedlgd.core.train import Trained
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Trees, Update
-from fedlgd.distill.distribution import Distil
 
-__all__ = ["Cost", "Expected", "Fit", "Method", "Net", "Settings", "Stream", "Trained", "Visit", "setting"]
+__all__ = ["Expected", "Fit", "Method", "Net", "Settings", "Stream", "Trained", "Visit", "setting"]
 
 Fit = Callable[..., Trained]
 """Local training: `common.fit`, or a version of it to which a part has added terms or anchors."""
 
 Visit = tuple[Update, SiteState]
 """The result of a round at a site: the update it sends, and the state it keeps."""
-
-
-class Cost(NamedTuple):
-    """The cost of one round at a site and at the server, for an estimate of the run time.
-
-    `trial` is the method with so few steps that a round takes seconds. Rounds of the same `kind` have equal cost.
-    `distil` and `server` state how often the round repeats the work of the trial. Training uses `images` with the
-    settings `local`; `by_step`: the cost of a step does not depend on its batch. `sets`: the settings of the first
-    virtual sets, which methods with equal settings share.
-    """
-
-    trial: "Method"
-    kind: Hashable
-    local: Local
-    images: int
-    sets: Distil | None = None
-    distil: float = 0.0
-    server: float = 1.0
-    by_step: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,10 +83,6 @@ class Method(Protocol):
     def model_at(self, params: Params, kept: SiteState) -> Params:
         """Site: the model for its evaluation; the global model unless the method is `personal`."""
         return params
-
-    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
-        """The cost of round t (-1: enrolment) at this site and at the server; None: unknown."""
-        return None
 
     @property
     def label(self) -> str:

@@ -1,37 +1,64 @@
 """Refinement of virtual sets: the paper's iterative distribution matching, in selected rounds."""
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, Literal
 
-from fedlgd.core.types import Params, Site, SiteState
-from fedlgd.distill.distribution import Distil
+from torch import Generator
+
+from fedlgd.core.device import to_device
+from fedlgd.core.errors import PrivacyError
+from fedlgd.core.meter import phase
+from fedlgd.core.tiles import laid
+from fedlgd.core.types import Params, Site, SiteState, VirtualSet
+from fedlgd.distill.descent import Optimiser
 from fedlgd.distill.private import refined, refinements_of
+from fedlgd.distill.settings import Distil, Refinement
+from fedlgd.distill.start import from_neighbours
 from fedlgd.methods.anchors import Selected
-from fedlgd.methods.protocol import Cost, Net, Settings, Stream, setting
+from fedlgd.methods.protocol import Net, Settings, Stream, setting
+
+REDRAWN = {
+    "refine.start": "neighbours",
+    "refine.steps": 0,
+    "refine.selected.every": 1,
+    "refine.selected.count": 1_000_000,
+}
+"""New virtual images in every round."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Refine(Settings):
     """Iterative DM: in selected rounds a site updates its virtual set with the global features.
 
-    All other settings are those of `distil`, except `smooth`: refinement uses plain SGD.
+    All other settings are those of `distil`, except `smooth`: refinement does not smooth gradients.
     """
 
     section: ClassVar[str] = "refine"
 
     selected: Selected = Selected()
-    steps: int = setting(100, "Steps in a selected round; 0: never refine.", least=0, most=10_000_000)
+    start: Literal["keep", "neighbours"] = setting(
+        "keep", "Images before the steps: `keep`, as published, or new means of `neighbours` as in `distil.start`."
+    )
+    steps: int = setting(100, "Steps in a selected round; 0 with `keep`: never refine.", least=0, most=10_000_000)
     pairs: int = setting(10, "Draws in the bank (plan `bank`).", least=1, most=100_000)
     reuse: int = setting(10, "Steps of plan `bank` with each draw.", least=1, most=10_000_000)
     real_per_class: int = setting(64, "Real images per class in a draw.", least=1, most=10_000_000)
+    optimiser: Optimiser = setting("sgd", "Optimiser of the pixels: `sgd`, as published, or `adam`.")
+    lr: float = setting(0.0, "Learning rate of the pixels, for `adam` about 0.02; 0: `distil.lr`.", least=0)
 
-    def settings(self, distil: Distil) -> Distil:
+    def settings(self, distil: Distil) -> Refinement:
         """The settings for refining a set created by `distil`."""
-        bank = replace(distil, pairs=self.pairs, reuse=self.reuse, smooth=0.0)
-        return replace(bank, steps=self.steps, real_per_class=self.real_per_class)
+        same = {f.name: getattr(distil, f.name) for f in fields(Distil)}
+        own = {"pairs": self.pairs, "reuse": self.reuse, "steps": self.steps, "real_per_class": self.real_per_class}
+        return Refinement(**same | own | {"smooth": 0.0, "lr": self.lr or distil.lr, "optimiser": self.optimiser})
 
     def releases(self, distil: Distil) -> int:
         """The private releases of all selected rounds."""
+        if distil.private.on and self.start == "neighbours":
+            raise PrivacyError(
+                "refine.start is 'neighbours', which averages a few private images; with distil.private.epsilon "
+                "use refine.start=keep"
+            )
         return refinements_of(self.settings(distil), self.selected.count if self.steps else 0)
 
     def moved(
@@ -39,15 +66,16 @@ class Refine(Settings):
     ) -> SiteState:
         """The state of a site after the refinement of round t."""
         how, planned = self.settings(distil), self.releases(distil)
+        if state.virtual and self.start == "neighbours":
+            state = replace(state, virtual=self._drawn(state.virtual, site, rng.generator("neighbours")))
         return refined(state, site, net, params, how, distil, planned, t, rng.at("refine"))
 
+    def _drawn(self, virtual: VirtualSet, site: Site, generator: Generator) -> VirtualSet:
+        """New images for the same labels."""
+        classes, counts = virtual.labels.unique(return_counts=True)
+        with phase("distil"):
+            pictures = from_neighbours(site.train, classes.tolist(), int(counts[0]) * virtual.tiles**2, generator)
+        return replace(virtual, images=to_device(laid(pictures, virtual.tiles)))
+
     def move_in(self, t: int) -> bool:
-        return self.steps > 0 and t in self.selected
-
-    def shrunk(self, distil: Distil) -> "Refine":
-        return replace(self, pairs=1, steps=min(1 if distil.plan == "exact" else self.reuse, self.steps))
-
-    def added_to(self, cost: Cost, distil: Distil, t: int) -> Cost:
-        """The cost of a round with refinement."""
-        times = self.steps / self.shrunk(distil).steps if self.move_in(t) else 0.0
-        return cost._replace(kind=(cost.kind, t in self.selected), distil=cost.distil if t < 0 else times)
+        return (self.steps > 0 or self.start != "keep") and t in self.selected

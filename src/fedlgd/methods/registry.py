@@ -25,7 +25,7 @@ from fedlgd.methods.regularisers import REGULARISERS, Pull, Regulariser
 from fedlgd.methods.robust import Median, Trim, Trimmed
 
 FIVE = ("enrol", "start", "broadcast", "site", "server")
-DEFAULTS = ("presets", "personal", "pooled", "at", "expects", "expects_hello", "adapt", "model_at", "cost", "label")
+DEFAULTS = ("presets", "personal", "pooled", "at", "expects", "expects_hello", "adapt", "model_at", "label")
 _methods: dict[str, type[Method]] = {}
 
 

@@ -1,8 +1,8 @@
 """SCAFFOLD (Karimireddy et al., ICML 2020), option II: control variates correct the drift of sites."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +27,9 @@ class Scaffold(common.Training):
     """
 
     name: ClassVar[str] = "scaffold"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        preset: {**values, "local.momentum": 0.0} for preset, values in common.Training.presets.items()
+    }
 
     server_lr: float = setting(1.0, "Learning rate of the server, eta_g.", above=0)
 

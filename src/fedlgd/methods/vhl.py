@@ -1,6 +1,6 @@
 """VHL (Tang et al., ICML 2022): virtual homogeneity learning with images from an untrained generator."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -16,13 +16,12 @@ from fedlgd.core.types import (
     ServerState,
     Site,
     SiteState,
-    Update,
     VirtualSet,
 )
 from fedlgd.distill.generate import SCALE, from_class_noise, from_style
 from fedlgd.distill.start import labels_for
 from fedlgd.methods import common
-from fedlgd.methods.anchors import Noted, stale_anchors
+from fedlgd.methods.anchors import stale_anchors
 from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Batch, Term
 from fedlgd.methods.protocol import Fit, Net, Stream, Visit, setting
@@ -79,10 +78,7 @@ class VHL(common.Training):
         trained = fit(self, msg.params, state, site, net, rng, terms=terms)
         return common.update(site, state, trained), state
 
-    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
-        held = dict(state.held)
-        params = common.weighted_mean(Noted(updates, held, state.anchors))
-        return replace(state, params=params, held=held, round=state.round + 1)
+    server = common.average
 
     def _terms(self, virtual: LabelledSet, net: Net, rng: Stream) -> list[Term]:
         if not (self.alpha or self.align or self.spread):

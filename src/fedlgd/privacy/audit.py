@@ -15,6 +15,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.files import digest, write_json
 from fedlgd.core.types import LabelledSet
 from fedlgd.distill.cache import caching
+from fedlgd.methods.cost import images_of, is_known
 from fedlgd.methods.rounds import budget_of
 from fedlgd.privacy import paper
 from fedlgd.privacy.findings import BLIND, DELTA, Attack, blind_findings, findings_of
@@ -86,10 +87,11 @@ def _fedavg(plain: Mapping[str, Any], train_on: str, more: Mapping[str, Any] | N
 
 def _equal_steps(config: Config, subject: Subject, site: str) -> dict[str, int]:
     """As many SGD steps in a round as the run has: training on more images would compare effort, not data."""
-    cost = config.method.cost(config.plan.rounds - 1, subject.federation.by_name[site], subject.net.classes)
-    if cost is None:
+    method: Any = config.method
+    if not is_known(method):
         return {}
-    return {"local.steps": cost.local.steps or cost.local.epochs * -(-cost.images // cost.local.batch)}
+    last, target = config.plan.rounds - 1, subject.federation.by_name[site]
+    return {"local.steps": method.local.count(images_of(method, last, target, subject.net.classes))}
 
 
 @dataclass(frozen=True, eq=False)

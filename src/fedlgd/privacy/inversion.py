@@ -23,8 +23,7 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, sgd
 from fedlgd.core.types import LabelledSet, Params, Scale
 from fedlgd.distill.gradient import pseudo_gradient
-from fedlgd.methods.common import Beside, batch_loss
-from fedlgd.methods.objective import Term
+from fedlgd.methods.objective import Beside, Term, batch_loss
 
 DROPS = (3 / 8, 5 / 8, 7 / 8)  # of the iterations, after which the learning rate is divided by 10
 BETAS = (0.9, 0.999)

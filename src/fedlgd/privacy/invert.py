@@ -21,8 +21,8 @@ from fedlgd.core.errors import RunError, check
 from fedlgd.core.meter import tick
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Site
-from fedlgd.methods.common import Beside, training_set
-from fedlgd.methods.objective import Term
+from fedlgd.methods.common import training_set
+from fedlgd.methods.objective import Beside, Term
 from fedlgd.methods.parts import all_settings
 from fedlgd.methods.rounds import promise
 from fedlgd.privacy.inversion import Attack, Reconstruction, Step, invert

@@ -20,12 +20,11 @@ from fedlgd.data.federation import Federation
 from fedlgd.distill.cache import caching
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.memory import Ram, RamStates
-from fedlgd.methods.common import Beside, in_round
-from fedlgd.methods.objective import Term
+from fedlgd.methods.common import in_round
+from fedlgd.methods.objective import Beside, Term
 from fedlgd.methods.parts import all_settings
 from fedlgd.methods.protocol import Method
 from fedlgd.methods.rounds import budget_of
-from fedlgd.nets.registry import build_net
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.literals import read_toml
@@ -116,8 +115,7 @@ def reopened(folder: Path) -> Replay:
     federation = config.data.open()
     if federation.digest != manifest["data"]["digest"]:
         raise RunError(f"the images of {federation.name!r} are not those of {str(folder)!r}; restore them")
-    net = build_net(config.net["name"], federation.shape, len(federation.classes), config.net_settings)
-    net = config.method.adapt(net)
+    net = config.method.adapt(config.net_for(federation))
     if not net.per_image:
         raise RunError(
             f"net {net.label!r} has batch norm, whose gradient depends on the statistics of the batch: this attack "

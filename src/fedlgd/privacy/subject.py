@@ -12,7 +12,6 @@ from fedlgd.core.types import Params
 from fedlgd.data.federation import Federation
 from fedlgd.methods.common import Training
 from fedlgd.methods.rounds import budget_of
-from fedlgd.nets.registry import build_net
 from fedlgd.privacy.shadow import Pool, members_in
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.literals import read_toml
@@ -63,7 +62,7 @@ def open_subject(folder: Path) -> Subject:
         raise RunError(
             f"the images of {federation.name!r} have changed since {str(folder)!r} was made; restore them"
         )
-    net = build_net(config.net["name"], federation.shape, len(federation.classes), config.net_settings)
+    net = config.net_for(federation)
     plan = replace(config.plan, evaluate_every=config.plan.rounds, analysis=False, real_samples=0)
     return Subject(folder, replace(config, plan=plan), federation, net, result)
 

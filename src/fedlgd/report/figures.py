@@ -14,9 +14,10 @@ from fedlgd.report.cost import clock, cumulative_bytes, cumulative_time
 from fedlgd.report.drawing import Drawing
 from fedlgd.report.formats import BYTES, TIME
 from fedlgd.report.groups import Curve, Group, Stat, curves, site_names
-from fedlgd.report.plots import line_plot, matrix_plot, save, scatter_plot
+from fedlgd.report.plots import CLASSES, line_plot, matrix_plot, save, scatter_plot
 from fedlgd.report.privacy import audit_drawings
-from fedlgd.report.run import Analysis
+from fedlgd.report.run import Analysis, Cloud
+from fedlgd.report.sweeps import Sweep, find_sweeps, heat_map, line_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,6 +51,7 @@ class Figures:
     sites: tuple[Section, ...]
     efficiency: tuple[Drawing, ...]
     similarity: tuple[Section, ...]
+    sweeps: tuple[Drawing, ...] = ()
     hidden: int = 0
 
     @property
@@ -58,6 +60,7 @@ class Figures:
         yield from (drawing for site in self.sites for drawing in site.drawings)
         yield from self.efficiency
         yield from (drawing for method in self.similarity for drawing in method.drawings)
+        yield from self.sweeps
 
 
 def draw(groups: Sequence[Group]) -> Figures:
@@ -78,6 +81,7 @@ def draw(groups: Sequence[Group]) -> Figures:
             ("accuracy-by-time", "Accuracy against time", time_plot),
         ),
         similarity=_similarities(groups),
+        sweeps=tuple(_sweep_figures(find_sweeps(groups))),
         hidden=max(0, len(sites) - SITES),
     )
 
@@ -118,6 +122,16 @@ def _site_figures(groups: Sequence[Group], number: int, site: str) -> Section:
     return Section(site, both)
 
 
+def _sweep_figures(sweeps: Sequence[Sweep]) -> Iterator[Drawing]:
+    """One figure with a line per method for each axis, and a heat map for each method with two axes."""
+    for axis in dict.fromkeys(each.axes[0] for each in sweeps if len(each.axes) == 1):
+        same = [each for each in sweeps if each.axes == (axis,)]
+        yield Drawing(f"sweep-{_file_name(axis)}", f"Accuracy by {axis}", line_figure(same, ACCURACY))
+    for number, each in enumerate(each for each in sweeps if len(each.axes) == 2):
+        about = f"Accuracy of {each.label} by {each.axes[0]} and {each.axes[1]}"
+        yield Drawing(f"sweep{number}-{_file_name(' '.join(each.axes))}", about, heat_map(each))
+
+
 def _similarities(groups: Sequence[Group]) -> tuple[Section, ...]:
     """One for each method with an analysis, from its counted run with the lowest seed; most figures first."""
     found = []
@@ -136,9 +150,22 @@ def _analysis_figures(analysis: Analysis, stem: str) -> Iterator[Drawing]:
         yield Drawing(f"{stem}-mmd-{kind}", title, matrix_plot(rows, analysis.sites, title, top), note)
     if features := scatter_plot(analysis.map, "features, t-SNE"):
         yield Drawing(f"{stem}-map", "Map of features", features, MAP)
+    if classes := scatter_plot(_by_class(analysis.map), "features by class, t-SNE", CLASSES):
+        yield Drawing(f"{stem}-map-classes", "Map of features by class", classes, MAP)
     if distances := line_plot(_distance_curves(analysis), "distance to the anchors"):
         about = "Distance of virtual sets to the anchors by round"
         yield Drawing(f"{stem}-distance", about, distances, DISTANCE)
+
+
+def _by_class(clouds: Sequence[Cloud]) -> list[Cloud]:
+    """The same points, by class in place of site; none if classes were not recorded for every point."""
+    if any(len(cloud.labels) != len(cloud.points) for cloud in clouds):
+        return []
+    found: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    for cloud in clouds:
+        for label, point in zip(cloud.labels, cloud.points, strict=True):
+            found.setdefault((label, cloud.kind), []).append(point)
+    return [Cloud(kind, f"class {label}", tuple(found[label, kind])) for label, kind in sorted(found)]  # type: ignore[arg-type]
 
 
 def _distance_curves(analysis: Analysis) -> list[Curve]:

@@ -23,6 +23,7 @@ from fedlgd.report.privacy import privacy_of
 from fedlgd.report.read import read_runs
 from fedlgd.report.run import Run
 from fedlgd.report.summary import RULE, WINNER, caveats, headline, progress
+from fedlgd.report.sweeps import find_sweeps, sweep_tables
 
 TEMPLATES = Environment(
     loader=PackageLoader("fedlgd.report"),
@@ -66,6 +67,7 @@ def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
         binary=binary,
         binary_copies=copies(binary) if binary else {},
         figures=draw(groups),
+        sweeps=sweep_tables(find_sweeps(groups)),
         pictures=pictures(groups),
         time=clock(groups),
         cost=cost,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 INK = "#1d1d20"
 FAINT = "#c9c7c2"
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+CLASSES = (*SERIES, "#999999", "#882255", "#332288", "#ddcc77")
 DASHES = ("-", "--", ":")
 FORMATS = ("pdf", "png")
 
@@ -250,7 +251,7 @@ def _label_matrix(axes: "Axes", labels: Sequence[str]) -> None:
 
 
 @styled()
-def scatter_plot(clouds: Sequence[Cloud], title: str) -> "Figure | None":
+def scatter_plot(clouds: Sequence[Cloud], title: str, colours: Sequence[str] = SERIES) -> "Figure | None":
     """Real images are dots, virtual ones diamonds, anchors crosses; each site has a colour. None without points."""
     if not any(cloud.points for cloud in clouds):
         return None
@@ -259,21 +260,21 @@ def scatter_plot(clouds: Sequence[Cloud], title: str) -> "Figure | None":
     figure, axes = canvas(title, 4.0, left=[""], right=[name + "  " for name in names])
     for cloud in clouds:
         marker, size, alpha, edge = _MARKERS[cloud.kind]
-        colour = INK if cloud.kind == "anchors" else series_style(sites.index(cloud.site))[0]
+        colour = INK if cloud.kind == "anchors" else colours[sites.index(cloud.site) % len(colours)]
         x, y = zip(*cloud.points, strict=True)
         axes.scatter(x, y, s=size, marker=marker, color=colour, alpha=alpha, linewidth=edge)
-    _list_names(axes, names)
+    _list_names(axes, names, colours)
     axes.set_xticks([])
     axes.set_yticks([])
     _set_frame(axes, visible=True)
     return figure
 
 
-def _list_names(axes: "Axes", names: Sequence[str]) -> None:
+def _list_names(axes: "Axes", names: Sequence[str], colours: Sequence[str]) -> None:
     """A legend to the right of the axes, each name in its colour."""
     step = min(0.07, 1 / max(1, len(names)))
     for number, name in enumerate(names):
-        place, colour = (1.02, 0.97 - number * step), series_style(number)[0]
+        place, colour = (1.02, 0.97 - number * step), colours[number % len(colours)]
         axes.annotate(name, place, xycoords="axes fraction", va="center", weight="bold", color=colour)
 
 

@@ -123,21 +123,25 @@ def _shares(settings: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def audit_table(audit: Audit) -> Table:
-    """Attacks on the run, then controls below a line."""
+    """Attacks on the run, then controls below a line. A rate that no row can measure has a note, not a column."""
+    rates = [rate for rate in RATES if any(each.tpr.get(f"{rate:g}") for each in audit.findings)]
     columns = (
         Column("method", number=False),
         Column("attack", number=False),
         Column("AUC"),
-        *(Column(f"TPR at {100 * rate:g} % FPR") for rate in RATES),
+        *(Column(f"TPR at {100 * rate:g} % FPR") for rate in rates),
         Column("epsilon ≥"),
         Column("accuracy, %", percent=True),
     )
     own = [each for each in audit.findings if each.kind == "run"]
     controls = [each for each in audit.findings if each.kind != "run"]
-    return Table(columns, tuple(_row(each) for each in (*own, *controls)), _promised(audit), line=len(own))
+    most = max(each.n_out for each in audit.findings)
+    unknown = (f"TPR at {100 * rate:g} % FPR: not measurable (n = {most})." for rate in RATES if rate not in rates)
+    rows = tuple(_row(each, rates) for each in (*own, *controls))
+    return Table(columns, rows, (*unknown, *_promised(audit)), line=len(own))
 
 
-def _row(found: Finding) -> Row:
+def _row(found: Finding, rates: Sequence[float]) -> Row:
     low, middle, high = found.auc
     name = found.label + (" (must leak)" if found.kind == "positive" else "")
     epsilon = found.epsilon_lower
@@ -145,7 +149,7 @@ def _row(found: Finding) -> Row:
         Cell(name),
         Cell(f"{TARGETS[found.target]}: {found.statistic}"),
         Cell(f"{middle:.3f} [{low:.3f}, {high:.3f}]", middle),
-        *(_rate(found, f"{rate:g}") for rate in RATES),
+        *(_rate(found, f"{rate:g}") for rate in rates),
         Cell(NONE) if epsilon is None else Cell(f"{epsilon:.2f}", epsilon),
         Cell(NONE) if found.accuracy is None else Cell(percent(found.accuracy), found.accuracy),
     )

@@ -18,6 +18,7 @@ from fedlgd.core.audits import AUDIT, Audit
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import reading, refuse_links
 from fedlgd.core.records import RECORDS, RoundRecord, committed_records
+from fedlgd.core.settings import Tuned
 from fedlgd.report.run import Analysis, Inversion, Manifest, Run, Sheet
 
 T = TypeVar("T")
@@ -29,6 +30,7 @@ START = "start"  # the version of virtual images made at enrolment; later versio
 class _Plan:
     seed: int
     rounds: int
+    tuned: Tuned | None = None
 
 
 def run_folders(path: Path) -> list[Path]:
@@ -70,6 +72,7 @@ def read_run(path: Path) -> Run:
         audit=_read_optional(path / AUDIT, Audit, damage),
         inversion=_read_optional(path / "invert.json", Inversion, damage),
         damage=tuple(damage),
+        tuned=plan.tuned,
     )
 
 

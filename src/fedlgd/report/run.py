@@ -9,6 +9,7 @@ import msgspec
 
 from fedlgd.core.audits import Audit
 from fedlgd.core.records import RoundRecord
+from fedlgd.core.settings import Tuned
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Matrix = tuple[tuple[float, ...], ...]
@@ -90,11 +91,12 @@ class Distance:
 
 @dataclass(frozen=True, slots=True)
 class Cloud:
-    """The t-SNE coordinates of some images of one site, or of the anchors."""
+    """The t-SNE coordinates of some images of one site, or of the anchors, and their classes if recorded."""
 
     kind: Literal["real", "virtual", "anchors"]
     site: str
     points: Annotated[tuple[tuple[float, float], ...], msgspec.Meta(min_length=1)]
+    labels: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +191,7 @@ class Run:
     audit: Audit | None = None
     inversion: Inversion | None = None
     damage: tuple[str, ...] = ()
+    tuned: Tuned | None = None
 
     @property
     def label(self) -> str:

@@ -119,7 +119,11 @@ def difference(subject: Group, other: Group) -> Difference | None:
 
     None without a common seed: then nothing can be paired.
     """
-    own, others = _by_seed(subject), _by_seed(other)
+    return paired(_by_seed(subject), _by_seed(other))
+
+
+def paired(own: Mapping[int, float], others: Mapping[int, float]) -> Difference | None:
+    """`difference` of any values by seed."""
     gaps = [own[seed] - others[seed] for seed in own if seed in others]
     stat = summarise(gaps)
     if stat is None or stat.std is None:
@@ -165,7 +169,8 @@ def _by_site(first: Group, other: Group) -> Iterator[str]:
 
 def caveats(groups: Sequence[Group]) -> tuple[str, ...]:
     """One sentence for each reason why the numbers may not be comparable, the most serious first."""
-    return (*_unequal(groups), *_incomplete(groups), *_mixed(groups), *_seeds(groups), *unequal_cost(groups))
+    checks = (_unequal, _tuned, _incomplete, _mixed, _seeds, unequal_cost)
+    return tuple(sentence for check in checks for sentence in check(groups))
 
 
 def unequal_cost(groups: Sequence[Group]) -> Iterator[str]:
@@ -195,6 +200,19 @@ def _unequal(groups: Sequence[Group]) -> Iterator[str]:
     for name, value in task.items():
         if len({value(run) for group in groups for run in group.runs}) > 1:
             yield f"The runs do not all have the same {name}: the differences are not due to the method alone."
+
+
+def _tuned(groups: Sequence[Group]) -> Iterator[str]:
+    """What was tuned for how long, and whether every method was tuned alike."""
+    found = {group.label: how for group in groups if (how := group.runs[0].tuned)}
+    rest = [group.label for group in groups if group.label not in found]
+    if found and rest:
+        yield f"Not tuned, unlike the others: {', '.join(rest)}."
+    if len({(how.candidates, how.rounds) for how in found.values()}) > 1:
+        yield "The methods were not tuned with the same number of candidates and rounds."
+    for label, how in found.items():
+        effort = f"{plural(how.candidates, 'candidate')}, {duration(how.cpu_seconds)} of CPU time"
+        yield f"{label} was tuned on held-out training images ({effort}): {', '.join(how.settings)}."
 
 
 def _incomplete(groups: Sequence[Group]) -> Iterator[str]:

@@ -7,7 +7,7 @@ common features and therefore no such file.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -43,6 +43,13 @@ class Subject:
     memory: Memory
     states: States
     rng: Stream
+
+
+class Seen(NamedTuple):
+    """Features of some images, and their classes."""
+
+    features: Tensor
+    labels: Tensor
 
 
 def analysed(
@@ -94,15 +101,16 @@ def at_the_end(subject: Subject) -> dict[str, Any]:
     state = subject.memory.server()
     assert state is not None
 
-    def look(data: LabelledSet, *path: str) -> Tensor:
-        chosen = torch.randperm(len(data), generator=subject.rng.generator(*path))[:size]
-        return _features(subject.net, state.params, data.take(chosen).x)
+    def look(data: LabelledSet, *path: str) -> Seen:
+        chosen = data.take(torch.randperm(len(data), generator=subject.rng.generator(*path))[:size])
+        return Seen(_features(subject.net, state.params, chosen.x), chosen.y)
 
     real = {site.name: look(site.train, "real", site.name) for site in sites}
     learned = {name: look(own.data, "virtual", name) for name, own in virtual.items()}
     anchors = state.anchors and _as_input(state.anchors, subject.federation)
     shared = {"": look(anchors.data, "anchors")} if anchors else {}
-    if not all(bool(f.isfinite().all()) for f in (*real.values(), *learned.values(), *shared.values())):
+    seen = (*real.values(), *learned.values(), *shared.values())
+    if not all(bool(each.features.isfinite().all()) for each in seen):
         return {}
     return {
         "sites": [site.name for site in sites],
@@ -133,10 +141,10 @@ def _as_input(anchors: VirtualSet, federation: Federation) -> VirtualSet:
 
 def _class_means(net: Net, params: Params, own: VirtualSet) -> dict[int, Tensor]:
     """The mean of the unit features of each class, over its first images."""
-    classes = own.labels.unique()
-    first = torch.cat([own.data.of_class(k)[:PER_CLASS] for k in classes.tolist()])
-    z = F.normalize(_features(net, params, own.images[first]), dim=1, eps=1e-6)
-    return dict(zip(classes.tolist(), class_means(z, own.labels[first], classes), strict=True))
+    data, classes = own.data, own.labels.unique()
+    first = torch.cat([data.of_class(k)[:PER_CLASS] for k in classes.tolist()])
+    z = F.normalize(_features(net, params, data.x[first]), dim=1, eps=1e-6)
+    return dict(zip(classes.tolist(), class_means(z, data.y[first], classes), strict=True))
 
 
 def _features(net: Net, params: Params, x: Tensor) -> Tensor:
@@ -148,18 +156,20 @@ def _gap(a: Mapping[int, Tensor], b: Mapping[int, Tensor]) -> float:
     return round(float(gaps.square().sum(1).mean()), 6)
 
 
-def _matrices(real: Mapping[str, Tensor], virtual: Mapping[str, Tensor]) -> dict[str, list[list[float]]]:
+def _matrices(real: Mapping[str, Seen], virtual: Mapping[str, Seen]) -> dict[str, list[list[float]]]:
     """Unbiased squared MMD of all pairs of sites; it can be slightly negative for similar sites."""
-    if len(real) < 2 or min(map(len, real.values())) < 2:
+    if len(real) < 2 or min(len(each.labels) for each in real.values()) < 2:
         return {}
     sets = {"real": real} | ({"virtual": virtual} if real.keys() == virtual.keys() else {})
-    return {kind: np.round(between(own, unbiased=True), 6).tolist() for kind, own in sets.items()}
+    rows = {kind: {name: each.features for name, each in own.items()} for kind, own in sets.items()}
+    return {kind: np.round(between(own, unbiased=True), 6).tolist() for kind, own in rows.items()}
 
 
-def _map(sets: Mapping[str, Mapping[str, Tensor]], seed: int) -> list[dict[str, Any]]:
+def _map(sets: Mapping[str, Mapping[str, Seen]], seed: int) -> list[dict[str, Any]]:
     """t-SNE (van der Maaten and Hinton, JMLR 2008) of all sets together; empty if there are too few points."""
-    named = [(kind, site, features) for kind, own in sets.items() for site, features in own.items()]
-    shown = [features[: max(1, POINTS // len(named))] for _, _, features in named]
+    named = [(kind, site, each) for kind, own in sets.items() for site, each in own.items()]
+    most = max(1, POINTS // len(named))
+    shown = [each.features[:most] for _, _, each in named]
     joint = torch.cat(shown).numpy()
     if len(joint) <= 3 * PERPLEXITY or not joint.std() > 0:
         return []
@@ -168,6 +178,6 @@ def _map(sets: Mapping[str, Mapping[str, Tensor]], seed: int) -> list[dict[str, 
     flat = TSNE(perplexity=PERPLEXITY, init="random", max_iter=500, random_state=seed % 2**32).fit_transform(joint)
     parts = np.split(flat.round(2), np.cumsum([len(each) for each in shown])[:-1])
     return [
-        {"kind": kind, "site": site, "points": part.tolist()}
-        for (kind, site, _), part in zip(named, parts, strict=True)
+        {"kind": kind, "site": site, "points": part.tolist(), "labels": each.labels[:most].tolist()}
+        for (kind, site, each), part in zip(named, parts, strict=True)
     ]

@@ -1,14 +1,15 @@
 """`fedlgd.compare`: methods and seeds under equal conditions, from Python."""
 
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedlgd.core import html
 from fedlgd.core.errors import SettingError
 from fedlgd.core.files import safe_name
+from fedlgd.core.sweep import points, with_note
 from fedlgd.data.federation import Federation
 from fedlgd.data.registry import load
 from fedlgd.methods.protocol import Method
@@ -70,24 +71,47 @@ def compare(
     *,
     seeds: int = 3,
     preset: str = "",
+    sweep: Mapping[str, Sequence[Any]] | None = None,
     out: str | Path | None = None,
     **settings: Any,
 ) -> Comparison:
     """Run each method with the seeds 0, 1, ... All other settings are those of `fedlgd.run`.
 
-    `preset` applies to the methods that are given by name. With the same seed, methods start from the same model
+    `preset` applies to the methods that are given by name. `sweep` runs every method with each value of one or two
+    settings of methods: {"pull.weight": [0, 1, 10]}. With the same seed, methods start from the same model
     and sampled sites, and share virtual sets if their settings agree. With `out`, calling it again resumes.
     """
     federation = load(data) if isinstance(data, str) else data
     chosen = [configure(each, preset) if isinstance(each, str) else each for each in methods]
-    labels = [method.label for method in chosen]
     if not chosen or seeds < 1:
         raise SettingError(f"compare has {len(chosen)} methods and {seeds} seeds; give at least one of each")
-    if twice := next((label for label in labels if labels.count(label) > 1), None):
-        raise SettingError(f"two methods are called {twice!r}; compare them with two calls")
-    results: dict[str, list[Result]] = {label: [] for label in labels}
+    named: dict[str, Method] = {}
+    for method in chosen:
+        for point in points(sweep or {}):
+            label = with_note(method.label, point)
+            if label in named:
+                raise SettingError(f"two methods are called {label!r}; compare them with two calls")
+            named[label] = _changed(method, point)
+    results: dict[str, list[Result]] = {label: [] for label in named}
     for seed in range(seeds):
-        for method in chosen:
-            folder = Path(out, safe_name(method.label), f"seed{seed}") if out else None
-            results[method.label].append(run(federation, method, seed=seed, out=folder, **settings))
+        for label, method in named.items():
+            folder = Path(out, safe_name(label), f"seed{seed}") if out else None
+            results[label].append(run(federation, method, seed=seed, out=folder, label=label, **settings))
     return Comparison(results, Path(out) if out else None)
+
+
+def _changed(method: Method, point: Mapping[str, Any]) -> Method:
+    """The method with these settings, by their paths."""
+    for path, value in point.items():
+        method = _set(method, path, value, path)
+    return method
+
+
+def _set(settings: Any, path: str, value: Any, whole: str) -> Any:
+    first, _, rest = path.partition(".")
+    if not hasattr(settings, first):
+        if hasattr(settings, "method"):  # a part on a method
+            return replace(settings, method=_set(settings.method, path, value, whole))
+        raise SettingError(f"unknown setting {whole!r} in the sweep; sweep settings of every compared method")
+    inner = _set(getattr(settings, first), rest, value, whole) if rest else value
+    return replace(settings, **{first: inner})

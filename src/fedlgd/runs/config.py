@@ -13,15 +13,18 @@ import msgspec
 import tomli_w
 
 from fedlgd.core.errors import PrivacyError, SettingError
+from fedlgd.core.net import Net
+from fedlgd.core.settings import Tuned
 from fedlgd.data import registry as suites
 from fedlgd.data.catalogue import SUITES
+from fedlgd.data.federation import Federation
 from fedlgd.data.registry import DataChoice
 from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.methods.parts import all_settings, name_of
 from fedlgd.methods.protocol import Method
 from fedlgd.methods.rounds import for_rounds, is_private
-from fedlgd.nets.registry import MOST, NETS, find_net, settings_of
+from fedlgd.nets.registry import NETS, build_net, given_net, settings_of
 
 NAMED = ("data", "net")  # sections that can be given as only a name
 
@@ -34,6 +37,7 @@ class Config:
     plan: Plan = Plan()
     data: DataChoice = DataChoice()
     net: Mapping[str, Any] = field(default_factory=lambda: {"name": "convnet"})
+    tuned: Tuned | None = None
 
     def __post_init__(self) -> None:
         """What depends on several sections is decided here, so that `config.toml` says it."""
@@ -49,9 +53,13 @@ class Config:
         object.__setattr__(self, "plan", plan)
         object.__setattr__(self, "method", for_rounds(self.method, plan.rounds))
 
-    @property
-    def net_settings(self) -> dict[str, Any]:
-        return {key: value for key, value in self.net.items() if key != "name"}
+    def net_for(self, federation: Federation, given: Any = None) -> Net:
+        """The network for the images of a federation; `given`: as a Python object instead of by name."""
+        shape, classes = federation.shape, len(federation.classes)
+        if given is not None:
+            return given_net(given, shape, classes, self.net)
+        settings = {key: value for key, value in self.net.items() if key != "name"}
+        return build_net(self.net["name"], shape, classes, settings)
 
     @property
     def digest(self) -> str:
@@ -64,12 +72,13 @@ class Config:
         return replace(self, plan=replace(self.plan, seed=0)).digest
 
     def plain(self) -> dict[str, Any]:
+        shared = {"name": self.data.name, "limit": self.data.limit, "test_limit": self.data.test_limit}
         return {
             "method": name_of(self.method),
             **_spelled_out(self.plan),
-            "data": _data_plain(self.data),
+            "data": {**shared, **_spelled_out(self.data.suite)},
             "net": dict(self.net),
-            **_written(all_settings(self.method)),
+            **_written({**all_settings(self.method), "tuned": self.tuned}),
         }
 
     def toml(self) -> str:
@@ -82,16 +91,12 @@ def samples(public: bool) -> int:
     return 4 if public else 0
 
 
-def _data_plain(data: DataChoice) -> dict[str, Any]:
-    """The settings of the suite together with those of every federation."""
-    return {"name": data.name, "limit": data.limit, "test_limit": data.test_limit, **_spelled_out(data.suite)}
-
-
 def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None = None, preset: str = "") -> Config:
     """Defaults, then the preset, then `settings` (a config file), then `assignments` by dotted path."""
     raw = msgspec.to_builtins(settings)
     for path, value in (assignments or {}).items():
         _assign(raw, path, value)
+    tuned = _tuned(raw.pop("tuned", None), assignments or {})
     recipe = registry.recipe(_word("method", raw.pop("method", "fedlgd")))
     cls = recipe.settings
     merged = _begin(cls, preset)
@@ -108,7 +113,15 @@ def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None =
         plan=_convert(parts["plan"], Plan),
         data=_data_choice(data, suite),
         net=net,
+        tuned=tuned,
     )
+
+
+def _tuned(raw: Any, assignments: Mapping[str, Any]) -> Tuned | None:
+    """What was tuned and is not changed again."""
+    found: Tuned | None = None if raw is None else _convert(raw, Tuned, "tuned.")
+    kept = tuple(path for path in found.settings if path not in assignments) if found else ()
+    return replace(found, settings=kept) if found and kept else None
 
 
 def _data_choice(raw: Mapping[str, Any], suite: Any) -> DataChoice:
@@ -282,50 +295,3 @@ def _choices(cls: Any, path: str) -> str:
     for name in path.split("."):
         cls = get_type_hints(cls).get(name) if is_dataclass(cls) else None
     return f"; available: {', '.join(map(repr, get_args(cls)))}" if get_origin(cls) is Literal else ""
-
-
-@dataclass(frozen=True, slots=True)
-class SettingInfo:
-    """One setting: path, default, help line, `bounds` as in `core.settings.setting`, and allowed `choices`."""
-
-    path: str
-    default: Any
-    help: str = ""
-    bounds: Mapping[str, float] = field(default_factory=dict)
-    choices: tuple[Any, ...] = ()
-
-    @property
-    def allowed(self) -> str:
-        """The allowed values: `"real" | "virtual"`, or `>= 0, < 1`; empty if there is no restriction."""
-        signs = {"least": ">=", "above": ">", "most": "<=", "below": "<"}
-        limits = ", ".join(f"{sign} {self.bounds[name]}" for name, sign in signs.items() if name in self.bounds)
-        return " | ".join(msgspec.json.encode(choice).decode() for choice in self.choices) or limits
-
-
-def described_net(name: str) -> list[SettingInfo]:
-    """The settings of a network; the help lines are in the dictionary `help` of its class."""
-
-    def bounds(key: str) -> dict[str, float]:
-        return {"least": 1, "most": MOST[key]} if name in NETS and key in MOST else {}
-
-    hints, lines = get_type_hints(find_net(name).__init__), getattr(find_net(name), "help", {})
-    return [
-        SettingInfo(f"net.{key}", default, lines.get(key, ""), bounds(key), get_args(hints.get(key)))
-        for key, default in settings_of(name).items()
-    ]
-
-
-def described(settings: Any, prefix: str = "") -> list[SettingInfo]:
-    """All settings of a dataclass instance, or of a class with its defaults, including nested dataclasses."""
-    settings = settings() if isinstance(settings, type) else settings
-    hints, found = get_type_hints(type(settings)), []
-    for f in fields(settings):
-        path, value = prefix + f.name, getattr(settings, f.name)
-        if is_dataclass(value):
-            found += described(value, f"{path}.")
-            continue
-        bounds = {name: f.metadata[name] for name in ("least", "most", "above", "below") if name in f.metadata}
-        choices = get_args(hints[f.name]) if get_origin(hints[f.name]) is Literal else ()
-        default = None if value is None else msgspec.to_builtins(value)
-        found.append(SettingInfo(path, default, f.metadata.get("help", ""), bounds, choices))
-    return found

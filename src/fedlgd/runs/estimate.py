@@ -1,10 +1,9 @@
 """Estimate the time of a run from a few steps at one of its sites.
 
 The steps are those of the method itself, so its additional terms are included. The seconds and FLOPs of each phase
-are multiplied by the number of such steps in a round, as given by `Method.cost`. Cached virtual sets cost nothing.
+are multiplied by the number of such steps in a round, from `methods/cost.py`. Cached virtual sets cost nothing.
 """
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,7 @@ from fedlgd.core.types import Broadcast, Params, ServerState, Site, SiteState, U
 from fedlgd.data.federation import Federation
 from fedlgd.distill.cache import Cache, caching
 from fedlgd.distill.distribution import is_cached
-from fedlgd.methods.protocol import Cost, Method
+from fedlgd.methods.cost import cost_of, first_sets, is_known, trial_of
 from fedlgd.runs.config import Config
 
 IMAGES = 128  # test images to evaluate
@@ -57,16 +56,16 @@ def estimate(
 ) -> Estimate | None:
     """Estimate the rounds after the first `committed`; None: the enrolment is included too.
 
-    Returns None if the method does not define its cost.
+    Returns None if the cost of the method is not known.
     """
-    site = sorted(federation.sites, key=lambda site: len(site.train))[len(federation.sites) // 2]
-    cost = config.method.cost(-1, site, net.classes)
-    if cost is None:
+    if not is_known(config.method):
         return None
-    trial = _Trial(config, federation, config.method.adapt(net), place, site, cost.trial)
+    site = sorted(federation.sites, key=lambda site: len(site.train))[len(federation.sites) // 2]
+    trial = _Trial(config, federation, config.method.adapt(net), place, site)
     total, left = _Sum(), range(committed or 0, config.plan.rounds)
     if committed is None:
-        total.add(trial.enrolment, "distil", cost.distil * _undistilled(config, federation, net, cache))
+        each = cost_of(config.method, -1, site, net.classes).distil
+        total.add(trial.enrolment, "distil", each * _undistilled(config, federation, net, cache))
     enrolment = total.seconds["distil"]
     for rounds in trial.kinds(left):
         trial.add_rounds(total, rounds)
@@ -91,18 +90,16 @@ class _Sum:
 class _Trial:
     """Runs a few steps of each phase at the site of median size."""
 
-    def __init__(
-        self, config: Config, federation: Federation, net: Net, place: Place, site: Site, small: Method
-    ) -> None:
+    def __init__(self, config: Config, federation: Federation, net: Net, place: Place, site: Site) -> None:
         self._method, self._plan, self._federation, self._net = config.method, config.plan, federation, net
-        self._place, self._site, self._small = place, site, small
+        self._place, self._site, self._small = place, site, trial_of(config.method)
         self._rng = Stream(config.plan.seed).at("estimate")
         self._params = net.init(self._rng)
         place.do(self._warm, self._params)
         with metered() as self.enrolment:
-            enrol = partial(small.enrol, site, net)
+            enrol = partial(self._small.enrol, site, net)
             self._state, hello = place.do(enrol, self._rng.at("enrol"))
-        self._server = small.start(self._params, [hello], net, self._rng.at("start"))
+        self._server = self._small.start(self._params, [hello], net, self._rng.at("start"))
 
     def _warm(self, params: Params) -> None:
         """Warm up: the first pass is slower than the others."""
@@ -112,19 +109,19 @@ class _Trial:
 
     def kinds(self, rounds: range) -> Iterator[list[int]]:
         """Groups of rounds with the same work."""
-        kind = {t: repr(_cost(self._method, t, self._site, self._net).kind) for t in rounds}
+        kind = {t: cost_of(self._method, t, self._site, self._net.classes).kind for t in rounds}
         for _, alike in groupby(sorted(rounds, key=kind.__getitem__), key=kind.__getitem__):
             yield list(alike)
 
     def add_rounds(self, total: _Sum, rounds: list[int]) -> None:
         """Add the cost of these rounds, measured on the first of them."""
-        t, sites = rounds[0], self._federation.sites
+        t, sites, classes = rounds[0], self._federation.sites, self._net.classes
         chosen = len(rounds) * max(1, int(self._plan.ratio * len(sites) + 1e-9))
         at_site, at_server = self._try(replace(self._server, round=t), self._state)
-        cost = _cost(self._method, t, self._site, self._net)
-        every = statistics.fmean(_work(_cost(self._method, t, site, self._net)) for site in sites)
+        cost, tried = (cost_of(method, t, self._site, classes) for method in (self._method, self._small))
+        every = statistics.fmean(cost_of(self._method, t, site, classes).train for site in sites)
         total.add(at_site, "distil", chosen * cost.distil)
-        total.add(at_site, "train", chosen * every / _work(_cost(self._small, t, self._site, self._net)))
+        total.add(at_site, "train", chosen * every / tried.train)
         total.add(at_server, "server", len(rounds) * cost.server)
 
     def _try(self, state: ServerState, kept: SiteState) -> tuple[Meter, Meter]:
@@ -151,25 +148,11 @@ class _Trial:
         total.add(meter, "evaluate", times * images / len(part))
 
 
-def _cost(method: Method, t: int, site: Site, net: Net) -> Cost:
-    cost = method.cost(t, site, net.classes)
-    assert cost is not None
-    return cost
-
-
-def _work(cost: Cost) -> float:
-    """The training work of a site in a round: images, or steps if every step costs the same."""
-    per_epoch = math.ceil(cost.images / cost.local.batch)
-    steps = cost.local.steps or cost.local.epochs * per_epoch
-    epochs, rest = divmod(steps, per_epoch)
-    return steps if cost.by_step else epochs * cost.images + rest * cost.local.batch
-
-
 def _undistilled(config: Config, federation: Federation, net: Net, cache: Cache | None) -> int:
     """The number of sites whose first virtual set is not cached."""
-    root, left = Stream(config.plan.seed), 0
+    root, sets = Stream(config.plan.seed), first_sets(config.method)
+    if sets is None:
+        return len(federation.sites)
     with caching(cache):
-        for site in federation.sites:
-            sets = _cost(config.method, -1, site, net).sets
-            left += not (sets and is_cached(site, net, sets, root.at("enrol", site.name, "distil")))
-    return left
+        cached = [is_cached(site, net, sets, root.at("enrol", site.name, "distil")) for site in federation.sites]
+    return cached.count(False)

@@ -4,6 +4,7 @@
     model.onnx    the same as ONNX, compared with the original under onnxruntime
     model.json    size of the images, names of the classes, and where the model comes from
     predict.py    ten lines that classify image files with one of the two
+    eight_bit.py  how 16-bit and DICOM files are read, used by predict.py
     virtual/<site>/<class>-<i>.png and virtual/<site>.npz; anchors/ likewise
 
 Scaling and softmax are inside the model; only resizing is left to the caller, because libraries differ in it.
@@ -75,6 +76,8 @@ def export(result: "Result", folder: Path, site: str = "", onnx: bool | None = N
     about = _about(result, preparation, site)
     written.append(_write(folder / "model.json", json.dumps(about, indent=1, ensure_ascii=False).encode() + b"\n"))
     written.append(_write(folder / "predict.py", _snippet(preparation, with_onnx).encode()))
+    reader = resources.files("fedlgd") / "data" / "folders" / "eight_bit.py"
+    written.append(_write(folder / "eight_bit.py", reader.read_bytes()))
     for name, virtual in result.virtual.items():
         written += _write_images(folder / "virtual", safe_name(name), virtual, preparation.scale(name), preparation)
     if result.anchors:
@@ -151,6 +154,8 @@ def _about(result: "Result", preparation: Preparation, site: str) -> dict[str, A
         "mode": "L" if preparation.grey else "RGB",
         "channels": preparation.shape[0],
         "fit": preparation.fit,
+        "bits": preparation.depth.bits,
+        "window": list(preparation.depth.window),
         "method": result.label,
         "rounds": result.rounds,
         "site": site,

@@ -1,7 +1,8 @@
 """Settings as text: config files in TOML, and `--set key=value`. Text of any size or depth is read or refused."""
 
+import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,41 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         return path.strip(), _read_toml(f"value = {value}", f"--set {_short(text)}")["value"]
     except tomllib.TOMLDecodeError:
         return path.strip(), value.strip()
+
+
+def parse_axes(texts: Sequence[str]) -> dict[str, list[str]]:
+    """`["a.b=1,2", "c=x,y"]` as the values of each axis of a sweep: one axis, or two."""
+    axes: dict[str, list[str]] = {}
+    for text in texts:
+        path, equals, values = (word.strip() for word in text.partition("="))
+        found = [value.strip() for value in values.split(",")]
+        if not equals or not path or not all(found) or len(set(found)) < len(found) or path in axes:
+            raise SettingError(
+                f"--sweep {_short(text)}: give a setting once and different values, e.g. pull.weight=0,1,10"
+            )
+        if path.split(".")[0] in ("data", "seed", "method"):
+            raise SettingError(
+                f"--sweep {_short(text)}: compare other data with a command each, seeds with --seeds"
+            )
+        axes[path] = found
+    if len(axes) > 2:
+        raise SettingError(f"--sweep is given {len(axes)} times; a sweep has one or two axes")
+    return axes
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `2h`, `1h30min`, `90min` or `45s`."""
+    parts = re.fullmatch(
+        r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)min)?(?:(\d+(?:\.\d+)?)s)?", text.strip().replace(" ", "")
+    )
+    seconds = (
+        sum(float(part or 0) * unit for part, unit in zip(parts.groups(), (3600, 60, 1), strict=True))
+        if parts
+        else 0
+    )
+    if not seconds:
+        raise SettingError(f"{_short(text)} is not a time; write it as 2h, 1h30min, 90min or 45s")
+    return seconds
 
 
 def _short(text: str) -> str:

@@ -39,7 +39,8 @@ def open_directory(
     if (path / "state").exists():
         with files.reading(manifest):
             stored = files.read_json(manifest)
-            before = _check_same(path, stored, config, federation)
+            before = _check_config(path, stored, config)
+            _check_origin(path, stored, federation)
         if before != text.encode():
             _extend(path, stored, config, before, command)
     else:
@@ -64,11 +65,8 @@ def _check_free(path: Path, text: str) -> None:
         raise RunError(f"{str(path)!r} contains other files and no run; choose an empty folder with --out")
 
 
-def _check_same(path: Path, manifest: dict[str, Any], config: Config, federation: Federation) -> bytes:
-    """Refuse to resume a run with another configuration, other data or another version.
-
-    Returns the stored configuration, which can have fewer rounds.
-    """
+def _check_config(path: Path, manifest: dict[str, Any], config: Config) -> bytes:
+    """Refuse to resume a run with another configuration. Returns the stored one, which can have fewer rounds."""
     check_format(path, manifest)
     file, text = path / "config.toml", config.toml()
     with files.reading(file):
@@ -93,6 +91,11 @@ def _check_same(path: Path, manifest: dict[str, Any], config: Config, federation
             f"{str(path)!r} has a run with another configuration: {_differences(stored.decode(), text)}; "
             f"use the settings in {file}, or another folder with --out"
         )
+    return stored
+
+
+def _check_origin(path: Path, manifest: dict[str, Any], federation: Federation) -> None:
+    """Refuse to resume a run with other data or another version; warn about another number of threads."""
     for name, version in _versions().items():
         if name != "python" and manifest["versions"][name] != version:
             raise RunError(
@@ -110,7 +113,6 @@ def _check_same(path: Path, manifest: dict[str, Any], config: Config, federation
             "the last bits of results can differ",
             stacklevel=2,
         )
-    return stored
 
 
 def rounds_before(stored: bytes, config: Config) -> int:

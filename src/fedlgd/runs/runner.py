@@ -27,7 +27,7 @@ from fedlgd.engines.registry import engine as find_engine
 from fedlgd.methods.common import Training, training_set
 from fedlgd.methods.protocol import Method
 from fedlgd.methods.rounds import is_private
-from fedlgd.nets.registry import build_net, given_net, named_net
+from fedlgd.nets.registry import named_net
 from fedlgd.runs.analysis import SITES, Subject, analysed
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, configure, samples
@@ -60,6 +60,7 @@ def run(
     autocast: bool = False,
     real_samples: int | None = None,
     progress: bool = False,
+    label: str = "",
 ) -> Result:
     """Run a method on a federation.
 
@@ -72,7 +73,7 @@ def run(
     "pool" uses `workers` processes with one thread each (0: one per core) and gives bit-identical results.
     `device` "cuda" uses a GPU; `autocast` uses bfloat16 autocast.
     `real_samples` real images per class and site are copied to `out` for its report: by default 4 of published data
-    and none of your own or with differential privacy.
+    and none of your own or with differential privacy. `label` is its name in tables, by default that of the method.
     """
     how = find_engine(engine, workers, Place(device=device, autocast=autocast))
     federation = load(data) if isinstance(data, str) else data
@@ -95,7 +96,7 @@ def run(
     )
     given = None if isinstance(net, str | Mapping) else net
     with showing(progress, rounds, on_round) as listen:
-        return execute(config, federation, Path(out) if out else None, listen, "fedlgd.run(...)", "", how, given)
+        return execute(config, federation, Path(out) if out else None, listen, "fedlgd.run(...)", label, how, given)
 
 
 def execute(
@@ -112,11 +113,7 @@ def execute(
 
     `command` and `title` are stored in the manifest: the command of the run, and its name in tables.
     """
-    shape, classes = federation.shape, len(federation.classes)
-    if net_object is None:
-        net = build_net(config.net["name"], shape, classes, config.net_settings)
-    else:
-        net = given_net(net_object, shape, classes, config.net)
+    net = config.net_for(federation, net_object)
     with ExitStack() as stack:
         stack.enter_context(engine.threads())
         memory: Memory = Ram()

@@ -2,9 +2,10 @@
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import combinations
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,10 +16,14 @@ from fedlgd.core.meter import track
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params
+from fedlgd.data.federation import Federation
+from fedlgd.nets.registry import build_net
 
 MOST = 2000  # images per site and draw: distances of all pairs are held in memory
 CHUNK = 128  # images per forward pass
 LEAST = 4  # images per site: two draws of two images
+NET_WIDTH = 64  # of the untrained ConvNets that compute random features
+ALL = "all images"
 
 Matrix = tuple[tuple[float, ...], ...]
 Space = Callable[[Tensor, int], Tensor]
@@ -161,3 +166,31 @@ def random_features(net: Net, rng: Stream) -> Space:
 def _features(net: Net, params_at: Callable[[int], Params], x: Tensor, draw: int) -> Tensor:
     params = params_at(draw)
     return torch.cat([net.frozen(params, part).features for part in x.split(CHUNK)])
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The shift in one feature space, among all images or those of one class."""
+
+    space: str
+    among: str
+    shift: Shift
+
+    def plain(self) -> dict[str, Any]:
+        extra = {"average": self.shift.average, "zero": self.shift.zero}
+        return {"space": self.space, "among": self.among, **asdict(self.shift), **extra}
+
+
+def measure_shift(federation: Federation, how: Draws, seed: int, per_class: bool = False) -> list[Measured]:
+    """The shift between sites in pixels and in random features, and that of each class."""
+    net = build_net("convnet", federation.shape, len(federation.classes), {"width": NET_WIDTH})
+    rng = Stream(seed).at("shift")
+    sites = {site.name: site.train for site in federation.sites}
+    spaces: dict[str, Space] = {"pixels": pixels, "random features": random_features(net, rng)}
+    found = []
+    for name, space in spaces.items():
+        found.append(Measured(name, ALL, measure(sites, space, how, rng, name)))
+        for k, title in enumerate(federation.classes if per_class else ()):
+            shift = measure_class(sites, k, space, how, rng, f"{name}, class {title}")
+            found += [Measured(name, title, shift)] if shift else []
+    return found

@@ -2,38 +2,44 @@
 
 An entry of a comparison is a method, its parts, and its settings:
 `fedavg`, `scaffold+anchors`, `fedavg+noise`, `vhl:labels=patch`, `moon:mu=5:head=true`.
+It can also be a configuration file, such as `best-fedlgd.toml` of `fedlgd tune`.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fedlgd.core.errors import SettingError
 from fedlgd.core.files import safe_name
 from fedlgd.core.records import RoundRecord
+from fedlgd.core.sweep import entry_folder
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
 from fedlgd.methods import registry
+from fedlgd.methods.parts import name_of
 from fedlgd.runs.config import Config, resolve
-from fedlgd.runs.literals import parse_assignment
+from fedlgd.runs.literals import parse_assignment, read_toml
 from fedlgd.runs.runner import execute
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of a comparison."""
+    """One line of a comparison. `base`: the content of its configuration file, if it has one."""
 
     spec: str
     method: str
     settings: Mapping[str, Any]
     note: str
+    base: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def folder(self) -> str:
-        return safe_name(self.spec.replace(":", "-").replace("+", "-").replace("=", "-"))
+        if self.base:
+            return safe_name(Path(self.spec).stem)
+        return entry_folder(self.spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +66,19 @@ class Outcome:
 
 def parse_entry(spec: str) -> Entry:
     """Parse `method+part:setting=value:...`; a colon before a word without `=` is part of `module:Class`."""
+    if spec.strip().endswith(".toml"):
+        return _read_entry(spec.strip())
     words = spec.strip().split(":")
     assignments = [word for word in words if "=" in word]
     method = ":".join(word for word in words if "=" not in word)
     registry.recipe(method)
     return Entry(spec.strip(), method, dict(map(parse_assignment, assignments)), ", ".join(assignments))
+
+
+def _read_entry(spec: str) -> Entry:
+    base = read_toml(Path(spec))
+    config = resolve(base)
+    return Entry(spec, name_of(config.method), {}, "tuned" if config.tuned else Path(spec).stem, base)
 
 
 def plan(
@@ -78,22 +92,32 @@ def plan(
     """Each entry with each seed. `assignments` apply to all entries; `steps` above 0: SGD steps per round."""
     _refuse_unused(entries, assignments)
     _refuse_twice(entries)
-    jobs = []
-    for entry in entries:
-        settings = {**_for_method(entry.method, assignments), **entry.settings, "method": entry.method}
-        if steps:
-            settings["local.steps"] = steps
-        for seed in range(seeds):
-            try:
-                config = resolve({}, {**settings, "seed": seed}, preset)
-            except SettingError as error:
-                hint = "NAME.path=value sets it only for the method NAME"
-                raise SettingError(f"method {entry.method}: {error} ({hint})") from error
-            jobs.append(Job(entry, config, out / entry.folder / f"seed{seed}"))
+    more = {"local.steps": steps} if steps else {}
+    jobs = [
+        job_of(
+            replace(entry, settings={**entry.settings, **more}),
+            {**assignments, "seed": seed},
+            out / entry.folder / f"seed{seed}",
+            preset,
+        )
+        for entry in entries
+        for seed in range(seeds)
+    ]
+    _refuse_other_data(jobs)
     return jobs
 
 
-def _for_method(method: str, assignments: Mapping[str, Any]) -> dict[str, Any]:
+def job_of(entry: Entry, assignments: Mapping[str, Any], folder: Path, preset: str = "") -> Job:
+    """The run of an entry with these settings, of which the entry's own win."""
+    settings = {**for_method(entry.method, assignments), **entry.settings, "method": entry.method}
+    try:
+        return Job(entry, resolve(entry.base, settings, preset), folder)
+    except SettingError as error:
+        hint = "NAME.path=value sets it only for the method NAME, NAME:path=value in --methods only for one entry"
+        raise SettingError(f"method {entry.method}: {error} ({hint})") from error
+
+
+def for_method(method: str, assignments: Mapping[str, Any]) -> dict[str, Any]:
     """`fedprox.mu` applies to FedProx only; a setting that a method fixes, such as `train_on`, to the others."""
     base, own, fixed = method.partition("+")[0], {}, registry.fixed(registry.find(method))
     for path, value in assignments.items():
@@ -108,7 +132,7 @@ def _for_method(method: str, assignments: Mapping[str, Any]) -> dict[str, Any]:
 def _refuse_unused(entries: Sequence[Entry], assignments: Mapping[str, Any]) -> None:
     """A setting that applies to no method is an error."""
     for path, value in assignments.items():
-        if not any(_for_method(entry.method, {path: value}) for entry in entries):
+        if not any(for_method(entry.method, {path: value}) for entry in entries):
             compared = ", ".join(entry.method for entry in entries)
             raise SettingError(
                 f"setting {path!r} applies to none of the compared methods ({compared}); "
@@ -124,6 +148,16 @@ def _refuse_twice(entries: Sequence[Entry]) -> None:
             raise SettingError(
                 f"--methods has {both} twice; name it once, or give each its own settings: "
                 f"{entry.method}:local.lr=0.1 (for more repetitions use --seeds)"
+            )
+
+
+def _refuse_other_data(jobs: Sequence[Job]) -> None:
+    """Configuration files can name different federations."""
+    for job in jobs:
+        if job.config.data != jobs[0].config.data:
+            raise SettingError(
+                f"{job.entry.spec} is for other data ({job.config.data.name}) than {jobs[0].entry.spec} "
+                f"({jobs[0].config.data.name}); name the data of the comparison: fedlgd compare DATA ..."
             )
 
 

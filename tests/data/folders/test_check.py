@@ -80,7 +80,6 @@ def test_an_image_of_one_colour(root):
     ("stray", "site", "words"),
     [
         ("readme.txt", "", "not an image"),
-        ("a/no/x.dcm", "a", "DICOM"),
         ("a/x.png", "a", "outside a class folder"),
     ],
 )
@@ -104,8 +103,8 @@ def test_folders_inside_class_folders_and_empty_ones(root):
 class TestDuplicates:
     def test_a_test_image_that_is_also_trained_on_is_an_error(self, root):
         divided(root)
-        save(root / "a" / "Testing" / "no" / "copy.bmp", Image.open(root / "a" / "Training" / "no" / "1.png"))
-        one(root, "error", "a", "a/Testing/no/copy.bmp", "also a training image: a/Training/no/1.png")
+        save(root / "a" / "Testing" / "no" / "copy.png", Image.open(root / "a" / "Training" / "no" / "1.png"))
+        one(root, "error", "a", "a/Testing/no/copy.png", "also a training image: a/Training/no/1.png")
 
     def test_also_at_another_site(self, root):
         divided(root)

@@ -2,18 +2,28 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.meter import track
-from fedlgd.data.folders.decoding import fingerprint, is_test, size_list
+from fedlgd.data.folders.decoding import (
+    DICOM,
+    PRINT,
+    THUMB,
+    fingerprint,
+    is_test,
+    near_duplicates,
+    patient_of,
+    size_list,
+    thumbnail,
+)
 from fedlgd.data.folders.image_source import ArrayRow, ImageFile, Picture, SiteImages
-from fedlgd.data.folders.layouts import survey, survey_site
 from fedlgd.data.folders.problems import ImageError, Problem, natural, problem_of
 from fedlgd.data.folders.suite import Folders
+from fedlgd.data.store import PARTS, Pixels
 
 LEAST = 10  # training images of a class; fewer are reported
 UNEVEN = 10  # largest ratio between the largest and the smallest class of a site
@@ -28,7 +38,11 @@ class Seen:
     label: str
     size: str
     grey: bool
+    format: str
     print: bytes
+    thumb: Pixels
+    patient: str
+    dicom_patient: str
     test: bool
 
 
@@ -44,44 +58,46 @@ class Checked:
         return sum(problem.severity == severity for problem in self.problems)
 
 
-def check_data(path: Path, least: int = LEAST, only: str = "") -> Checked:
-    """Read every image under `path`. A path that does not exist is refused; all problems inside it are listed.
+def check_data(path: Path, least: int = LEAST, only: str = "", how: Folders = Folders()) -> Checked:
+    """Read every image under `path` as `how` says. A path that does not exist is refused; its problems are listed.
 
     only: the name of the one site that the images belong to; see `survey_site`.
     """
     try:
-        tree = survey_site(path, only) if only else survey(path)
+        tree = replace(how, path=str(path)).survey(only)
     except DataError as error:
         if not path.exists():
             raise
         return Checked(0, 0, (problem_of(error),))
     problems, seen = list(tree.problems), list[Seen]()
     for site in tree.sites:
-        seen += _read(site, problems)
+        seen += _read(site, problems, how)
     names = [site.name for site in tree.sites]
-    problems += [*_duplicates(seen), *_classes(names, seen, least), *_kinds(names, seen)]
+    problems += [*_duplicates(seen), *_near(seen), *_patients(seen, how)]
+    problems += [*_classes(names, seen, least), *_kinds(names, seen), *_formats(names, seen)]
     ordered = sorted(problems, key=lambda p: (p.severity, p.site))
     return Checked(len(names), len(seen), tuple(ordered))
 
 
-def _read(site: SiteImages, problems: list[Problem]) -> list[Seen]:
+def _read(site: SiteImages, problems: list[Problem], how: Folders) -> list[Seen]:
     """Every image that can be read; unreadable and unusual files are added to the problems."""
-    images, kinds, prints = list[ImageFile | ArrayRow](), list[tuple[str, bool]](), list[bytes]()
+    images, seen = list[ImageFile | ArrayRow](), list[Seen]()
     for i in track(f"checking {site.name}", len(site.images)):
         image = site.images[i]
         try:
-            picture = image.read()
+            picture = image.read(how.depth)
+            patient = patient_of(image, picture, how.patient)
         except ImageError as error:
             problems.append(Problem("error", site.name, image.where, error.problem, error.way_out))
             continue
         problems += _unusual(site.name, image.where, picture)
         images.append(image)
-        kinds.append((f"{picture.image.width}x{picture.image.height}", picture.image.mode == "L"))
-        prints.append(fingerprint(picture.image))
-    default = Folders()  # the hold-out of a run without further settings
-    tests = is_test(images, prints, site.is_split, default.test_share, default.split_seed)
-    rows = zip(images, kinds, prints, tests, strict=True)
-    return [Seen(site.name, i.where, i.label, size, grey, p, test) for i, (size, grey), p, test in rows]
+        size, grey = f"{picture.image.width}x{picture.image.height}", picture.image.mode == "L"
+        marks = fingerprint(picture.image), thumbnail(picture.image), patient, picture.patient
+        seen.append(Seen(site.name, image.where, image.label, size, grey, picture.format, *marks, test=False))
+    prints, patients = [each.print for each in seen], [each.patient for each in seen]
+    tests = is_test(replace(site, images=images), prints, patients, how.test_share, how.split_seed)
+    return [replace(each, test=test) for each, test in zip(seen, tests, strict=True)]
 
 
 def _unusual(site: str, file: str, picture: Picture) -> Iterator[Problem]:
@@ -109,6 +125,49 @@ def _duplicates(seen: Sequence[Seen]) -> Iterator[Problem]:
             else:
                 way_out = "keep it at one site" if first.site != image.site else "keep one of them"
                 yield Problem("warning", image.site, image.file, f"is the same image as {other}", way_out)
+
+
+def _near(seen: Sequence[Seen]) -> Iterator[Problem]:
+    """Test images that look like a training image of any site."""
+    parts = [[each for each in seen if each.test == test] for test in (False, True)]
+    if not all(parts):
+        return
+    arrays = {}
+    for part, members in zip(PARTS, parts, strict=True):
+        arrays[f"{part}_thumb"] = np.array([each.thumb for each in members]).reshape(-1, THUMB**2)
+        arrays[f"{part}_print"] = np.frombuffer(b"".join(each.print for each in members), np.uint8).reshape(
+            -1, PRINT
+        )
+    for image, number in zip(parts[1], near_duplicates([arrays])[0].tolist(), strict=True):
+        if number >= 0:
+            like = parts[0][number]
+            problem = f"is a test image that looks like the training image {like.file} of site {like.site!r}"
+            yield Problem("warning", image.site, image.file, problem, "compare them; keep a picture in one part")
+
+
+def _patients(seen: Sequence[Seen], how: Folders) -> Iterator[Problem]:
+    """Patients in both parts of a site, and DICOM patients that are not used."""
+    trained = {(each.site, each.patient) for each in seen if each.patient and not each.test}
+    for each in seen:
+        if each.test and (each.site, each.patient) in trained:
+            problem = "is a test image of a patient who also has training images"
+            yield Problem("error", each.site, each.file, problem, "move all images of the patient into one part")
+    files = Counter((each.site, each.dicom_patient) for each in seen if each.dicom_patient and not each.patient)
+    for site in dict.fromkeys(site for (site, _), count in files.items() if count > 1 and how.patient != DICOM):
+        problem = "has several DICOM files of one PatientID, and patients are not kept together"
+        yield Problem("warning", site, "", problem, f"run with --set data.patient={DICOM}")
+
+
+def _formats(sites: Sequence[str], seen: Sequence[Seen]) -> Iterator[Problem]:
+    """Several file formats at one site, and between sites."""
+    by_site = {site: Counter(each.format for each in seen if each.site == site) for site in sites}
+    way_out = "make sure that the format says nothing about the class"
+    for site, formats in by_site.items():
+        if len(formats) > 1:
+            yield Problem("warning", site, "", f"has files of several formats: {size_list(formats)}", way_out)
+    if len({frozenset(formats) for formats in by_site.values() if formats}) > 1:
+        listed = "; ".join(f"{site}: {', '.join(sorted(formats))}" for site, formats in by_site.items())
+        yield Problem("warning", "", "", f"sites have different formats: {listed}", "take it into account")
 
 
 def _classes(sites: Sequence[str], seen: Sequence[Seen], least: int) -> Iterator[Problem]:

@@ -1,8 +1,8 @@
-"""A table of images: a CSV file with the columns path, site, label and optionally split."""
+"""A table of images: a CSV file with the columns path, site, label and optionally split and patient."""
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fedlgd.core.errors import DataError
@@ -11,18 +11,22 @@ from fedlgd.data.folders.problems import Problem, checked_name, natural, shown
 
 MANIFEST = "manifest.csv"
 COLUMNS = ("path", "site", "label")
+OPTIONAL = ("split", "patient")
 SPLITS: dict[str, Part] = {"train": "train", "training": "train", "test": "test", "testing": "test", "": ""}
 INCOMPLETE = "needs training images besides its test images, and a split in all of its lines or in none"
 
 Row = dict[str, str]
 
 
-def read_table(file: Path, problems: list[Problem]) -> list[SiteImages]:
-    """The sites of a CSV file, whose paths are relative to its folder; wrong lines are added to the problems."""
+def read_table(file: Path, problems: list[Problem], names: Mapping[str, str]) -> list[SiteImages]:
+    """The sites of a CSV file, whose paths are relative to its folder; wrong lines are added to the problems.
+
+    names: our names of columns and those of the file, where they differ.
+    """
     root = file.parent.resolve()
     sites: dict[str, list[ImageFile]] = {}
     lines: dict[Path, int] = {}
-    for number, row in _rows(file, root):
+    for number, row in _rows(file, root, names):
         try:
             image = _image(row, root)
             if image.path in lines:
@@ -39,6 +43,9 @@ def read_table(file: Path, problems: list[Problem]) -> list[SiteImages]:
     for name, images in sites.items():
         if {image.part for image in images} not in ({""}, {"train"}, {"train", "test"}):
             problems.append(Problem("error", name, shown(file.name), INCOMPLETE, "complete the column split"))
+        if len({bool(image.patient) for image in images}) > 1:
+            problem = "has a patient in some of its lines and none in others"
+            problems.append(Problem("error", name, shown(file.name), problem, "complete the column patient"))
     if not (sites or problems):
         raise DataError(f"{shown(file)} lists no image; add one line per image with {', '.join(COLUMNS)}")
     return [site_of_files(name, sites[name]) for name in natural(sites)]
@@ -53,26 +60,27 @@ def _image(row: Row, root: Path) -> ImageFile:
     path = root / row["path"]
     if "\\" in row["path"] and not path.exists():
         path = root / row["path"].replace("\\", "/")
-    return ImageFile(path, root, checked_name(row["label"], "class", path), part)
+    return ImageFile(path, root, checked_name(row["label"], "class", path), part, row["patient"])
 
 
-def _rows(file: Path, root: Path) -> Iterator[tuple[int, Row]]:
+def _rows(file: Path, root: Path, names: Mapping[str, str]) -> Iterator[tuple[int, Row]]:
     """The lines with their numbers; column names in any case, separated by comma, semicolon or tab."""
     try:
         with regular_file(file, root) as raw, io.TextIOWrapper(raw, encoding="utf-8-sig", newline="") as lines:
             head = lines.readline()
             delimiter = max(",;\t", key=head.count)
             columns = [name.strip().lower() for name in next(csv.reader([head], delimiter=delimiter), [])]
-            missing = [name for name in COLUMNS if name not in columns]
+            places = {name: names.get(name, name).lower() for name in (*COLUMNS, *OPTIONAL)}
+            missing = [places[name] for name in (*COLUMNS, *names) if places[name] not in columns]
             if missing:
                 raise DataError(
                     f"{shown(file)} has no column {', '.join(missing)}; its first line has {columns}: "
-                    "rename or add it"
+                    "rename or add it, or map it: --set data.columns=label=diagnosis"
                 )
             reader = csv.reader(lines, delimiter=delimiter)
             for values in reader:
                 row = dict(zip(columns, (value.strip() for value in values), strict=False))
                 if any(row.values()):
-                    yield reader.line_num + 1, {name: row.get(name, "") for name in (*COLUMNS, "split")}
+                    yield reader.line_num + 1, {name: row.get(place, "") for name, place in places.items()}
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{shown(file)} cannot be read as a table ({error}); save it as CSV in UTF-8") from error

@@ -7,16 +7,16 @@ import os
 import stat
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, NamedTuple
+from typing import IO, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from fedlgd.core.errors import DataError
+from fedlgd.data.folders.eight_bit import DepthError, Dicom, is_dicom, upper_bits
 from fedlgd.data.folders.problems import ImageError, shown
 from fedlgd.data.store import PARTS, Pixels, opened_npz, read_domain
 
@@ -31,6 +31,7 @@ SUFFIXES = {
     **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif"), "JPEG"),
     **dict.fromkeys((".tif", ".tiff"), "TIFF"),
     **dict.fromkeys((".ppm", ".pgm", ".pbm", ".pnm"), "PPM"),
+    **dict.fromkeys((".dcm", ".dicom"), "DICOM"),
 }
 MOST_PIXELS = 50_000_000
 LONGEST_SIDE = 20_000
@@ -46,6 +47,14 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How more than 8 bits become pixels: `bits` that 16-bit files use, and (centre, width) for DICOM or ()."""
+
+    bits: int = 16
+    window: tuple[float, ...] = ()
 
 
 class Remark(NamedTuple):
@@ -66,20 +75,24 @@ class Header:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Picture:
-    """A decoded image, upright, in mode L or RGB, and remarks about it."""
+    """A decoded image, upright, in mode L or RGB, and remarks about it. patient: the PatientID of a DICOM file."""
 
     image: Image.Image
     remarks: tuple[Remark, ...] = ()
+    format: str = "npz"
+    patient: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageFile:
-    """An image file inside `root`, a resolved path, with its class. The part is "" if the owner did not split."""
+    """An image file inside `root`, a resolved path, with its class. The part is "" if the owner did not split, the
+    patient if the owner did not name one."""
 
     path: Path
     root: Path
     label: str = ""
     part: Part = ""
+    patient: str = ""
 
     @property
     def where(self) -> str:
@@ -90,18 +103,25 @@ class ImageFile:
         """Size and kind, from the first bytes."""
         with _opened(self.path, self.root) as image:
             width, height = image.size
+            if isinstance(image, Dicom):
+                return Header(width, height, image.grey)
             if _orientation(image) >= 5:
                 width, height = height, width
             return Header(width, height, image.mode in GREY_MODES)
 
-    def read(self) -> Picture:
+    def read(self, depth: Depth = Depth()) -> Picture:
         """The first frame."""
         with _opened(self.path, self.root) as image:
-            remarks = list(_remarks(self.path, image))
-            turn = TURNS.get(_orientation(image))
+            if isinstance(image, Dicom):
+                plain, remark = image.image(depth.window)
+                said = (Remark(remark, "choose a window: --set data.window=[CENTRE,WIDTH]"),) if remark else ()
+                return Picture(plain, (*_renamed(self.path, "DICOM"), *said), "DICOM", image.patient)
+            name = "JPEG" if image.format == "MPO" else str(image.format)
+            remarks = list(_remarks(self.path, image, name))
+            turn, deep = TURNS.get(_orientation(image)), "16-bit " if image.mode.startswith("I") else ""
             image.load()
-            plain, more = _eight_bit(image, self.path)
-            return Picture(plain.transpose(turn) if turn is not None else plain, (*remarks, *more))
+            plain, more = _plain(image, depth.bits)
+            return Picture(plain.transpose(turn) if turn is not None else plain, (*remarks, *more), deep + name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,11 +132,12 @@ class ArrayRow:
     pixels: Pixels
     label: str
     part: Part
+    patient: str = ""
 
     def header(self) -> Header:
         return Header(self.pixels.shape[1], self.pixels.shape[0], self.pixels.ndim == 2)
 
-    def read(self) -> Picture:
+    def read(self, depth: Depth = Depth()) -> Picture:
         return Picture(Image.fromarray(np.ascontiguousarray(self.pixels)))
 
 
@@ -135,7 +156,7 @@ class SiteImages:
 
 
 def site_of_files(name: str, images: Sequence[ImageFile]) -> SiteImages:
-    return SiteImages(name, images, tuple((i.where, i.label, i.part, _stamp(i.path)) for i in images))
+    return SiteImages(name, images, tuple((i.where, i.label, i.part, i.patient, _stamp(i.path)) for i in images))
 
 
 def site_of_npz(name: str, path: Path, root: Path) -> SiteImages:
@@ -164,18 +185,22 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 
 @contextmanager
-def _opened(path: Path, root: Path) -> Iterator[Image.Image]:
-    """The image in a file, not yet decoded; any exception of Pillow becomes an error that names the file."""
+def _opened(path: Path, root: Path) -> Iterator[Image.Image | Dicom]:
+    """The image in a file, not yet decoded; any exception of a decoder becomes an error that names the file."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            with regular_file(path, root) as file, Image.open(file, formats=FORMATS) as image:
-                _refuse_huge(path, image)
-                yield image
+            with regular_file(path, root) as file:
+                opened = nullcontext(Dicom(file)) if is_dicom(file) else Image.open(file, formats=FORMATS)
+                with opened as image:
+                    _refuse_huge(path, image.size)
+                    yield image
         except DataError:
             raise
+        except DepthError as error:
+            raise ImageError(path, error.problem, error.way_out) from error
         except UnidentifiedImageError:
-            raise ImageError(path, f"is not an image of a known format ({', '.join(FORMATS)})") from None
+            raise ImageError(path, f"is not an image of a known format ({', '.join(FORMATS)}, DICOM)") from None
         except Image.DecompressionBombError:
             raise _too_large(path, f"has more than {MOST_PIXELS:,} pixels") from None
         except Exception as error:  # decoders of broken files raise anything from struct.error to IndexError
@@ -210,8 +235,8 @@ def _refuse_special(path: Path, info: os.stat_result) -> None:
         raise _too_large(path, f"has {info.st_size:,} bytes, more than {MOST_BYTES:,}")
 
 
-def _refuse_huge(path: Path, image: Image.Image) -> None:
-    width, height = image.size
+def _refuse_huge(path: Path, size: tuple[int, int]) -> None:
+    width, height = size
     if width * height > MOST_PIXELS or max(width, height) > LONGEST_SIDE:
         raise _too_large(
             path, f"has {width} x {height} pixels, more than {MOST_PIXELS:,} or {LONGEST_SIDE:,} per side"
@@ -230,40 +255,37 @@ def _orientation(image: Image.Image) -> int:
     return turn if isinstance(turn, int) and turn in TURNS else 1
 
 
-def _remarks(path: Path, image: Image.Image) -> Iterator[Remark]:
-    found = "JPEG" if image.format == "MPO" else str(image.format)
-    if SUFFIXES.get(path.suffix.lower(), found) != found:
-        yield Remark(f"is a {found} file but is named {path.suffix}", "rename it")
+def _renamed(path: Path, found: str) -> list[Remark]:
+    wrong = SUFFIXES.get(path.suffix.lower(), found) != found
+    return [Remark(f"is a {found} file but is named {path.suffix}", "rename it")] if wrong else []
+
+
+def _remarks(path: Path, image: Image.Image, found: str) -> Iterator[Remark]:
+    yield from _renamed(path, found)
     if getattr(image, "is_animated", False):
         yield Remark("has several frames or pages; the first is used", "save one image per file")
 
 
-def _eight_bit(image: Image.Image, path: Path) -> tuple[Image.Image, list[Remark]]:
+def _plain(image: Image.Image, bits: int) -> tuple[Image.Image, list[Remark]]:
     """Grey or RGB with 8 bits; transparent pixels are put on black."""
     kind: Literal["L", "RGB"] = "L" if image.mode in GREY_MODES else "RGB"
     if image.mode == "F":
-        raise ImageError(path, "has floating-point pixels", "save it with 8 bits per channel")
+        raise DepthError("has floating-point pixels", "save it with 8 bits per channel")
     if image.mode.startswith("I"):
-        return _upper_bits(np.asarray(image), path)
+        small = upper_bits(image, bits)
+        return small, [_sixteen(bits, int(np.asarray(image).max()))]
     if image.has_transparency_data:
         return _on_black(image.convert("RGBA"), kind)
     colours = [Remark(f"is in {image.mode}; converted to RGB", "save it as RGB")] if image.mode == "CMYK" else []
     return image.convert(kind), colours
 
 
-def _upper_bits(values: NDArray[Any], path: Path) -> tuple[Image.Image, list[Remark]]:
-    low, high = int(values.min()), int(values.max())
-    if low < 0 or high > 65_535:
-        raise ImageError(path, f"has values from {low} to {high}", "save it with 8 bits per channel")
-    remarks = [Remark("has 16 bits per pixel; the upper 8 are used", "save it with 8 bits to choose the range")]
-    if high < DARK * 256:
-        remarks = [
-            Remark(
-                f"has 16 bits per pixel but no value above {high}: its upper 8 bits are nearly black",
-                "rescale the values to the full range and save it with 8 bits",
-            )
-        ]
-    return Image.fromarray((values.astype(np.int64) >> 8).astype(np.uint8)), remarks
+def _sixteen(bits: int, high: int) -> Remark:
+    """How the values of a 16-bit file were divided, and whether it is dark because it does not use its bits."""
+    way_out = "choose the bits that the scanner uses, such as --set data.bits=12"
+    if high >> (bits - 8) < DARK:
+        return Remark(f"has 16 bits and no value above {high}: nearly black", way_out)
+    return Remark(f"has 16 bits; its values are divided by {2 ** (bits - 8)}", way_out)
 
 
 def _on_black(image: Image.Image, kind: Literal["L", "RGB"]) -> tuple[Image.Image, list[Remark]]:

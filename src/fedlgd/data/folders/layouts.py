@@ -1,18 +1,20 @@
 """Detects the layout of a folder of images: its sites, classes and parts, and files that do not belong there."""
 
 import os
+import re
 import unicodedata
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fedlgd.core.errors import DataError
 from fedlgd.data.folders.csv_table import MANIFEST, read_table
+from fedlgd.data.folders.eight_bit import is_dicom
 from fedlgd.data.folders.image_source import SUFFIXES, ImageFile, Part, SiteImages, site_of_files, site_of_npz
 from fedlgd.data.folders.problems import Problem, checked_name, natural, natural_key, problem_of, shown
 
 PART_NAMES: dict[str, Part] = {"train": "train", "training": "train", "test": "test", "testing": "test"}
-JUNK = ("thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir", "$recycle.bin", "lost+found")
+JUNK = ("thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir", "$recycle.bin", "lost+found", "dicomdir")
 LAYOUTS = (
     "site/class/image, site/train/class/image with site/test/class/image, "
     f"one site.npz per site, or a {MANIFEST} with the columns path, site, label and optionally split"
@@ -35,42 +37,73 @@ class Tree:
         return tuple(natural({image.label for site in self.sites for image in site.images}))
 
 
-def survey(path: Path) -> Tree:
+@dataclass(frozen=True)
+class Names:
+    """How the owner calls things. columns: our names of columns of a table and theirs. classes: theirs and ours;
+    "site/class" is the class of one site. patient: a pattern whose group is the patient in the name of a file."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    classes: Mapping[str, str] = field(default_factory=dict)
+    patient: re.Pattern[str] | None = None
+
+    def tree(self, path: Path, layout: str, sites: Sequence[SiteImages], problems: list[Problem]) -> Tree:
+        sites = [self._applied(site, problems) for site in sites]
+        return Tree(path, layout, tuple(sites), (*problems, *_equal_names(sites)))
+
+    def _applied(self, site: SiteImages, problems: list[Problem]) -> SiteImages:
+        """The images with our names of their classes, and with their patients."""
+        images = []
+        for image in site.images:
+            label = self.classes.get(f"{site.name}/{image.label}", self.classes.get(image.label, image.label))
+            found = self.patient and isinstance(image, ImageFile) and self.patient.search(image.path.name)
+            if self.patient and isinstance(image, ImageFile) and not found:
+                problem = f"has a name without a patient (data.patient = {self.patient.pattern!r})"
+                problems.append(
+                    Problem("error", site.name, image.where, problem, "rename it or change the pattern")
+                )
+            images.append(replace(image, label=label, patient=found[1] if found else image.patient))
+        stamp = (site.stamp, sorted(self.classes.items()), self.patient)
+        return replace(site, images=images, stamp=stamp) if self.classes or self.patient else site
+
+
+def survey(path: Path, names: Names = Names()) -> Tree:
     """The sites under `path`, by the layout that fits; no image is opened yet."""
     if not path.exists():
         raise DataError(f"there is no folder or file {shown(path)}; correct the path")
     root, problems = path.resolve(), list[Problem]()
     if path.is_dir():
-        layout, sites = _survey_folder(path, root, problems)
+        layout, sites = _survey_folder(path, root, problems, names.columns)
     elif path.suffix.lower() == ".csv":
-        layout, sites = "csv", read_table(path, problems)
+        layout, sites = "csv", read_table(path, problems, names.columns)
     elif path.suffix.lower() == ".npz":
         layout, sites = "npz", _npz_sites([path], root.parent, problems)
     else:
         raise DataError(f"{shown(path)} is neither a folder nor a .csv or .npz file; supported layouts: {LAYOUTS}")
-    return Tree(path, layout, tuple(sites), (*problems, *_equal_names(sites)))
+    return names.tree(path, layout, sites, problems)
 
 
-def survey_site(path: Path, name: str) -> Tree:
+def survey_site(path: Path, name: str, names: Names = Names()) -> Tree:
     """One site: a folder with class folders (or train and test folders with them), a table, or its .npz file."""
     if not path.is_dir() or (path / MANIFEST).exists():
-        tree = survey(path)
+        tree = survey(path, Names(names.columns))
         if len(tree.sites) != 1:
             raise DataError(f"{shown(path)} has {len(tree.sites)} sites; give the images of one site")
-        return replace(tree, sites=(replace(tree.sites[0], name=name),))
+        problems = [each for each in tree.problems if each.site or each.file]
+        return names.tree(path, tree.layout, [replace(tree.sites[0], name=name)], problems)
     problems = list[Problem]()
     images = _site(path.resolve(), path.resolve(), problems)
     if not images:
         raise DataError(f"{shown(path)} has no images; give a folder with one folder of images per class")
-    sites = [site_of_files(name, images)]
-    return Tree(path, "one site", tuple(sites), (*problems, *_equal_names(sites)))
+    return names.tree(path, "one site", [site_of_files(name, images)], problems)
 
 
-def _survey_folder(path: Path, root: Path, problems: list[Problem]) -> tuple[str, list[SiteImages]]:
+def _survey_folder(
+    path: Path, root: Path, problems: list[Problem], columns: Mapping[str, str]
+) -> tuple[str, list[SiteImages]]:
     children = list(_children(root, root))
     for child in children:
         if child.name.lower() == MANIFEST:
-            return "csv", read_table(child, problems)
+            return "csv", read_table(child, problems, columns)
     packed = [child for child in children if child.suffix.lower() == ".npz"]
     folders = [child for child in children if child.is_dir()]
     if packed and folders:
@@ -177,7 +210,16 @@ def _children(folder: Path, root: Path) -> Iterator[Path]:
 
 
 def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and not path.is_dir()
+    """By its suffix; DICOM files often have none, so their mark is read."""
+    if path.suffix.lower() in SUFFIXES:
+        return not path.is_dir()
+    try:
+        if path.is_file():
+            with path.open("rb") as file:
+                return is_dicom(file)
+    except OSError:
+        pass  # it is listed as a skipped file
+    return False
 
 
 def _skipped(path: Path, root: Path, site: str) -> Problem:
@@ -185,8 +227,6 @@ def _skipped(path: Path, root: Path, site: str) -> Problem:
         problem, way_out = "is a folder inside a class folder; it is skipped", "move its images up or remove it"
     elif _is_image(path):
         problem, way_out = "is an image outside a class folder; it is skipped", "move it into its class folder"
-    elif path.suffix.lower() in (".dcm", ".dicom"):
-        problem, way_out = "is DICOM, which is not supported; it is skipped", "convert it to PNG"
     else:
         problem, way_out = "is not an image; it is skipped", "remove it"
     return Problem("warning", shown(site), shown(path.relative_to(root)), problem, way_out)
@@ -214,4 +254,5 @@ def _equal_names(sites: Sequence[SiteImages]) -> Iterator[Problem]:
         if len(names) > 1:
             listed = ", ".join(f"{name!r} (site {site!r})" for name, site in names.items())
             problem = f"one class has {len(names)} names: {listed}"
-            yield Problem("error", "", "", problem, "give the class the same name at every site")
+            way_out = f"give it one name at every site, or --set data.classes='{'='.join(names)}'"
+            yield Problem("error", "", "", problem, way_out)

@@ -4,19 +4,22 @@ An image is found by `layouts`, read by `image_source`, resized and assigned to 
 tensor in `store`.
 """
 
+import re
+import tomllib
 import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedlgd.core.errors import DataError
+from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.settings import setting
 from fedlgd.core.types import Site
 from fedlgd.data.federation import Federation, federation
-from fedlgd.data.folders.decoding import Colour, Fit, Recipe, decoded
-from fedlgd.data.folders.image_source import ImageFile, SiteImages, site_of_files
-from fedlgd.data.folders.layouts import Tree, survey, survey_site
+from fedlgd.data.folders.csv_table import COLUMNS, OPTIONAL
+from fedlgd.data.folders.decoding import DICOM, Colour, Fit, Recipe, decoded
+from fedlgd.data.folders.image_source import Depth, ImageFile, SiteImages
+from fedlgd.data.folders.layouts import Names, Tree, survey, survey_site
 from fedlgd.data.folders.problems import ImageError, refuse_errors, shown
 from fedlgd.data.scaling import Scaling, scales
 from fedlgd.data.store import Arrays, site_of
@@ -46,6 +49,44 @@ class Folders(SuiteSettings):
     )
 
     skip_bad: bool = setting(False, "Leave out files that cannot be read as images.")
+    patient: str = setting(
+        "", 'Patients, who are never split: a pattern with one group for file names, as "^([^_]+)_", or "dicom".'
+    )
+    columns: str = setting("", 'Names of the columns of a table, as "path=file,label=diagnosis".')
+    classes: str = setting(
+        "", 'Names of one class, ours first, as "glaucoma=Glaucoma=1,normal=b/0"; or a .toml file.'
+    )
+    bits: int = setting(16, "Bits that 16-bit PNG and TIFF use: a pixel is value / 2^(bits - 8).", least=8, most=16)
+    window: tuple[float, ...] = setting(
+        (), "[centre, width] for all DICOM images; empty for the window of each file."
+    )
+
+    @property
+    def depth(self) -> Depth:
+        return Depth(self.bits, self.window)
+
+    @property
+    def names(self) -> Names:
+        """How the owner calls columns, classes and patients."""
+        columns = {name: given[-1] for name, *given in _chains(self.columns, "data.columns")}
+        for name in columns:
+            if name not in (*COLUMNS, *OPTIONAL):
+                raise SettingError(f"data.columns names {name!r}; available: {', '.join((*COLUMNS, *OPTIONAL))}")
+        classes = dict[str, str]()
+        for name, *others in _chains(self.classes, "data.classes"):
+            for other in others:
+                if classes.setdefault(other, name) != name:
+                    raise SettingError(
+                        f"data.classes maps {other!r} to {classes[other]!r} and to {name!r}; keep one"
+                    )
+        return Names(columns, classes, _pattern(self.patient))
+
+    def survey(self, only: str = "") -> Tree:
+        """The sites under `path`, or the one site `only` whose images they are; no image is read yet."""
+        path = Path(self.path).expanduser().absolute()
+        if len(self.window) not in (0, 2):
+            raise SettingError(f"data.window is {list(self.window)}; give [centre, width], or []")
+        return survey_site(path, only, self.names) if only else survey(path, self.names)
 
     def open(self) -> Federation:
         """The sites, decoded on first use and cached in the data home; afterwards they are mapped from there."""
@@ -56,7 +97,7 @@ class Folders(SuiteSettings):
 
     def open_as(self, name: str, note: str = "") -> Federation:
         """The federation under another name. Everything that names alone can tell is checked before decoding."""
-        return self._opened(survey(Path(self.path).expanduser().absolute()), name, note)
+        return self._opened(self.survey(), name, note)
 
     def open_site(self, name: str) -> Site:
         """`path` holds the images of one site of a federation whose other sites are elsewhere."""
@@ -64,52 +105,110 @@ class Folders(SuiteSettings):
             raise DataError(
                 'scaling is "shared", but the images of the other sites are elsewhere; use "half" or "own"'
             )
-        (site,) = self._opened(survey_site(Path(self.path).expanduser().absolute(), name), name).sites
+        (site,) = self._opened(self.survey(name), name).sites
         return site
 
     def _opened(self, tree: Tree, name: str, note: str = "") -> Federation:
         left_out = [0] * len(tree.sites)
         if self.skip_bad:
-            tree, left_out = _readable(tree)
+            tree, left_out = _readable(tree, self.depth)
         _refuse(tree, self.min_per_class)
-        recipe = Recipe(self.size, self.fit, self.colour, self.test_share, self.split_seed)
+        recipe = Recipe(
+            self.size, self.fit, self.colour, self.depth, self.patient, self.test_share, self.split_seed
+        )
         arrays = decoded(tree.sites, tree.classes, recipe)
         scaled = scales([each["train_x"] for each in arrays], self.scaling)
         sites = [
-            site_of(images.name, each, tree.classes, scale, self._note(images, leak, left))
+            site_of(images.name, each, tree.classes, scale, self._note(tree, images, each, leak, left))
             for images, each, scale, leak, left in zip(
                 tree.sites, arrays, scaled, leaks(arrays), left_out, strict=True
             )
         ]
+        if near := sum(int(each["test_near"].sum()) for each in arrays):
+            warnings.warn(
+                f"{near} test images look like training images; fedlgd data check lists them", stacklevel=4
+            )
         note = note or f"the user's own images, layout {tree.layout}"
-        return replace(federation(name, sites, note, self.min_per_class), fit=self.fit, colour=self.colour)
+        if skipped := _skipped(tree, ""):
+            note += f"; {skipped} files or folders skipped"
+        whole = federation(name, sites, note, self.min_per_class)
+        return replace(whole, fit=self.fit, colour=self.colour, depth=self.depth)
 
-    def _note(self, site: SiteImages, leak: int, left_out: int) -> str:
+    def _note(self, tree: Tree, site: SiteImages, arrays: Arrays, leak: int, left_out: int) -> str:
         """How a site's images were processed, and what a reader of its results must know."""
-        notes = []
-        if self.size:
-            notes.append(f"resized to {self.size}x{self.size} (bilinear, {self.fit})")
-        if not site.is_split:
-            notes.append(f"{self.test_share:.0%} of each class held out here (seed {self.split_seed})")
-        if self.scaling != "half":
-            notes.append(f"scaled by the training pixels of {'the site' if self.scaling == 'own' else 'all sites'}")
-        if leak:
-            notes.append(f"{leak} test images are also training images of a site")
-        if left_out:
-            notes.append(f"{left_out} unreadable files left out")
-        return "; ".join(notes)
+        formats, trained = arrays["formats"].tolist(), set(arrays["train_y"].tolist())
+        text, near, (known, patients) = (
+            ", ".join(formats),
+            int(arrays["test_near"].sum()),
+            arrays["patients"].tolist(),
+        )
+        by = " by patient" if known else ""
+        gone = [repr(label) for k, label in enumerate(tree.classes) if k not in trained]
+        whose = "the site" if self.scaling == "own" else "all sites"
+        window = f"the window {list(self.window)}" if self.window else "the window of each file"
+        skipped = _skipped(tree, site.name)
+        notes = (
+            (self.size, f"resized to {self.size}x{self.size} (bilinear, {self.fit})"),
+            (not site.is_split, f"{self.test_share:.0%} of each class held out here{by} (seed {self.split_seed})"),
+            (self.scaling != "half", f"scaled by the training pixels of {whose}"),
+            (len(formats) > 1, f"mixed formats: {text}"),
+            ("16-bit" in text, f"16-bit values divided by {2 ** (self.bits - 8)}"),
+            ("DICOM" in text, f"DICOM shown with {window}"),
+            (gone, f"no training image of class {', '.join(gone)}"),
+            (leak, f"{leak} test images are also training images of a site"),
+            (near, f"{near} test images look like training images"),
+            (patients, f"{patients} test images are of patients with training images"),
+            (left_out, f"{left_out} unreadable files left out"),
+            (skipped, f"{skipped} files or folders skipped"),
+        )
+        return "; ".join(words for holds, words in notes if holds)
 
 
-def _readable(tree: Tree) -> tuple[Tree, list[int]]:
+def _chains(text: str, path: str) -> list[list[str]]:
+    """ "a=b=c,d=e", or a .toml file with a = ["b", "c"], as [[a, b, c], [d, e]]."""
+    if text.lower().endswith(".toml"):
+        try:
+            found = tomllib.loads(Path(text).expanduser().read_text("utf-8"))
+            chains = [[name, *([given] if isinstance(given, str) else given)] for name, given in found.items()]
+        except (OSError, ValueError, TypeError) as error:
+            raise SettingError(
+                f"{path}: {text!r} cannot be read ({error}); write lines as a = ['b', 'c']"
+            ) from error
+    else:
+        chains = [[name.strip() for name in part.split("=")] for part in text.split(",") if text]
+    if any(len(chain) < 2 or not all(isinstance(name, str) and name for name in chain) for chain in chains):
+        raise SettingError(f"{path} is {text!r}; write NAME=OTHER, separated by commas, or name a .toml file")
+    return chains
+
+
+def _pattern(text: str) -> re.Pattern[str] | None:
+    if text in ("", DICOM):
+        return None
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise SettingError(
+            f"data.patient is {text!r}, which is no regular expression ({error}); correct it"
+        ) from error
+    if pattern.groups != 1:
+        raise SettingError(f"data.patient is {text!r}; give a pattern with one group, as '^([^_]+)_', or {DICOM!r}")
+    return pattern
+
+
+def _skipped(tree: Tree, site: str) -> int:
+    return sum(problem.severity == "warning" and problem.site == site for problem in tree.problems)
+
+
+def _readable(tree: Tree, depth: Depth) -> tuple[Tree, list[int]]:
     """Without the files that cannot be read, and how many each site has; rows of an .npz are readable."""
     sites, left_out = [], list[int]()
     for site in tree.sites:
-        good = [image for image in site.images if not isinstance(image, ImageFile) or _is_readable(image)]
+        good = [image for image in site.images if not isinstance(image, ImageFile) or _is_readable(image, depth)]
         if not good:
             raise DataError(f"site {site.name!r} has no readable image; remove the site or replace its files")
         left_out.append(len(site.images) - len(good))
-        files = [image for image in good if isinstance(image, ImageFile)]
-        sites.append(site_of_files(site.name, files) if left_out[-1] else site)
+        stamp = (site.stamp, [image.where for image in good])
+        sites.append(replace(site, images=good, stamp=stamp) if left_out[-1] else site)
     if sum(left_out):
         counts = ", ".join(
             f"{count} of site {site.name!r}" for site, count in zip(sites, left_out, strict=True) if count
@@ -118,9 +217,9 @@ def _readable(tree: Tree) -> tuple[Tree, list[int]]:
     return replace(tree, sites=tuple(sites)), left_out
 
 
-def _is_readable(image: ImageFile) -> bool:
+def _is_readable(image: ImageFile, depth: Depth) -> bool:
     try:
-        image.read()
+        image.read(depth)
     except ImageError:
         return False
     return True

@@ -1,0 +1,133 @@
+"""CPU time and bytes to an accuracy on the four real digit sites.
+
+FedLGD with our defaults and with presets is measured, the published procedure is projected.
+
+Run: python -m bench.reach OUT [SEED ...]     then: python docs/generate.py OUT reach
+It needs the files of `fedlgd data fetch digits`. The same command continues. Absent presets are left out.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from bench import project
+from fedlgd.methods.fedlgd import FedLGD
+from fedlgd.report.cost import CPU, cumulative_bytes, cumulative_time
+from fedlgd.report.formats import BYTES, NONE, TIME, duration, number_of_bytes, percent, percent_stat, plural
+from fedlgd.report.groups import Group, curves
+from fedlgd.report.plots import line_plot, svg
+from fedlgd.report.run import Run
+from fedlgd.runs.config import resolve
+from fedlgd.runs.runner import execute
+
+TARGET = 0.84  # the mean of the paper's FedLGD over these four sites is 83.95 %
+DEFAULTS = "FedLGD, defaults"
+ARMS = {DEFAULTS: "", "FedLGD, strong": "strong"}
+SETTINGS: dict[str, Any] = {
+    "data": {"name": "digits", "synth": "none"},
+    "rounds": 60,
+    "evaluate_every": 5,
+    "analysis": False,
+    "real_samples": 0,
+}
+INITIAL_STEPS = (1_000, 10_000)  # of the published procedure
+
+cpu_time = partial(cumulative_time, by=CPU)
+
+
+def main() -> None:
+    out, seeds = Path(sys.argv[1]), [int(seed) for seed in sys.argv[2:]] or [0]
+    torch.set_num_threads(1)
+    for title, accuracy in measure(out, seeds):
+        print(f"{title}: {percent(accuracy)} %", flush=True)
+    print(f"To show the result in docs/results/speed.md: python docs/generate.py {out} reach")
+
+
+def measure(out: Path, seeds: Sequence[int], more: Mapping[str, Any] | None = None) -> Iterator[tuple[str, float]]:
+    """Run, or continue, each arm with each seed: its name, and its accuracy after the last round."""
+    for seed in seeds:
+        for label, preset in ARMS.items():
+            if preset and preset not in FedLGD.presets:
+                continue
+            config = resolve({}, {**SETTINGS, **(more or {}), "seed": seed}, preset)
+            folder = out / (preset or "defaults") / f"seed{seed}"
+            command = f"python -m bench.reach OUT {seed}"
+            result = execute(config, config.data.open(), folder, command=command, title=label)
+            yield f"{label}, seed {seed}", result.records[-1].accuracy
+
+
+def round_of(run: Run, target: float) -> int | None:
+    """The first evaluated round with this accuracy."""
+    return next((record.round for record in run.evaluated if record.accuracy >= target), None)
+
+
+def published_seconds(bench: Sequence[Mapping[str, Any]], sites: int, t: int, initial_steps: int) -> float:
+    """CPU seconds of the published procedure up to the end of round t, without evaluation, from its phases."""
+    cost = {r["phase"]: r["published"]["seconds"]["median"] for r in bench if r["kind"] == "phase"}
+    for record in bench:
+        if record["kind"] == "anomaly":
+            cost[record["phase"]] *= record["ratio"]["median"]
+    selected = sum(each in FedLGD().refine.selected for each in range(t + 1))
+    run = replace(project.DIGITS, sites=sites, rounds=t + 1, selected=selected)
+    parts = project.theirs(run, cost, initial_steps)
+    return sum(seconds for phase, seconds in parts.items() if phase != "evaluation")
+
+
+def table(groups: Sequence[Group], bench: Sequence[Mapping[str, Any]], target: float = TARGET) -> str:
+    """Rounds, CPU time and bytes to the target: means over the seeds that reach it."""
+    last = "accuracy at the end, %"
+    heads = ("FedLGD", "seeds", f"of them reach {percent(target)} %", "rounds", "CPU time", "bytes", last)
+    lines = [heads, (":--", *["--:"] * (len(heads) - 1))]
+    for group in groups:
+        reached = [(run, t) for run in group.counted if (t := round_of(run, target)) is not None]
+        rounds = f"{fmean(t + 1 for _, t in reached):.0f}" if reached else NONE
+        sent = number_of_bytes(fmean(cumulative_bytes(run)[t] for run, t in reached)) if reached else NONE
+        times = {group.label: [cpu_time(run)[t] for run, t in reached]}
+        if group.label == DEFAULTS:
+            times |= {
+                f"published, {steps} initial steps, projected": [
+                    published_seconds(bench, len(run.manifest.data.sites), t, steps) for run, t in reached
+                ]
+                for steps in INITIAL_STEPS
+            }
+        for label, seconds in times.items():
+            shown = duration(fmean(seconds)) if seconds else NONE
+            end = percent_stat(group.accuracy) if label == group.label and group.accuracy else ""
+            lines.append((label, str(len(group.counted)), str(len(reached)), rounds, shown, sent, end))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def headline(groups: Sequence[Group], target: float = TARGET) -> str:
+    """The shortest CPU time to the target."""
+    times = {
+        f"{group.label}, {len(found)} of {plural(len(group.counted), 'seed')}": fmean(found)
+        for group in groups
+        if (found := [cpu_time(run)[t] for run in group.counted if (t := round_of(run, target)) is not None])
+    }
+    if not times:
+        return f"No stored run reaches {percent(target)} %."
+    label = min(times, key=times.__getitem__)
+    return (
+        f"**{percent(target)} % on the four real digit sites after {duration(times[label])} of CPU time** on one "
+        f"core, distillation included and evaluation not ({label})."
+    )
+
+
+def figures(groups: Sequence[Group]) -> dict[str, str]:
+    """SVG texts by file name: accuracy against CPU time, and against bytes."""
+    axes = {"time": (cpu_time, CPU.name, TIME), "bytes": (cumulative_bytes, "bytes up and down", BYTES)}
+    drawn = {
+        name: line_plot(curves(groups, lambda record: 100 * record.accuracy, along), "accuracy, %", about, units)
+        for name, (along, about, units) in axes.items()
+    }
+    return {f"reach-{name}.svg": svg(figure, f"reach-{name}") for name, figure in drawn.items() if figure}
+
+
+if __name__ == "__main__":
+    main()

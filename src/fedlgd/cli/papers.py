@@ -1,0 +1,53 @@
+"""`fedlgd paper` without an item, and `fedlgd paper report`. Torch is not imported."""
+
+import json as jsonlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer
+
+from fedlgd.cli.options import PaperOptions
+from fedlgd.core.files import writing
+from fedlgd.report.items import SCALES, Item, command_of, cpu_at, items
+from fedlgd.report.paper import write_paper
+from fedlgd.report.verdicts import stored, verdicts
+
+
+def list_paper(given: PaperOptions) -> None:
+    """Every item: what it is, its command, its CPU time at each scale, the stored parts, and the verdicts."""
+    found = list(verdicts(given.out))
+    if given.json:
+        typer.echo(jsonlib.dumps([_plain(item, given.out) for item in items().values()]))
+        return
+    for item in items().values():
+        typer.echo(f"{item.name}: {item.title}\n    {command_of(item)}")
+        if item.methods:
+            times = ", ".join(f"{scale} {cpu_at(item, scale)}" for scale in SCALES)
+            typer.echo(f"    CPU time: {times}; stored: {', '.join(_stored(item, given.out)) or 'nothing'}")
+        for each in found:
+            if each.item == item.name:
+                typer.echo(f"    {each.word}: {each.claim.text}")
+    typer.echo(f"Verdicts are from the runs in {given.out}; fedlgd paper report writes them as a page.")
+
+
+def _stored(item: Item, folder: Path) -> Iterator[str]:
+    for found in stored(folder, item):
+        yield f"{found.part or 'all'} ({found.scale})"
+
+
+def _plain(item: Item, folder: Path) -> dict[str, object]:
+    claims = [
+        {"claim": v.claim.text, "printed": v.claim.printed, "ours": v.ours, "verdict": v.word, "why": v.why}
+        for v in verdicts(folder, {item.name: item})
+    ]
+    times = {scale: cpu_at(item, scale) for scale in SCALES} if item.methods else {}
+    known = {"item": item.name, "title": item.title, "command": command_of(item), "cpu": times}
+    return {**known, "stored": list(_stored(item, folder)), "claims": claims}
+
+
+def report_paper(given: PaperOptions) -> None:
+    """Write the page and say where it is."""
+    page = given.out / "report.html"
+    with writing(page):
+        write_paper(given.out, page)
+    typer.echo(jsonlib.dumps({"report": str(page)}) if given.json else f"Report: {page}")

@@ -1,0 +1,62 @@
+"""One self-contained page: our numbers beside the printed ones, and a verdict on every claim of the paper."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from fedlgd.core.files import write_atomic
+from fedlgd.report.figures import draw
+from fedlgd.report.items import Item, command_of, items
+from fedlgd.report.page import TEMPLATES
+from fedlgd.report.summary import caveats
+from fedlgd.report.sweeps import find_sweeps, sweep_tables
+from fedlgd.report.verdicts import Found, Verdict, printed_table, reduction, stored, verdict_table, verdicts
+
+
+def write_paper(folder: Path, out: Path) -> Path:
+    """Reads the runs of the paper in `folder` and writes the page to `out`."""
+    write_atomic(out, render_paper(folder).encode())
+    return out
+
+
+def render_paper(folder: Path) -> str:
+    """The page as text. The same runs give the same bytes."""
+    found = list(verdicts(folder))
+    sections = [_section(folder, item, [v for v in found if v.item == item.name]) for item in items().values()]
+    return TEMPLATES.get_template("paper.html").render(score=score(found), sections=sections)
+
+
+def score(found: list[Verdict]) -> str:
+    """`14 claims: 3 confirmed, 2 not confirmed, 9 not decided`"""
+    count: Counter[str] = Counter(each.word for each in found)
+    words = ("confirmed", "not confirmed", "not decided")
+    return f"{len(found)} claims: {', '.join(f'{count[word]} {word}' for word in words)}"
+
+
+def _section(folder: Path, item: Item, own: list[Verdict]) -> dict[str, Any]:
+    return {
+        "item": item,
+        "command": command_of(item),
+        "verdicts": verdict_table(own) if own else None,
+        "parts": [_part(found) for found in stored(folder, item)],
+    }
+
+
+def _part(found: Found) -> dict[str, Any]:
+    groups = tuple(found.groups.values())
+    drawn = draw(groups)
+    figures = {
+        "table": drawn.rounds,
+        "sweep": drawn.sweeps,
+        "curves": drawn.rounds,
+        "cost": drawn.efficiency,
+        "similarity": tuple(drawing for section in drawn.similarity for drawing in section.drawings),
+    }
+    return {
+        "name": found.part,
+        "reduced": reduction(found),
+        "table": printed_table(found),
+        "sweeps": sweep_tables(find_sweeps(groups)),
+        "caveats": caveats(groups),
+        "figures": figures.get(found.item.figure, ()),
+    }

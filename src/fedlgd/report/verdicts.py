@@ -1,0 +1,182 @@
+"""Verdicts on the claims of the paper, from stored runs: <folder>/<scale>/<item>/<part>/<entry>/seed<n>."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from fedlgd.core.sweep import entry_folder
+from fedlgd.report.formats import NONE, Cell, Column, Table, percent, percent_stat, points
+from fedlgd.report.groups import Group, group_runs
+from fedlgd.report.items import SCALES, Claim, Item, Rule, Word, comparison, find, items, printed, reduced
+from fedlgd.report.read import read_runs, run_folders
+from fedlgd.report.run import Run
+from fedlgd.report.summary import Difference, difference, paired
+
+RIVALS = ("fedavg", "fedavg:local.steps=2", "fedavg:local.steps=7", "fedavg:local.steps=19", "fedlgd")
+STORED = tuple(reversed(SCALES[1:]))  # a verdict is never based on the scale tiny
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """A claim, what our runs say in numbers, the scale they were run at, the verdict, and one sentence why."""
+
+    item: str
+    claim: Claim
+    ours: str = NONE
+    scale: str = ""
+    word: Word = "not decided"
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The stored runs of one part of an item at a scale, by entry."""
+
+    item: Item
+    part: str
+    scale: str
+    groups: Mapping[str, Group]
+
+
+def stored_part(folder: Path, item: Item, part: str, scale: str) -> Found:
+    """The finished runs of a part; an entry without any is missing."""
+    source = item.runs_of or item.name
+    base, owner = folder / scale / source / part, find(source)
+    specs = comparison(owner, part, scale).methods if part in owner.parts else ()
+    paths = {spec: run_folders(base / entry_folder(spec)) for spec in specs}
+    known = [path for each in paths.values() for path in each]
+    runs = {run.path: run for run in read_runs(known)[0] if run.finished} if known else {}
+    by_label = {run.path: group for group in group_runs(runs.values()) for run in group.runs}
+    groups = {spec: by_label[path] for spec, each in paths.items() for path in each[:1] if path in by_label}
+    return Found(item=item, part=part, scale=scale, groups=groups)
+
+
+def stored(folder: Path, item: Item) -> Iterator[Found]:
+    """All parts with runs, each at the largest scale that has any."""
+    for part in find(item.runs_of or item.name).parts:
+        for scale in STORED:
+            found = stored_part(folder, item, part, scale)
+            if found.groups:
+                yield found
+                break
+
+
+def verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> Iterator[Verdict]:
+    """A verdict on every claim."""
+    for item in (wanted or items()).values():
+        parts = {found.part: found for found in stored(folder, item)}
+        for claim in item.claims:
+            if claim.rule is None:
+                yield Verdict(item=item.name, claim=claim, word=claim.verdict, why=claim.why)
+            else:
+                yield _decided(item, claim, claim.rule, parts.get(claim.rule.part))
+
+
+def _decided(item: Item, claim: Claim, rule: Rule, found: Found | None) -> Verdict:
+    entries = (rule.left, *rule.right)
+    missing = [entry for entry in entries if found is None or entry not in found.groups]
+    if found is None or missing:
+        what = "no runs are stored" if found is None else f"no runs of {', '.join(missing)} are stored"
+        return Verdict(item=item.name, claim=claim, why=_sentence(what, claim.why))
+    gaps = _gaps(rule, found.groups)
+    if not gaps:
+        return Verdict(item=item.name, claim=claim, why=_sentence("the runs have no common seed", claim.why))
+    rival = min(gaps, key=lambda entry: gaps[entry].mean)
+    word = _word([*gaps.values()], rule.margin)
+    ours = _ours(rule, found.groups, rival, gaps[rival])
+    return Verdict(
+        item=item.name, claim=claim, ours=ours, scale=found.scale, word=word, why=_why(word, gaps[rival], claim)
+    )
+
+
+def _gaps(rule: Rule, groups: Mapping[str, Group]) -> dict[str, Difference]:
+    """The difference of `left` to each of `right`, paired over seeds."""
+    if rule.metric == "distance":
+        falls = {run.seed: fall for run in groups[rule.left].counted if (fall := _fall(run)) is not None}
+        gap = paired(falls, dict.fromkeys(falls, 0.0))
+        return {rule.left: gap} if gap else {}
+    pairs = {entry: difference(groups[rule.left], groups[entry]) for entry in rule.right}
+    return {entry: gap for entry, gap in pairs.items() if gap}
+
+
+def _fall(run: Run) -> float | None:
+    """1 - last / first distance between virtual sets and anchors, each the mean over sites."""
+    known = [fmean(each.sites.values()) for each in run.analysis.distances if each.sites] if run.analysis else []
+    return 1 - known[-1] / known[0] if len(known) > 1 and known[0] else None
+
+
+def _word(gaps: Sequence[Difference], margin: float) -> Word:
+    """Confirmed if every interval is above the margin, not confirmed if one is not above it anywhere."""
+    ends = [gap.interval for gap in gaps]
+    if any(each and each[1] <= margin for each in ends):
+        return "not confirmed"
+    return "confirmed" if all(each and each[0] > margin for each in ends) else "not decided"
+
+
+def _ours(rule: Rule, groups: Mapping[str, Group], rival: str, gap: Difference) -> str:
+    interval = f" ({points(gap.interval[0])} to {points(gap.interval[1])})" if gap.interval else ""
+    if rule.metric == "distance":
+        return f"the distance falls by {percent(gap.mean)} %{interval}"
+    shown = [f"{entry} {percent_stat(stat)}" for entry in (rule.left, rival) if (stat := groups[entry].accuracy)]
+    return f"{', '.join(shown)}: {points(gap.mean)}{interval}"
+
+
+def _why(word: Word, gap: Difference, claim: Claim) -> str:
+    if gap.interval is None:
+        reason = "there is one seed, so the noise is unknown"
+    elif gap.interval == (0.0, 0.0):
+        reason = "the accuracies are equal with every seed"
+    else:
+        where = {"confirmed": "is above", "not confirmed": "is not above", "not decided": "contains"}[word]
+        reason = f"the 95 % interval over {gap.seeds} seeds {where} the margin"
+    return _sentence(reason, claim.why)
+
+
+def _sentence(reason: str, more: str) -> str:
+    return f"{reason[:1].upper()}{reason[1:]}. {more}".strip()
+
+
+def verdict_table(found: Sequence[Verdict]) -> Table:
+    """Claim, printed number, ours with interval, scale, verdict and why."""
+    heads = ("claim", "the paper prints", "ours (difference, 95 % interval)", "scale", "verdict", "why")
+    rows = (
+        (each.claim.text, each.claim.printed, each.ours, each.scale or NONE, each.word, each.why) for each in found
+    )
+    return Table(tuple(Column(head, number=False) for head in heads), tuple(tuple(map(Cell, row)) for row in rows))
+
+
+def printed_table(found: Found, against: Sequence[str] = ()) -> Table:
+    """Accuracy of every entry beside the printed number, with the paired differences to some entries.
+
+    By default these are FedAvg, FedAvg with as many steps as FedLGD, and FedLGD.
+    """
+    part = find(found.item.runs_of or found.item.name).parts[found.part]
+    rivals = [entry for entry in found.groups if entry in (against or RIVALS)]
+    heads = ("entry", "seeds", "ours (%)", "the paper (%)", *(f"minus {entry}" for entry in rivals))
+    rows = []
+    for entry, group in found.groups.items():
+        number, stat = printed(part, entry), group.accuracy
+        gaps = (difference(group, found.groups[rival]) if rival != entry else None for rival in rivals)
+        cells = (
+            entry,
+            str(len(group.counted)),
+            percent_stat(stat) if stat else NONE,
+            NONE if number is None else f"{number:.1f}",
+            *map(_gap_text, gaps),
+        )
+        rows.append(tuple(map(Cell, cells)))
+    return Table((Column("entry", number=False), *map(Column, heads[1:])), tuple(rows))
+
+
+def _gap_text(gap: Difference | None) -> str:
+    if gap is None:
+        return NONE
+    interval = f" ({points(gap.interval[0])} to {points(gap.interval[1])})" if gap.interval else ""
+    return f"{points(gap.mean)}{interval}"
+
+
+def reduction(found: Found) -> str:
+    """In words what is less than in the paper."""
+    words = reduced(find(found.item.runs_of or found.item.name), found.part, found.scale)
+    return f"Scale {found.scale}, reduced: {words}." if words else f"Scale {found.scale}: full length."

@@ -1,0 +1,115 @@
+"""Search spaces: which settings `fedlgd tune` varies, and the candidates drawn from them.
+
+A space is a TOML file like `space.toml` beside this module, which is the default.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from fedlgd.core.errors import SettingError
+from fedlgd.core.rng import Stream
+from fedlgd.core.suggest import did_you_mean
+from fedlgd.methods import registry
+from fedlgd.runs.described import described, described_net
+from fedlgd.runs.literals import read_toml
+
+FORM = "give a list of values, or a range such as {low = 0.01, high = 0.1, log = true}"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Values between `low` and `high`; whole numbers if both are."""
+
+    low: int | float
+    high: int | float
+    log: bool = False
+
+    def at(self, u: float) -> float:
+        """low + u (high - low), or low (high / low)^u on a logarithmic scale, to three digits."""
+        if isinstance(self.low, int) and isinstance(self.high, int) and not self.log:
+            return self.low + int(u * (self.high - self.low + 1))
+        value = self.low * (self.high / self.low) ** u if self.log else self.low + u * (self.high - self.low)
+        return round(value) if isinstance(self.low, int) and isinstance(self.high, int) else float(f"{value:.3g}")
+
+
+Space = Mapping[str, Range | Sequence[Any]]
+"""Ranges or values by the path of a setting."""
+
+
+def read_space(given: Path | Mapping[str, Any] | None = None) -> Space:
+    """The space in a TOML file or a mapping of the same form; by default that of this package."""
+    if given is None:
+        with resources.as_file(resources.files("fedlgd.runs") / "space.toml") as file:
+            return dict(_entries(read_toml(file)))
+    space = dict(_entries(read_toml(given) if isinstance(given, Path) else given))
+    if not space:
+        raise SettingError(f"the search space is empty; name at least one setting, and {FORM}")
+    return space
+
+
+def _entries(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Range | Sequence[Any]]]:
+    for key, value in raw.items():
+        if isinstance(value, Mapping) and not value.keys() & {"low", "high", "log"}:
+            yield from _entries(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, _values(prefix + key, value)
+
+
+def _values(path: str, value: Any) -> Range | Sequence[Any]:
+    if isinstance(value, Range) or (isinstance(value, list | tuple) and value):
+        return value
+    try:
+        found = msgspec.convert(value, Range)
+        if found.low < found.high and (found.low > 0 or not found.log):
+            return found
+    except msgspec.ValidationError:
+        pass
+    raise SettingError(f"{path} of the search space is {value!r}; {FORM}, with low < high and, for log, low > 0")
+
+
+def check_known(space: Space, methods: Sequence[str], net: str) -> None:
+    """Every setting of a space of one's own must be a setting of a method of the search, or of the network."""
+    known = {path for method in methods for path in paths(method, net)}
+    bases = {method.partition("+")[0] for method in methods}
+    for path in space:
+        first, _, rest = path.partition(".")
+        if path not in known and not (first in bases and rest in known):
+            raise SettingError(
+                f"the search space has {path!r}, which is not a setting of {', '.join(methods)} or of the network"
+                f"{did_you_mean(path, known)}; fedlgd methods NAME lists the settings of a method"
+            )
+
+
+def space_of(space: Space, method: str, net: str, fixed: Mapping[str, Any]) -> Space:
+    """The part of a space that a method has, without settings that are `fixed`. `fedprox.mu` is for FedProx."""
+    base, known = method.partition("+")[0], set(paths(method, net))
+    everyone = {path: values for path, values in space.items() if path in known}
+    own = {path.removeprefix(f"{base}."): values for path, values in space.items() if path.startswith(f"{base}.")}
+    skipped = {*fixed, *(["local.epochs"] if fixed.get("local.steps") else [])}
+    found = {p: v for p, v in {**everyone, **own}.items() if p in known and p not in skipped}
+    if not found:
+        raise SettingError(
+            f"nothing is left to search for {method}: the space has no setting of it that is not given by --set"
+        )
+    return found
+
+
+def paths(method: str, net: str) -> list[str]:
+    """The settings of a method with its parts, and of the network."""
+    return [info.path for info in (*described(registry.recipe(method).settings), *described_net(net))]
+
+
+def draw(space: Space, candidate: int, seed: int) -> dict[str, Any]:
+    """The settings of a candidate. Number 0 changes nothing. Methods have the same values of shared settings."""
+    drawn = {}
+    for path, values in space.items() if candidate else ():
+        generator = Stream(seed).generator("tune", candidate, path)
+        u = torch.rand((), generator=generator, dtype=torch.float64).item()
+        drawn[path] = values.at(u) if isinstance(values, Range) else values[int(u * len(values))]
+    return drawn

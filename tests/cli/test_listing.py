@@ -1,0 +1,150 @@
+"""`fedlgd methods` and `fedlgd nets`."""
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from fedlgd.cli.run import preset_of
+from fedlgd.data.catalogue import SUITES
+from fedlgd.data.suites.digits import REQUIRED
+from fedlgd.data.suites.retina import PAIRED
+from fedlgd.methods import registry
+from fedlgd.methods.catalogue import METHODS, PARTS
+from fedlgd.nets.registry import NETS
+from fedlgd.runs.config import configure
+from fedlgd.runs.described import described
+from tests import PATIENCE
+
+OWN_METHOD = '''
+    from dataclasses import dataclass
+    from fedlgd.core.settings import setting
+    from fedlgd.methods.fedprox import FedProx
+
+    @dataclass(frozen=True, kw_only=True)
+    class Mine(FedProx):
+        """Half a FedProx."""
+        share: float = setting(0.5, "Fraction of the step.", above=0, most=1)
+'''
+
+
+def test_methods_lists_every_method_with_its_presets_and_settings(fedlgd):
+    plain, rows = fedlgd("methods"), json.loads(fedlgd("methods", "--json").out)
+    assert [row["name"] for row in rows] == registry.names()
+    by_name = {row["name"]: row for row in rows}
+    assert by_name["fedlgd"]["settings"]["distil"]["per_class"] == 10
+    assert "official" in by_name["fedlgd"]["presets"]
+    assert all(row["about"] for row in rows)
+    assert all(name in plain.out for name in registry.names())
+    assert "fedlgd methods NAME" in plain.out
+    assert all(part in plain.out for part in registry.stacks())
+
+
+def test_a_method_with_parts_is_shown_with_the_settings_of_its_parts(fedlgd):
+    row = json.loads(fedlgd("methods", "scaffold+anchors", "--json").out)
+    assert {"server_lr", "anchors.per_class", "pull.weight"} <= {info["path"] for info in row["setting_details"]}
+    assert row["preset_settings"]["quick"]["anchors.steps"] == 10
+
+
+def test_one_method_is_shown_with_its_formula_every_setting_and_its_presets(fedlgd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    done = fedlgd("methods", "fedprox")
+    assert done.code == 0
+    assert "min_w F_c(w) + mu/2 ||w - theta_t||^2" in done.out
+    assert all(info.path in done.out for info in described(registry.find("fedprox")))
+    assert '("real" | "virtual")' in done.out
+    assert "distil.steps = 10000" in done.out
+    (row,) = (row for row in json.loads(fedlgd("methods", "--json").out) if row["name"] == "fedprox")
+    assert json.loads(fedlgd("methods", "fedprox", "--json").out) == row
+    assert row["preset_settings"]["quick"]["local.lr"] == 0.05
+    (mu,) = (info for info in row["setting_details"] if info["path"] == "mu")
+    assert mu["default"] == 0.01
+
+
+def test_your_own_method_is_shown_with_the_help_and_bounds_of_its_fields(fedlgd, tmp_path, monkeypatch):
+    (tmp_path / "my_method_shown.py").write_text(textwrap.dedent(OWN_METHOD))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setenv("COLUMNS", "160")
+    row = json.loads(fedlgd("methods", "my_method_shown:Mine", "--json").out)
+    assert row["description"] == "Half a FedProx."
+    (share,) = (info for info in row["setting_details"] if info["path"] == "share")
+    assert share["help"] == "Fraction of the step."
+    assert share["bounds"] == {"above": 0, "most": 1}
+    assert "Fraction of the step. (> 0, <= 1)" in fedlgd("methods", "my_method_shown:Mine").out
+
+
+def test_a_method_that_does_not_exist_is_an_error_with_a_suggestion(fedlgd):
+    done = fedlgd("methods", "fedprx")
+    assert done.code == 2
+    assert "did you mean 'fedprox'" in done.err
+
+
+def test_nets_lists_every_net_with_its_size(fedlgd):
+    plain, rows = fedlgd("nets"), json.loads(fedlgd("nets", "--json").out)
+    assert [row["name"] for row in rows] == list(NETS)
+    by_name = {row["name"]: row for row in rows}
+    assert by_name["convnet"]["settings"]["width"] == 128
+    assert by_name["convnet"]["parameters"] > 300_000
+    assert all(name in plain.out for name in NETS)
+
+
+def test_the_catalogue_says_what_the_classes_say():
+    """It stands apart from the classes so that a list needs no torch."""
+    assert list(METHODS) == registry.names()
+    assert {name: about.presets for name, about in METHODS.items()} == {
+        name: tuple(registry.find(name).presets) for name in registry.names()
+    }
+    assert len({about.line for about in METHODS.values()}) == len(METHODS)
+    assert list(PARTS) == list(registry.stacks())
+    accepts = configure("fedavg")
+    for name, part in PARTS.items():
+        needs = {"dp-sgd": {"train_on": "real"}, "momentum": {"local__momentum": 0.9}}.get(name, {})
+        assert configure(f"fedavg+{name}", **{"train_on": "virtual", **needs}).kind == part.kind
+        assert part.kind in accepts.stackable
+
+
+def test_the_catalogue_of_federations_names_the_files_that_the_suites_read():
+    assert SUITES["digits"].files == tuple(f"{name}.npz" for name in REQUIRED)
+    assert SUITES["retina-ab"].files == tuple(f"{file}.npz" for file, _ in PAIRED.values())
+
+
+TORCH_FREE = """
+import sys, time
+sys.argv = ["fedlgd", *{words!r}]
+from fedlgd.cli import main
+try:
+    main()
+except SystemExit:
+    pass
+print(time.process_time(), "torch" in sys.modules, "numpy" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize("words", [["methods"], ["data", "list"], ["--help"], ["run", "--help"]], ids=" ".join)
+def test_a_list_answers_without_torch(words):
+    """0.2 s of CPU time on the machine of the tests; the bound leaves room for slower ones."""
+    code = TORCH_FREE.format(words=words)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
+    )
+    seconds, torch, numpy = done.stdout.split()[-3:]
+    assert (torch, numpy) == ("False", "False")
+    assert float(seconds) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("values", "preset"),
+    [
+        ({"data.name": "folders", "method": "fedavg"}, "strong"),
+        ({"data.name": "folders"}, "strong"),
+        ({"data.name": "digits"}, ""),
+        ({}, ""),
+        ({"data.name": "folders", "method": "tests.runs.own:Own"}, ""),
+        ({"data.name": "folders", "distil.private.epsilon": 4}, ""),
+    ],
+)
+def test_ones_own_images_have_the_preset_strong_where_it_can_be(values, preset):
+    assert preset_of(values, {}) == preset
+    assert not preset_of(values, {"rounds": 3})

@@ -1,0 +1,58 @@
+"""fedlgd paper: every item is listed, runs at the scale tiny, and is reported."""
+
+import json
+
+import pytest
+
+from fedlgd.report.items import items, parts_at
+
+RUN = [name for name, item in items().items() if parts_at(item, "tiny")]
+
+
+def test_the_list_names_every_item_with_its_command_and_verdicts(fedlgd):
+    done = fedlgd("paper")
+    assert done.code == 0
+    for item in items().values():
+        assert f"{item.name}: {item.title}" in done.out
+        assert all(claim.text in done.out for claim in item.claims)
+    listed = json.loads(fedlgd("paper", "--json").out)
+    assert [each["item"] for each in listed] == list(items())
+    assert all(each["command"] for each in listed)
+    assert all(claim["verdict"] for each in listed for claim in each["claims"])
+
+
+def test_an_item_runs_resumes_and_is_reported(fedlgd, tmp_path):
+    done = fedlgd("paper", "table-batch", "--scale", "tiny")
+    assert done.code == 0, done.err
+    assert "fedlgd:local.batch=64" in done.out
+    folder = tmp_path / "runs/paper/tiny/table-batch"
+    assert sorted(path.name.split("-")[0] for path in folder.iterdir()) == ["fedlgd", "fedlgd", "report.html"]
+    before = {file: file.read_bytes() for file in folder.rglob("records.jsonl")}
+    assert fedlgd("paper", "table-batch", "--scale", "tiny", "--quiet").code == 0
+    assert before == {file: file.read_bytes() for file in folder.rglob("records.jsonl")}
+    assert fedlgd("paper", "report").code == 0
+    assert "Table batch size" in (tmp_path / "runs/paper/report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["table-digit"], "did you mean 'table-digits'"),
+        (["table-digits", "--part", "C11"], "available: C10, C50, R10, R50"),
+        (["figure-communication"], "fedlgd paper table-digits"),
+    ],
+)
+def test_what_does_not_exist_is_an_error_with_a_way_out(fedlgd, words, said):
+    done = fedlgd("paper", *words)
+    assert done.code == 2
+    assert said in done.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUN)
+def test_every_suite_runs_at_the_scale_tiny(fedlgd, tmp_path, name):
+    done = fedlgd("paper", name, "--scale", "tiny", "--quiet", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["failed"] == {}
+    for part in parts_at(items()[name], "tiny"):
+        assert (tmp_path / "runs/paper/tiny" / name / part / "report.html").exists()

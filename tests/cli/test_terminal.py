@@ -1,0 +1,84 @@
+"""Tables in a terminal of 80 columns."""
+
+import json
+import re
+
+import pytest
+
+from fedlgd.cli.terminal import fitted
+from fedlgd.report.formats import Cell, Column, Table
+from tests.cli.conftest import TINY, tiny_run
+
+SMALL = [f"--set={k}={v}" for k, v in TINY.items() if not k.startswith(("refine", "anchors"))]
+
+
+def too_wide(text: str) -> list[str]:
+    """Lines of a table that are wider than the terminal; sentences and paths may be."""
+    return [line for line in text.splitlines() if len(line) > 80 and re.search(r"  |[│┃━]", line)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["methods"], ["methods", "fedavg+anchors"], ["nets"], ["data", "list"], ["data", "show"]],
+    ids=" ".join,
+)
+def test_lists_fit_80_columns(words, fedlgd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    done = fedlgd(*words)
+    assert done.code == 0
+    assert too_wide(done.out) == []
+    assert "…" not in done.out
+
+
+def test_the_result_of_a_run_and_its_estimate_fit_80_columns(fedlgd, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for more in (["--estimate"], ["--quiet"]):
+        done = fedlgd(*tiny_run(tmp_path / "run", *more, rounds=1))
+        assert done.code == 0, done.err
+        assert too_wide(done.out) == []
+    heads = next(line for line in done.out.splitlines() if "method" in line)
+    assert re.findall(r"\w+", heads) == ["method", "mnist", "scans", "photos", "fonts", "street", "mean"]
+
+
+def test_a_comparison_fits_80_columns_with_every_site(fedlgd, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    methods = "fedavg,fedavg+noise,fedprox+proximal"
+    done = fedlgd(
+        "compare", "--methods", methods, "--seeds", "2", "--rounds", "1", "-q", "-o", str(tmp_path), *SMALL
+    )
+    assert done.code == 0, done.err
+    assert too_wide(done.out) == []
+    first = done.out.strip().splitlines()
+    assert [line.split()[0] for line in first[1:7]] == ["mnist", "scans", "photos", "fonts", "street", "mean"]
+    assert "B: FedAvg + noise images on real data" in done.out
+    assert "setup" in done.out
+
+
+def table(*labels: str) -> Table:
+    columns = (Column("method", number=False), *map(Column, ("here", "there", "spread")))
+    return Table(columns, tuple((Cell(label), *(Cell("12.3 ± 4.5") for _ in range(3))) for label in labels))
+
+
+def test_columns_are_dropped_by_importance_and_then_rows_and_columns_exchanged():
+    assert "spread" in fitted(table("a"), 60, ("spread",), turn=True)
+    narrower = fitted(table("a"), 30, ("spread",), turn=True)
+    assert "spread" not in narrower
+    assert narrower.startswith("method")
+    assert fitted(table("a"), 20, ("spread",), turn=True).splitlines()[1].startswith("here")
+
+
+def test_a_long_name_continues_below_its_row():
+    lines = fitted(table("FedAvg + noise images on virtual data"), 50, ("spread",)).splitlines()
+    assert max(map(len, lines)) <= 50
+    assert lines[1].startswith("FedAvg + noise images")
+    assert "12.3" in lines[1]
+    assert lines[2] == "  virtual data"
+
+
+def test_a_pipe_is_not_bounded(fedlgd, tmp_path, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    done = fedlgd(
+        "compare", "--methods", "fedavg", "--seeds", "2", "--rounds", "1", "-q", "-o", str(tmp_path), *SMALL
+    )
+    assert "spread" in done.out.strip().splitlines()[0]
+    assert json.loads(fedlgd("methods", "--json").out)
