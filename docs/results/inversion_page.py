@@ -57,7 +57,7 @@ def inversion(folder: Path = HERE) -> str:
 
 
 def _table(cells: tuple[Attacked, ...]) -> Table:
-    names = ("round", "batch", "identified, %", "by chance, %", "aligned PSNR, dB", "feature distance ↑")
+    names = ("after round", "batch", "identified, %", "by chance, %", "aligned PSNR, dB", "feature distance ↑")
     near = ("to training image ↑", "to held-out image", "nearer to training, %", "by chance, %")
     columns = (Column("update", number=False), *map(Column, (*names, *near)))
     return Table(columns, tuple(map(_row, cells)))

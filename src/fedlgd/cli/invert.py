@@ -20,7 +20,7 @@ from fedlgd.privacy.memorisation import FOLDER
 from fedlgd.privacy.replay import Replay, reopened
 from fedlgd.runs.store import locked
 
-COLUMNS = ("update", "round", "batch", "identified", "by chance", "PSNR")
+COLUMNS = ("update", "after round", "batch", "identified", "by chance", "PSNR")
 
 
 def invert(given: InvertOptions) -> None:
