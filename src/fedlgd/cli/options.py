@@ -248,7 +248,7 @@ class InvertOptions(Output):
     targets: Annotated[int, Option(min=1, help="Batches of each size that are attacked.")] = 8
     at_round: Annotated[
         list[int] | None,
-        Option("--round", min=0, help="Round that is attacked; repeatable.", show_default="first, after last"),
+        Option("--round", min=0, help="Attack after so many rounds; repeatable.", show_default="0 and all"),
     ] = None
     site: Annotated[str, Option(help="The site to attack.", show_default="the one with the fewest images")] = ""
     loss: Annotated[
