@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedlgd.cli.app import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, keep_memory
+from fedlgd.cli import M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, keep_memory
 
 Call = Callable[[], object]
 

@@ -38,8 +38,8 @@ SMALL = "small nets, few rounds and short distillation: leakage of longer traini
 
 
 def page() -> str:
-    inversions = runpy.run_path(str(Path(__file__).with_name("inversion_page.py")))
-    parts = (section() for section in (membership, inversions["inversion"], epsilon, inversions["price"], claims))
+    other = runpy.run_path(str(Path(__file__).with_name("inversion_page.py")))
+    parts = (membership(), other["inversion"](HERE), epsilon(), other["price"](HERE), claims())
     return INTRO + "\n".join(part for part in parts if part)
 
 

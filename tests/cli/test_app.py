@@ -145,7 +145,7 @@ def python(code: str, **environment: str) -> str:
 @LINUX
 def test_a_large_block_is_mapped_once_in_the_command_and_every_time_in_the_library():
     library = python("import fedlgd, fedlgd.cli; print(faults())")
-    command = python("from fedlgd.cli.app import keep_memory; print(keep_memory(), faults())")
+    command = python("from fedlgd.cli import keep_memory; print(keep_memory(), faults())")
     assert int(library) > 4 * PAGES
     kept, count = command.split()
     assert kept == "True"
@@ -163,7 +163,7 @@ def test_the_command_keeps_memory():
     "environment", [{"MALLOC_MMAP_THRESHOLD_": "4096"}, {"GLIBC_TUNABLES": "glibc.malloc.trim_threshold=4096"}]
 )
 def test_settings_of_the_user_win(environment: dict[str, str]):
-    out = python("from fedlgd.cli.app import keep_memory; print(keep_memory(), faults())", **environment)
+    out = python("from fedlgd.cli import keep_memory; print(keep_memory(), faults())", **environment)
     kept, count = out.split()
     assert kept == "False"
     assert int(count) > 4 * PAGES

@@ -1,6 +1,7 @@
 """`fedlgd invert`, as a user types it."""
 
 import json
+import shutil
 import stat
 
 import pytest
@@ -13,6 +14,8 @@ from fedlgd.privacy.inversion import Attack
 from fedlgd.privacy.replay import reopened, training_of
 from fedlgd.report import page
 from fedlgd.report.read import read_runs
+from fedlgd.runs.config import resolve
+from fedlgd.runs.runner import execute
 from tests.cli.conftest import TINY, tiny_run
 
 DP = [f"--set=distil.private.{each}" for each in ("epsilon=100", "counts=0.4", "releases=2")]
@@ -23,11 +26,18 @@ def few_iterations(monkeypatch):
     monkeypatch.setattr(command, "QUICK", Attack(iterations=2))
 
 
+@pytest.fixture(scope="module")
+def made(digits, tmp_path_factory):
+    """A tiny run of two rounds, made once."""
+    folder, config = tmp_path_factory.mktemp("made") / "out", resolve({"rounds": 2, "analysis": False}, TINY)
+    execute(config, config.data.open(), folder)
+    return folder
+
+
 @pytest.fixture
-def run(fedlgd, tmp_path):
-    """A tiny run of two rounds in `out`."""
-    assert fedlgd(*tiny_run(tmp_path / "out", rounds=2)).code == 0
-    return tmp_path / "out"
+def run(fedlgd, made, tmp_path):
+    """A copy of it in `out`."""
+    return shutil.copytree(made, tmp_path / "out")
 
 
 def attacked(fedlgd, *more):

@@ -11,8 +11,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedlgd.core.errors import RunError
 from fedlgd.deploy import arriving
-from fedlgd.deploy.arriving import Arriving, room
-from fedlgd.engines.flower import DAMAGED, OVERSIZED
+from fedlgd.deploy.arriving import DAMAGED, OVERSIZED, Arriving, room
+from fedlgd.engines import flower
 
 BEE, APE = 7, 8
 
@@ -118,6 +118,11 @@ def test_a_reply_that_was_given_up_is_lost_and_a_lost_server_is_not_the_fault_of
     upload.parts = dict.fromkeys(upload.parts, RunError("cannot reach the server"))
     with pytest.raises(RunError):
         upload.arriving().receive(upload.pull)
+
+
+def test_the_engine_has_words_for_the_errors():
+    assert (DAMAGED, OVERSIZED) == (flower.DAMAGED, flower.OVERSIZED)
+    assert {DAMAGED, OVERSIZED} <= flower.LOST.keys()
 
 
 def test_the_room_grows_with_the_question():

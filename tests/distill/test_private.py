@@ -345,6 +345,7 @@ def test_a_network_that_mixes_images_is_refused_whatever_it_says():
     ("values", "words"),
     [
         ({"start": "real"}, r"distil\.start=noise"),
+        ({"start": "kmeans"}, r"distil\.start=noise"),
         ({"start": "sets/a.npz"}, r"distil\.start=noise"),
         ({"plan": "exact"}, r"distil\.plan=bank"),
     ],

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedlgd.core.errors import SettingError
+from fedlgd.methods import registry
 from fedlgd.runs.suite import matched_steps, parse_entry, plan
 from tests.vectors import vector
 
@@ -75,6 +76,22 @@ def test_a_class_of_ones_own_may_have_settings_and_a_stack():
     (job,) = planned("tests.runs.own:Own+proximal:boldness=3:proximal.mu=2")
     assert (job.config.method.boldness, job.config.method.term.mu) == (3.0, 2.0)
     assert job.label == "Own + proximal (boldness=3, proximal.mu=2)"
+
+
+def test_methods_of_the_examples_are_found_from_their_folder(monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[2] / "examples")
+    (own,) = planned("03_own_method:Cautious")
+    (both,) = planned("fedlgd+03_own_method:Sparse:sparse.weight=0.01")
+    assert type(own.config.method).__name__ == "Cautious"
+    assert "sparse" in both.label
+
+
+def test_a_name_that_another_method_has_is_refused():
+    class Another:
+        name = "fedavg"
+
+    with pytest.raises(SettingError, match=r"method 'fedavg' is already defined in fedlgd\.methods\.fedavg:FedAvg"):
+        registry.register(Another)
 
 
 @pytest.mark.parametrize("spec", ["fedavgg", "fedavg+ancors", "nothing.here:Own", "fedavg+", "+anchors", ""])

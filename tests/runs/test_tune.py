@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import fedlgd
-from fedlgd.core.errors import RunError, SettingError
+from fedlgd.core.errors import PrivacyError, RunError, SettingError
 from fedlgd.core.files import read_json
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.runs import tune as module
@@ -51,7 +51,8 @@ def test_the_best_candidate_has_the_highest_accuracy_of_the_last_rung(tmp_path):
         assert chosen.accuracy == max(trial.accuracy for trial in first)
     ours, theirs = ([t.settings for t in found.trials if t.method == m] for m in ("fedavg", "fedprox"))
     assert ours[:4] == theirs[:4]
-    assert "fedavg: " in repr(found)
+    assert f"fedavg: {100 * found.best['fedavg'].trial.accuracy:.1f} % after 3 rounds" in repr(found)
+    assert [row[:2] for row in found.scores()] == [(m, r) for m in ("fedavg", "fedprox") for r in "13"]
     assert "<td>fedprox</td>" in found._repr_html_()
 
 
@@ -120,6 +121,22 @@ def test_a_value_that_is_not_allowed_is_found_before_anything_runs(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_settings_and_methods_are_checked_as_for_a_comparison(tmp_path):
+    with pytest.raises(SettingError, match=r"'fedprox.mu' applies to none"):
+        tuned(tmp_path, settings={**SETTINGS, "fedprox.mu": 1.0})
+    with pytest.raises(SettingError, match="'fedavg' twice"):
+        tuned(tmp_path, ("fedavg", "fedavg"))
+    with pytest.raises(PrivacyError, match="every candidate of fedavg would spend its privacy budget again"):
+        tuned(tmp_path, settings={**SETTINGS, "train_on": "virtual", "distil.private.epsilon": 4.0})
+
+
+def test_epochs_are_not_searched_if_steps_are_given(tmp_path):
+    space = {"local": {"lr": [0.1, 0.2], "epochs": [1, 2]}}
+    for settings, paths in ((SETTINGS, ["local.lr", "local.epochs"]), ({"local.steps": 5}, ["local.lr"])):
+        how = module.planned_search(("fedavg",), Halving(rounds=3), tmp_path, space, settings=settings)
+        assert list(how.space_of(how.entries[0])) == paths
+
+
 def test_a_budget_pays_for_the_largest_search_whose_estimate_fits(tmp_path, monkeypatch):
     """By hand: a round takes 1 s, the setup of each method 5 s; 10 + 2 (9 * 3 + 3 * 9 + 27) = 172."""
     monkeypatch.setattr(module.Costs, "_estimate", _one_second_a_round)
@@ -167,7 +184,8 @@ def test_effects_by_hand():
     assert (found.best, found.worst, found.correlation) == ("> 2.5", "<= 2.5", pytest.approx(1.0))
     assert (found.best_mean, found.worst_mean) == (pytest.approx(0.4), pytest.approx(0.1))
     assert effect_of("lr", [trial(0, 0.1, lr=1.0), trial(1, 0.2, lr=1.0)]) is None
-    assert effect_of("lr", [trial(0, 0.1, lr=1.0), trial(1, 0.1, lr=2.0)]).correlation is None
+    assert effect_of("lr", numbers[:4]).correlation is None  # too few
+    assert effect_of("lr", [replace(each, accuracy=0.1) for each in numbers]).correlation is None
 
 
 def test_the_setup_is_counted_once_for_the_same_virtual_sets():

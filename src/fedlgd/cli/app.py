@@ -1,17 +1,34 @@
 """The `fedlgd` command and its subcommands. Only typer is imported for `--help`; a command imports the rest."""
 
-import ctypes
+import inspect
 import os
-import sys
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from fedlgd.cli import options
-from fedlgd.cli.options import Json, Runs, takes
+from fedlgd.cli.options import Json, Runs
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h
+
+def takes(cls: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
+    """The decorated command has one option for each field of a dataclass and receives an instance."""
+    parameters = inspect.signature(cls).parameters
+    order = [name for base in cls.__mro__ for name in inspect.get_annotations(base)]
+
+    def decorate(command: Callable[[Any], None]) -> Callable[..., None]:
+        @wraps(command)
+        def call(**given: Any) -> None:
+            command(cls(**given))
+
+        call.__signature__ = inspect.Signature([parameters[name] for name in order])  # type: ignore[attr-defined]
+        call.__annotations__ = {name: parameters[name].annotation for name in order}
+        return call
+
+    return decorate
+
 
 app = typer.Typer(
     name="fedlgd",
@@ -275,33 +292,3 @@ def join(given: options.JoinOptions) -> None:
     from fedlgd.cli import join
 
     join.join(given)
-
-
-def keep_memory() -> bool:
-    """Let malloc keep freed blocks below 1 GB for reuse. Returns True on success. User settings of malloc win.
-
-    By default glibc maps every block above 32 MB again, so each operation on a large batch causes a page fault per
-    4 kB. This takes half the time of gradient matching at the sizes of the paper. The process uses more memory.
-    """
-    tuned = "glibc.malloc." in os.environ.get("GLIBC_TUNABLES", "")
-    if sys.platform != "linux" or tuned or any(name.startswith("MALLOC_") for name in os.environ):
-        return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
-    reused = mallopt(M_MMAP_THRESHOLD, 2**30) or mallopt(M_MMAP_MAX, 0)  # older glibc versions refuse the first
-    return bool(reused and mallopt(M_TRIM_THRESHOLD, 2**31 - 1))
-
-
-def main() -> None:
-    """Run the command. Exit codes: 0 success, 2 an error that the user can fix, 130 interrupted."""
-    keep_memory()
-    try:
-        app()
-    except (ValueError, RuntimeError, MemoryError) as error:
-        from fedlgd.core.errors import in_words
-
-        if not in_words(error):
-            raise
-        typer.echo(f"fedlgd: {in_words(error)}", err=True)
-        sys.exit(2)

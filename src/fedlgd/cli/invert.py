@@ -18,8 +18,9 @@ from fedlgd.privacy.inversion import QUICK, THOROUGH, Attack
 from fedlgd.privacy.invert import FILE, Inversion, attack, cells_of, estimate, moments_of
 from fedlgd.privacy.memorisation import FOLDER
 from fedlgd.privacy.replay import Replay, reopened
+from fedlgd.runs.store import locked
 
-COLUMNS = ("update", "round", "batch", "identified", "by chance", "PSNR")
+COLUMNS = ("update", "after round", "batch", "identified", "by chance", "PSNR")
 
 
 def invert(given: InvertOptions) -> None:
@@ -46,7 +47,7 @@ def _plan(given: InvertOptions) -> Inversion:
 
 
 def _one(run: Replay, how: Inversion, given: InvertOptions) -> dict[str, Any]:
-    with resumable(f" in {run.folder}", "Finished attacks"):
+    with resumable(f" in {run.folder}", "Finished attacks"), locked(run.folder):
         with progress(given.silent):
             moments = moments_of(run, how)
             cells = cells_of(run, how, moments)

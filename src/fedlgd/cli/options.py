@@ -1,11 +1,8 @@
 """The options of each command as a dataclass. Only typer is imported here."""
 
-import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from typer import Argument, Option
 
@@ -251,7 +248,7 @@ class InvertOptions(Output):
     targets: Annotated[int, Option(min=1, help="Batches of each size that are attacked.")] = 8
     at_round: Annotated[
         list[int] | None,
-        Option("--round", min=0, help="Round that is attacked; repeatable.", show_default="first, after last"),
+        Option("--round", min=0, help="Attack after so many rounds; repeatable.", show_default="0 and all"),
     ] = None
     site: Annotated[str, Option(help="The site to attack.", show_default="the one with the fewest images")] = ""
     loss: Annotated[
@@ -287,20 +284,3 @@ class AuditOptions(Output):
     ] = "none"
     jobs: Annotated[int, Option(min=0, help="Federations at a time; 0: one per core.")] = 0
     yes: Annotated[bool, Option("--yes", "-y", help="Start also if it takes more than an hour.")] = False
-
-
-def takes(cls: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
-    """The decorated command has one option for each field of a dataclass and receives an instance."""
-    parameters = inspect.signature(cls).parameters
-    order = [name for base in cls.__mro__ for name in inspect.get_annotations(base)]
-
-    def decorate(command: Callable[[Any], None]) -> Callable[..., None]:
-        @wraps(command)
-        def call(**given: Any) -> None:
-            command(cls(**given))
-
-        call.__signature__ = inspect.Signature([parameters[name] for name in order])  # type: ignore[attr-defined]
-        call.__annotations__ = {name: parameters[name].annotation for name in order}
-        return call
-
-    return decorate

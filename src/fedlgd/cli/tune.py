@@ -1,7 +1,6 @@
 """`fedlgd tune`: the best settings of methods, searched on held-out training images."""
 
 import json as jsonlib
-import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 
@@ -10,7 +9,7 @@ import typer
 
 from fedlgd.cli.compare import run_tracked
 from fedlgd.cli.options import TuneOptions
-from fedlgd.cli.progress import duration, progress
+from fedlgd.cli.progress import Pace, duration, progress
 from fedlgd.cli.run import assignments, choose_engine, open_data, place_of, program, resumable, set_up
 from fedlgd.cli.terminal import fitted, folded, terminal_width
 from fedlgd.core.errors import SettingError
@@ -109,8 +108,8 @@ class Trials:
     ) -> None:
         self._federation, self._engine, self._given = federation, engine, given
         rounds = sum(n * rounds for n, rounds in how.halving.levels(ledger.candidates))
-        self._done, self._began = 0, time.monotonic()
-        self._left = len(how.entries) * rounds - sum(trial.rounds for trial in ledger.trials)
+        self._done, self._pace = 0, Pace()
+        self._total = len(how.entries) * rounds - sum(trial.rounds for trial in ledger.trials)
 
     def __call__(self, jobs: Sequence[Job]) -> Iterator[Outcome]:
         running = self._in_turn(jobs) if self._given.jobs == 1 else run_jobs(jobs, self._given.jobs, self._do)
@@ -130,10 +129,11 @@ class Trials:
 
     def _report(self, outcome: Outcome, number: str) -> None:
         rounds = outcome.job.config.plan.rounds
-        self._done, self._left = self._done + rounds, self._left - rounds
-        left = (time.monotonic() - self._began) / self._done * self._left
+        self._done += rounds
+        self._pace.update(self._done)
+        left = self._pace.left(self._total) if self._done < self._total else None
         score = "diverged" if outcome.error else f"{100 * outcome.accuracy:.1f} %"
-        rest = f"  {duration(left)} left" if self._left else ""
+        rest = "" if left is None else f"  {duration(left)} left"
         if not self._given.silent:
             typer.echo(f"{number} {outcome.job.label}, {plural(rounds, 'round')}: {score}{rest}", err=True)
 

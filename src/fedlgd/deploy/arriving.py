@@ -28,8 +28,8 @@ from flwr.supercore.inflatable.inflatable_utils import (
 )
 
 from fedlgd.core.errors import RunError
-from fedlgd.engines.flower import DAMAGED, OVERSIZED
 
+DAMAGED, OVERSIZED = 1001, 1002  # codes of errors, as in `engines/flower.py`, which imports torch
 ROOM = 64 << 20  # bytes of a reply that are always accepted
 LEAST = 1 << 10  # bytes that a part counts at least, so that their number is bounded too
 

@@ -60,9 +60,9 @@ nets = ["convnet", "resnet18"]
 # The largest number of rounds of a run.
 rounds = 500
 
-# What is disclosed besides the model: "counts" (training images per class), "scores" (accuracy and loss on your
-# test images), "seconds" (how long a task took). A site without "counts" refuses enrolment and
-# training, because methods need them; without "scores" it refuses to evaluate.
+# What is disclosed besides the model: "counts" (training images per class, and how many test images), "scores"
+# (accuracy and loss on your test images), "seconds" (how long a task took, and its FLOPs). A site without "counts"
+# refuses enrolment and training, because methods need them; without "scores" it refuses to evaluate.
 disclose = ["counts", "scores", "seconds"]
 
 # Bounds on settings: a list of allowed values, or {min = ..., max = ...}. With required = true, runs that do

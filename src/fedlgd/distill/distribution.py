@@ -54,7 +54,8 @@ def distil(site: Site, net: Net, how: Distil, rng: Stream) -> VirtualSet:
     labels = to_device(labels_for(classes, how.per_class))
 
     def compute() -> Tensor:
-        start = to_device(_start(site, classes, random.shape, how, rng))
+        with phase("distil"):
+            start = to_device(_start(site, classes, random.shape, how, rng))
         return to_cpu(match(start, labels, site.train, random, lambda i: random.init(rng.at("net", i)), how, rng))
 
     images = to_device(recall(made_from, compute))

@@ -10,7 +10,7 @@ from fedlgd.core.tree import add, cast, double, only, scale, sqnorm, sub
 from fedlgd.core.types import Params, Update
 from fedlgd.engines.wire import decode, encode
 
-ROOM = 64 << 20  # bytes of updates in memory; the others are stored in a file
+ROOM = 16 << 20  # bytes of updates in memory; the others are stored in a file
 
 
 def clipped(update: Update, before: Params, bound: float, trainable: frozenset[str]) -> tuple[Update, float]:

@@ -23,6 +23,7 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Site
 from fedlgd.methods.common import training_set
 from fedlgd.methods.objective import Beside, Term
+from fedlgd.methods.parts import all_settings
 from fedlgd.methods.rounds import promise
 from fedlgd.privacy.inversion import Attack, Reconstruction, Step, invert
 from fedlgd.privacy.memorisation import FOLDER, memorisation, nearness, write_rows
@@ -139,8 +140,8 @@ def estimate(run: Replay, how: Inversion, cells: Sequence[Cell]) -> float:
 
 def _reconstructed(run: Replay, how: Inversion, cell: Cell, i: int) -> tuple[Tensor, Reconstruction]:
     """The indices of a batch and its reconstruction. With anchors, a batch has them in the ratio of the sets."""
-    case, b = cell.case, cell.batch
-    rng = Stream(how.seed).at("invert", how.site, case.kind, b, i)
+    case, b, site = cell.case, cell.batch, site_of(run, how.site)
+    rng = Stream(how.seed).at("invert", site.name, case.kind, b, i)
     chosen = torch.randperm(len(case.data), generator=rng.generator("batch"))[:b]
     index = torch.arange(b)
     if case.beside and case.beside.in_loss:
@@ -156,9 +157,9 @@ def _reconstructed(run: Replay, how: Inversion, cell: Cell, i: int) -> tuple[Ten
         terms=case.terms,
         beside=case.beside,
     )
-    target = step.update(part.x, run.config.method.local.lr)  # type: ignore[attr-defined]
-    scale = site_of(run, how.site).train.scale
-    return chosen, invert(step.gradient, target, tuple(part.x.shape), scale, how.attack, rng.at("attack"))
+    target = step.update(part.x, all_settings(run.config.method)["local"].lr)
+    shape, scale = tuple(part.x.shape), site.train.scale
+    return chosen, invert(step.gradient, target, shape, scale, how.attack, rng.at("attack"))
 
 
 def attack_cell(run: Replay, how: Inversion, cell: Cell) -> dict[str, Any]:

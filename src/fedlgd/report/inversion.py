@@ -49,7 +49,7 @@ def _inverted(run: Run, found: Inversion) -> Inverted:
     cells, show = tuple(found.cells.values()), found.settings.show
     memory = sorted(found.memorisation, key=lambda each: each.p_value)
     hidden = f"Pictures of private images are in {run.path}/invert and not in this page; --show puts them here."
-    names = [(f"{cell.title}, round {cell.round}, batch {cell.batch}", cell.picture) for cell in cells]
+    names = [(f"{cell.title}, after round {cell.round}, batch {cell.batch}", cell.picture) for cell in cells]
     pairs = [(f"{each.what}, {each.site}", each.picture) for each in memory[:2]]
     return Inverted(
         heading=f"{run.label}, seed {run.seed}, site {found.settings.site}",
@@ -87,7 +87,7 @@ def _chance(cell: Attacked) -> float:
 def inversion_table(cells: Sequence[Attacked]) -> Table:
     columns = (
         Column("update", number=False),
-        *(Column(name) for name in ("round", "batch", "identified, %", "by chance, %", "mean rank")),
+        *(Column(name) for name in ("after round", "batch", "identified, %", "by chance, %", "mean rank")),
         *(Column(f"{name} {LESS}") for name in ("PSNR, dB", "aligned PSNR, dB", "SSIM")),
         *(Column(f"{name} {SAFER}") for name in ("feature distance", "to nearest training image")),
         *(Column(name) for name in ("to nearest held-out image", "nearer to training, %", "by chance, %", "p")),
@@ -126,7 +126,7 @@ def _nearness(found: Attacked | Memory) -> tuple[Cell, ...]:
 def memory_table(found: Sequence[Memory]) -> Table:
     columns = (
         *(Column(name, number=False) for name in ("images", "site")),
-        *(Column(name) for name in ("round", "number", f"closest distance {SAFER}")),
+        *(Column(name) for name in ("after round", "number", f"closest distance {SAFER}")),
         *(Column(name) for name in ("nearer to training, %", "by chance, %", "p")),
     )
     rows = [

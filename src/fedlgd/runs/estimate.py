@@ -105,7 +105,8 @@ class _Trial:
         """Warm up: the first pass is slower than the others."""
         net, data = self._net, self._site.train.take(slice(0, 32))
         weights = {name: value.clone().requires_grad_(name in net.trainable) for name, value in params.items()}
-        torch.autograd.grad(net(weights, data.x).logits.sum(), list(weights.values()), allow_unused=True)
+        leaves = [value for value in weights.values() if value.requires_grad]  # not the buffers of batch norm
+        torch.autograd.grad(net(weights, data.x).logits.sum(), leaves, allow_unused=True)
 
     def kinds(self, rounds: range) -> Iterator[list[int]]:
         """Groups of rounds with the same work."""

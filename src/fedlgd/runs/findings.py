@@ -13,7 +13,8 @@ from fedlgd.core import html
 from fedlgd.methods.protocol import Method
 from fedlgd.runs.config import Config
 
-FEW = 5  # different values of a setting; more are compared in halves
+FEW = 5  # values of a setting; more are compared in halves, and fewer trials have no rank correlation
+NONE = "–"  # the given settings were not among the best of the rung before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +47,16 @@ def spent(trials: Iterable[Trial]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best candidate of a method: its configuration, its last trial, and the last one of the given settings."""
+    """The best candidate of a method: its configuration and its last trial."""
 
     config: Config
     trial: Trial
-    default: Trial
 
 
 class Effect(NamedTuple):
     """How accuracy depends on one setting: its mean for the best and the worst value, or half of the values.
 
-    correlation: Spearman's rank correlation of a number with accuracy; None for words and for equal ranks.
+    correlation: Spearman's rank correlation of a number with accuracy; None for words, equal ranks and few trials.
     """
 
     method: str
@@ -89,7 +89,7 @@ def effect_of(setting: str, trials: Sequence[Trial]) -> Effect | None:
         return None
     means = {name: fmean(values) for name, values in groups.items()}
     best, *_, worst = sorted(means, key=lambda name: -means[name])
-    ranked = _spearman(pairs) if numbers else None
+    ranked = _spearman(pairs) if numbers and len(pairs) >= FEW else None
     return Effect(trials[0].method, setting, len(pairs), best, means[best], worst, means[worst], ranked)
 
 
@@ -146,28 +146,28 @@ class Findings:
         return list(zip(paths, *columns, strict=True))
 
     def scores(self) -> list[tuple[str, ...]]:
-        """Method, validation accuracy (%) and rounds of the best candidate, and the same of the given settings."""
+        """Validation accuracy (%) of the best candidate of each method and of its given settings, rung by rung."""
+        found = {(trial.method, trial.candidate, trial.rounds): trial.accuracy for trial in self.trials}
+
+        def shown(*key: Any) -> str:
+            return f"{100 * found[key]:.1f}" if key in found else NONE
+
         return [
-            (
-                spec,
-                f"{100 * best.trial.accuracy:.1f}",
-                str(best.trial.rounds),
-                f"{100 * best.default.accuracy:.1f}",
-                str(best.default.rounds),
-            )
+            (spec, str(rounds), shown(spec, best.trial.candidate, rounds), shown(spec, 0, rounds))
             for spec, best in self.best.items()
+            for rounds in self.rounds
         ]
 
     def __repr__(self) -> str:
+        head = f"Findings({self.candidates} candidates of each method; validation accuracy of the best:"
         lines = [
-            f"  {spec}: {score} % after {rounds} rounds (as given: {given} % after {rest})"
-            for spec, score, rounds, given, rest in self.scores()
+            f"  {spec}: {100 * best.trial.accuracy:.1f} % after {best.trial.rounds} rounds"
+            for spec, best in self.best.items()
         ]
-        head = f"Findings({self.candidates} candidates of each method, validation accuracy of the best:"
         return "\n".join([head, *lines]) + ")"
 
     def _repr_html_(self) -> str:
         return html.table(("setting", *self.best), self.settings()) + html.table(SCORES, self.scores())
 
 
-SCORES = ("method", "best, %", "rounds", "as given, %", "rounds")
+SCORES = ("method", "rounds", "best, %", "as given, %")

@@ -81,10 +81,12 @@ class Search:
         return self.job(Candidate(self.entries[0], 0, {}), self.halving.rounds).config
 
     def space_of(self, entry: Entry) -> Space:
-        """The part of the space that a method has and that is not given."""
-        given = {**for_method(entry.method, self.settings), **entry.settings}
-        net = self.job(Candidate(entry, 0, {}), self.halving.rounds).config.net["name"]
-        return space_of(self.space, entry.method, net, given)
+        """The part of the space that a method has and that is not given. Epochs do not count if steps are given."""
+        config = self.job(Candidate(entry, 0, {}), self.halving.rounds).config
+        given = {*for_method(entry.method, self.settings), *entry.settings}
+        if dict(flat(config.plain())).get("local.steps"):
+            given.add("local.epochs")
+        return space_of(self.space, entry.method, config.net["name"], given)
 
     def candidates(self, count: int) -> Iterator[Candidate]:
         """`count` candidates of every method, in turn."""
@@ -228,6 +230,4 @@ def _best(how: Search, ledger: Ledger, winner: Candidate) -> Best:
         validation=how.validation,
         accuracy=last.accuracy,
     )
-    config = replace(how.job(winner, how.halving.rounds).config, tuned=tuned)
-    default = ledger.of(Candidate(winner.entry, 0, {}))[-1]
-    return Best(config, last, default)
+    return Best(replace(how.job(winner, how.halving.rounds).config, tuned=tuned), last)

@@ -3,7 +3,7 @@
 A space is a TOML file like `space.toml` beside this module, which is the default.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -86,13 +86,12 @@ def check_known(space: Space, methods: Sequence[str], net: str) -> None:
             )
 
 
-def space_of(space: Space, method: str, net: str, fixed: Mapping[str, Any]) -> Space:
+def space_of(space: Space, method: str, net: str, fixed: Collection[str]) -> Space:
     """The part of a space that a method has, without settings that are `fixed`. `fedprox.mu` is for FedProx."""
     base, known = method.partition("+")[0], set(paths(method, net))
     everyone = {path: values for path, values in space.items() if path in known}
     own = {path.removeprefix(f"{base}."): values for path, values in space.items() if path.startswith(f"{base}.")}
-    skipped = {*fixed, *(["local.epochs"] if fixed.get("local.steps") else [])}
-    found = {p: v for p, v in {**everyone, **own}.items() if p in known and p not in skipped}
+    found = {p: v for p, v in {**everyone, **own}.items() if p in known and p not in fixed}
     if not found:
         raise SettingError(
             f"nothing is left to search for {method}: the space has no setting of it that is not given by --set"

@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from fedlgd.core.errors import SettingError, check
+from fedlgd.core.errors import PrivacyError, SettingError, check
 from fedlgd.core.meter import track
 from fedlgd.data.federation import Federation
 from fedlgd.data.registry import DataChoice
@@ -13,6 +13,7 @@ from fedlgd.data.validation import validation_of
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
 from fedlgd.methods.cost import first_sets
+from fedlgd.methods.rounds import is_private
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.estimate import Estimate, estimate
 from fedlgd.runs.findings import Findings
@@ -21,7 +22,7 @@ from fedlgd.runs.literals import parse_duration
 from fedlgd.runs.search import Candidate, Halving, Ledger, Search, search
 from fedlgd.runs.space import check_known, read_space
 from fedlgd.runs.store import locked
-from fedlgd.runs.suite import Job, Outcome, parse_entry, run_job
+from fedlgd.runs.suite import Job, Outcome, parse_entry, plan, run_job
 
 SAMPLED = 3  # candidates of each method whose time is estimated
 MOST = 10_000  # candidates of a method
@@ -74,6 +75,12 @@ def planned_search(
     """A search over these methods; a space of one's own may only have settings that exist."""
     entries = tuple(parse_entry(spec) for spec in methods)
     how = Search(entries=entries, space=read_space(space), halving=halving, out=out, **more)
+    for job in plan(entries, 1, out, how.settings, how.preset):
+        if is_private(job.config.method):
+            raise PrivacyError(
+                f"every candidate of {job.entry.spec} would spend its privacy budget again, and the choice of the "
+                "best one is not covered; search on public data or without privacy, then give the settings"
+            )
     if space is not None:
         check_known(how.space, [entry.method for entry in entries], how.given.net["name"])
     how.check_values()

@@ -1,0 +1,47 @@
+"""The parts of the results page about inversion and the price of epsilon follow the stored numbers."""
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.report.test_inversion import CELL, MEMORY
+
+PAGE = Path(__file__).parents[2] / "docs/results/inversion_page.py"
+VIRTUAL = CELL | {"title": "FedAvg on virtual images", "case": "virtual"}
+
+
+@pytest.fixture(scope="module")
+def page() -> dict[str, Any]:
+    return runpy.run_path(str(PAGE))
+
+
+def keep(folder: Path, *cells: dict[str, Any]) -> None:
+    settings = {"site": "a", "show": True, "attack": {"iterations": 9, "tv": 0.2}}
+    found = {"settings": settings, "cells": {str(i): c for i, c in enumerate(cells)}, "memorisation": [MEMORY]}
+    (folder / "invert.json").write_text(json.dumps({"digits": found}))
+
+
+def test_without_files_there_is_nothing(page, tmp_path):
+    assert page["inversion"](tmp_path) == page["price"](tmp_path) == ""
+
+
+def test_no_sign_of_training_images_decides_nothing_and_a_sign_refutes(page, tmp_path):
+    keep(tmp_path, CELL, VIRTUAL)
+    text = page["inversion"](tmp_path)
+    assert "**Not decidable**: no leak found by this attack (8 images" in text
+    assert "p = 0.003" in text
+    keep(tmp_path, CELL, VIRTUAL | {"p_value": 0.001})
+    assert "**Not confirmed**: a leak was found in FedAvg on virtual images" in page["inversion"](tmp_path)
+
+
+@pytest.mark.parametrize(("private", "words"), [(0.89, "loses 1.0 points"), (0.8, "more than the 2 points")])
+def test_the_loss_at_epsilon_four_is_compared_with_the_bar(page, tmp_path, private, words):
+    scores = {0.0: 0.9, 4.0: private, 100.0: 0.85}
+    rows = [{"method": "FedLGD", "epsilon": e, "seed": 0, "accuracy": {"a": a}} for e, a in scores.items()]
+    (tmp_path / "epsilon.json").write_text(json.dumps(rows))
+    text = page["price"](tmp_path)
+    assert words in text
+    assert "almost no noise (epsilon 100, seed 0) the accuracy is 85.0 %" in text
