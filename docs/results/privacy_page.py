@@ -32,6 +32,7 @@ are accused wrongly. Brackets are 95 % intervals over images; one seed. Controls
 
 """
 LEAK = "a leak was found"
+LARGE = 1000  # training images of a site
 CLEAR = 0.02  # difference of accuracies
 SMALL = "small nets, few rounds and short distillation: leakage of longer training can be larger"
 
@@ -61,6 +62,8 @@ def membership() -> str:
         lines += [f"{verdict(audit)}\n"]
         lines += [as_markdown(audit_table(audit)), *(f"- {caveat}" for caveat in audit_caveats(audit)), ""]
     lines += [f"All of these have {SMALL}.\n"]
+    if not any(audit.images >= LARGE and audit.attack != "paper" for _, audit in stored.values()):
+        lines += [f"Not measured yet: shadow federations at sites with {LARGE} images or more.\n"]
     return "\n".join(lines)
 
 
@@ -181,19 +184,17 @@ def _protocol(stored: Mapping[str, Audit]) -> Iterator[tuple[str, str, str]]:
     paper = {name: audit for name, audit in stored.items() if audit.attack == "paper"}
     if not paper:
         return
-    numbers, wrong = [], False
+    numbers, wrong = [], {False: False, True: False}
     for name, audit in paper.items():
-        ours, blind = _pick(audit, "run", "model"), _pick(audit, "blind", "model")
+        blind = _pick(audit, "blind", "model")
         first = next(each for each in audit.findings if each.kind == "run")
-        if ours and blind:
-            wrong = wrong or blind.auc[0] > 0.5
+        if blind:
+            wrong[bool(audit.settings.get("in_sample"))] |= blind.auc[0] > 0.5
             numbers.append(f"{name}: {_text(first)} ({first.statistic}); blind {_text(blind)}")
-    state = "not confirmed: it finds a leak in a model that saw neither side" if wrong else "not decidable"
-    yield (
-        "A likelihood ratio of gradient norms, training against test images, measures leakage",
-        state,
-        "; ".join(numbers),
-    )
+    how = "held out" if wrong[False] else "in-sample"
+    state = f"not confirmed: {how}, it finds a leak in a model that saw neither side"
+    claim = "A likelihood ratio of gradient norms, training against test images, measures leakage"
+    yield claim, state if any(wrong.values()) else "not decidable", "; ".join(numbers)
 
 
 def store(name: str, file: str, title: str, *commands: str) -> None:
