@@ -103,7 +103,8 @@ def _memory(found: Inversion) -> str:
             f"than to every held-out one, {percent(first.expected)} % by chance (p = {first.p_value:.2g}, the "
             "smallest of all sites and versions)"
         )
-    return f"Memorisation, {'; '.join(parts)}." if parts else ""
+    note = "Virtual images of a class resemble one another, so p is too small."
+    return f"Memorisation, {'; '.join(parts)}. {note}" if parts else ""
 
 
 def price(folder: Path = HERE) -> str:
