@@ -185,7 +185,7 @@ def from_arrays(
 
 
 def _images(array: Any, scale: Scale, site: str) -> Tensor:
-    x = torch.as_tensor(np.asarray(array))
+    x = torch.as_tensor(np.ascontiguousarray(array))  # torch refuses views such as x[::-1]
     if x.ndim == 3:
         x = x[..., None]
     if x.ndim != 4 or x.shape[-1] not in (1, 3):
