@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from fedlgd.cli.options import PaperOptions
+from fedlgd.cli.terminal import folded
 from fedlgd.core.files import writing
 from fedlgd.report.items import SCALES, Item, command_of, cpu_at, items
 from fedlgd.report.paper import write_paper
@@ -20,13 +21,14 @@ def list_paper(given: PaperOptions) -> None:
         typer.echo(jsonlib.dumps([_plain(item, given.out) for item in items().values()]))
         return
     for item in items().values():
-        typer.echo(f"{item.name}: {item.title}\n    {command_of(item)}")
+        typer.echo(f"{folded(f'{item.name}: {item.title}', '    ')}\n    {command_of(item)}")
         if item.methods:
             times = ", ".join(f"{scale} {cpu_at(item, scale)}" for scale in SCALES)
-            typer.echo(f"    CPU time: {times}; stored: {', '.join(_stored(item, given.out)) or 'nothing'}")
+            known = ", ".join(_stored(item, given.out)) or "nothing"
+            typer.echo(folded(f"    CPU time: {times}; stored: {known}", " " * 8))
         for each in found:
             if each.item == item.name:
-                typer.echo(f"    {each.word}: {each.claim.text}")
+                typer.echo(folded(f"    {each.word}: {each.claim.text}", " " * 8))
     typer.echo(f"Verdicts are from the runs in {given.out}; fedlgd paper report writes them as a page.")
 
 

@@ -4,6 +4,7 @@ A space is a TOML file like `space.toml` beside this module, which is the defaul
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -64,12 +65,10 @@ def _entries(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Ra
 def _values(path: str, value: Any) -> Range | Sequence[Any]:
     if isinstance(value, Range) or (isinstance(value, list | tuple) and value):
         return value
-    try:
+    with suppress(msgspec.ValidationError):
         found = msgspec.convert(value, Range)
         if found.low < found.high and (found.low > 0 or not found.log):
             return found
-    except msgspec.ValidationError:
-        pass
     raise SettingError(f"{path} of the search space is {value!r}; {FORM}, with low < high and, for log, low > 0")
 
 

@@ -214,12 +214,12 @@ def _is_image(path: Path) -> bool:
     if path.suffix.lower() in SUFFIXES:
         return not path.is_dir()
     try:
-        if path.is_file():
-            with path.open("rb") as file:
-                return is_dicom(file)
+        if not path.is_file():  # a pipe would be waited for
+            return False
+        with path.open("rb") as file:
+            return is_dicom(file)
     except OSError:
-        pass  # it is listed as a skipped file
-    return False
+        return False  # it is listed as a skipped file
 
 
 def _skipped(path: Path, root: Path, site: str) -> Problem:
