@@ -243,9 +243,12 @@ def test_a_pull_of_ones_own_takes_the_place_of_the_contrastive_one():
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
-        ("fedlgd+anchors", "anchors cannot be stacked on fedlgd; it accepts: median, trimmed, proximal"),
+        ("fedlgd+anchors", "anchors cannot be stacked on fedlgd; it accepts: momentum, median, trimmed, proximal"),
         ("fedbn+refine", "refine cannot be stacked on fedbn"),
-        ("vhl+anchors", "anchors cannot be stacked on vhl; it accepts: refine, median, trimmed, proximal"),
+        (
+            "vhl+anchors",
+            "anchors cannot be stacked on vhl; it accepts: refine, momentum, median, trimmed, proximal",
+        ),
         ("fedavg+anchors+anchors", r"anchors cannot be stacked on fedavg\+anchors"),
         ("fedavg+anchor", "no part for methods is called 'anchor'; did you mean 'anchors'"),
         ("fedavg+tests.methods.own:Quadratic", "is not a Regulariser; subclass"),

@@ -264,6 +264,12 @@ def test_configure_refuses_unknown_settings_too():
 # Wrong types and values
 
 
+def test_a_start_that_does_not_exist_is_named_once_with_those_that_do():
+    words = "distil.start is 'nose'; choose one of: statistics, noise, mean-image, real"
+    with pytest.raises(SettingError, match=f"^{words}"):
+        resolve(nested("distil.start", "nose"))
+
+
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
@@ -278,7 +284,6 @@ def test_configure_refuses_unknown_settings_too():
         ("local.lr", "fast", "float"),
         ("distil.per_class", 2.5, "int"),
         ("distil.augment", "flip", "array"),
-        ("distil.start", "nose", "'statistics', 'noise', 'mean-image', 'real'"),
         ("anchors.in_loss", "sometimes", "'unselected', 'always', 'never'"),
         ("anchors.selected.every", "two", "int"),
         ("pull.repeat", 1, "bool"),

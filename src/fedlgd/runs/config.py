@@ -286,7 +286,8 @@ def _convert(raw: Mapping[str, Any], cls: Any, prefix: str = "") -> Any:
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at `$")
         path = where.strip("`").lstrip(".")
-        setting = f"setting {prefix + path!r}: " if path else ""
+        said = not path or message.startswith(f"{prefix}{path}.")
+        setting = "" if said else f"setting {prefix + path!r}: "
         raise SettingError(setting + message + _choices(cls, path)) from error
 
 
