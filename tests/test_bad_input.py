@@ -262,7 +262,7 @@ def test_an_unknown_thing_to_stack_on_a_method():
 
 def test_a_thing_that_cannot_be_stacked_on_this_method():
     refusal(SettingError, lambda: resolve({"method": "fedlgd+anchors"}), "anchors", "fedlgd", "proximal")
-    refusal(SettingError, lambda: resolve({"method": "fedavg+anchors+noise"}), "anchors", "fedavg", "refine")
+    refusal(SettingError, lambda: resolve({"method": "fedavg+anchors+noise"}), "anchors and noise", "one of")
 
 
 def test_an_unknown_engine():

@@ -8,6 +8,7 @@ import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import cache
+from itertools import combinations
 from typing import Any
 
 from fedlgd.core.errors import SettingError
@@ -93,6 +94,10 @@ class Recipe:
 
 def recipe(name: str) -> Recipe:
     """The recipe of a method by its full name, such as `scaffold+anchors`."""
+    parts = {part: _stack(part) for part in name.split("+")[1:]}
+    for (one, first), (other, second) in combinations(parts.items(), 2):
+        if shared := first.sections.keys() & second.sections.keys():
+            raise SettingError(f"{name!r} has {one} and {other}, which both have {min(shared)}.*; use one of them")
     base, stacked = find(name), tuple(_stack(part) for part in name.split("+")[1:])
     if not stacked:
         return Recipe(base, base)
