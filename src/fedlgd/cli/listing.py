@@ -117,10 +117,10 @@ def _print_method(name: str, row: dict[str, Any]) -> None:
         console.print(presets)
 
 
-def settings_table(settings: Iterable["SettingInfo"]) -> Table:
+def settings_table(settings: Iterable["SettingInfo"], owner: str = "") -> Table:
     """Path, default, help line and allowed values."""
     table = Table(Column("setting", no_wrap=True), Column("default", max_width=20), "help", box=box.SIMPLE_HEAD)
-    table.title = "Settings: --set setting=value"
+    table.title = f"Settings of {owner}: --set setting=value" if owner else "Settings: --set setting=value"
     for info in settings:
         default, about = jsonlib.dumps(info.default), f"{info.help} ({info.allowed})" if info.allowed else info.help
         if isinstance(info.default, tuple | list) and len(info.default) > MAX_LISTED:
@@ -148,4 +148,4 @@ def list_nets(json: bool) -> None:
     table = Table("name", "parameters", "MFLOP per image", title="for 28x28 images, 10 classes")
     for row in rows:
         table.add_row(row["name"], f"{row['parameters']:,}".replace(",", " "), str(row["MFLOP per image"]))
-    Console().print(table, *(settings_table(described_net(name)) for name in NETS))
+    Console().print(table, *(settings_table(described_net(name), name) for name in NETS))
