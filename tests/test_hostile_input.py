@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import fedlgd
-from fedlgd.cli import app
+from fedlgd.cli import app, main
 from fedlgd.core import files
 from fedlgd.core.errors import DataError, RunError, SettingError, in_words
 from fedlgd.core.settings import Settings
@@ -270,7 +270,7 @@ SHORT = [
 def test_memory_that_ran_out_is_said_without_a_traceback(error, monkeypatch, capsys) -> None:
     monkeypatch.setattr(app, "app", lambda: (_ for _ in ()).throw(error))
     with pytest.raises(SystemExit) as exit_:
-        app.main()
+        main()
     assert exit_.value.code == 2
     said = capsys.readouterr().err
     assert said.startswith("fedlgd: not enough memory (")
@@ -282,5 +282,5 @@ def test_memory_that_ran_out_is_said_without_a_traceback(error, monkeypatch, cap
 def test_a_bug_keeps_its_traceback(error, monkeypatch) -> None:
     monkeypatch.setattr(app, "app", lambda: (_ for _ in ()).throw(error))
     with pytest.raises(type(error)):
-        app.main()
+        main()
     assert in_words(error) == ""

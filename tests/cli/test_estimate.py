@@ -7,6 +7,7 @@ import pytest
 
 from fedlgd.cli import estimate
 from fedlgd.engines.registry import engine
+from fedlgd.runs.config import resolve
 from fedlgd.runs.estimate import Estimate
 from fedlgd.runs.suite import parse_entry, plan
 from tests import tiny
@@ -26,7 +27,7 @@ def test_a_comparison_counts_shared_virtual_sets_once(monkeypatch: pytest.Monkey
 def test_only_long_work_is_worth_a_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     for seconds, said in ((59.0, ""), (840.0, "Estimated time: about 14 min\n")):
         monkeypatch.setattr(estimate, "estimate_run", lambda *_, s=seconds: Estimate({"train": s}, {}))
-        estimate.announce_run(None, Path(), tiny.federation(), engine())  # type: ignore[arg-type]
+        estimate.announce_run(resolve({}, {"real_samples": 0}), Path("absent"), tiny.federation(), engine())
         assert capsys.readouterr().err == said
 
 

@@ -11,7 +11,7 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local
 from fedlgd.core.types import Broadcast, ServerState, SiteState, Update
 from fedlgd.engines.plan import Plan
-from fedlgd.methods import common
+from fedlgd.methods import objective
 from fedlgd.methods.scaffold import Scaffold, new_variate
 from fedlgd.nets.registry import build_net
 from tests import tiny
@@ -73,7 +73,7 @@ def _spied(monkeypatch, net) -> list[dict[str, Tensor]]:
     """Gradients of the cross-entropy alone at every step of local training."""
     gradients = []
 
-    def plain(net_, data, terms=(), wrapped=common.plain):
+    def plain(net_, data, terms=(), wrapped=objective.plain):
         alone, whole = wrapped(net_, data), wrapped(net_, data, terms)
 
         def loss(w, index):
@@ -84,7 +84,7 @@ def _spied(monkeypatch, net) -> list[dict[str, Tensor]]:
 
         return loss
 
-    monkeypatch.setattr(common, "plain", plain)
+    monkeypatch.setattr(objective, "plain", plain)
     return gradients
 
 

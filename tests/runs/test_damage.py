@@ -268,7 +268,7 @@ def test_an_edited_configuration_is_refused_even_if_it_is_the_one_wanted(half, d
     folder = half("fedlgd")
     file = folder / "config.toml"
     file.write_text(file.read_text().replace("rounds = 3", "rounds = 9"))
-    assert str(file) in refused(folder, replace(SITES, plan=replace(SITES.plan, rounds=9)), data)
+    assert str(file) in refused(folder, replace(SITES, plan=replace(SITES.plan, seed=9)), data)
 
 
 def changed(site: Any, part: str, what: str) -> Any:
@@ -365,7 +365,7 @@ def test_a_second_run_in_the_same_folder_is_refused_while_the_first_goes(tmp_pat
 def test_the_folder_is_free_after_an_interrupt_or_a_refusal(listener, half, data):
     folder = half("fedlgd")
     for _ in range(2):
-        refused(folder, replace(SITES, plan=replace(SITES.plan, rounds=9)), data)
+        refused(folder, replace(SITES, plan=replace(SITES.plan, seed=9)), data)
     execute(SITES, data, folder, listener)
 
 

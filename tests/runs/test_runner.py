@@ -27,6 +27,7 @@ from fedlgd.engines.wire import read_message
 from fedlgd.methods.parts import Regularised
 from fedlgd.methods.registry import names
 from fedlgd.methods.regularisers import Proximal
+from fedlgd.nets.registry import build_net
 from fedlgd.runs.config import resolve
 from fedlgd.runs.runner import Result, default_folder, execute, run
 from tests import tiny
@@ -65,7 +66,7 @@ def test_the_model_is_an_ordinary_module_with_the_trained_weights(result, data):
     assert not model.training
     with torch.no_grad():
         features, logits = model(x)
-    net = fedlgd.runs.runner.build_net("convnet", data.shape, 3, {"depth": 2, "width": tiny.WIDTH})
+    net = build_net("convnet", data.shape, 3, {"depth": 2, "width": tiny.WIDTH})
     output = net.frozen(result.params, x)
     assert torch.equal(logits, output.logits)
     assert torch.equal(features, output.features)
