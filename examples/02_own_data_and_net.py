@@ -41,7 +41,7 @@ def main(rounds: int = 15) -> fedlgd.Result:
         for seed, (name, brightness) in enumerate({"dark": 0.3, "bright": 0.7}.items())
     }
     federation = fedlgd.from_arrays(sites, classes=["horizontal", "vertical"])
-    method = fedlgd.configure(fedlgd.FedLGD, "quick", distil__per_class=5, distil__steps=20, local__lr=0.05)
+    method = fedlgd.configure(fedlgd.FedLGD, "quick", distil__per_class=5, distil__steps=20, local__augment=())
     net = {"name": f"{__name__}:SmallNet", "width": 8}
     result = fedlgd.run(federation, method, rounds=rounds, net=net)
     print(result.accuracy)

@@ -33,7 +33,7 @@ def main(folder: Path, rounds: int = 10) -> fedlgd.Result:
     federation = fedlgd.from_folders(folder, size=16)
     for site in federation.sites:
         print(f"{site.name}: {len(site.train)} training and {len(site.test)} test images; {site.note}")
-    method = fedlgd.configure(fedlgd.FedLGD, "quick", distil__per_class=5, distil__steps=20, local__lr=0.05)
+    method = fedlgd.configure(fedlgd.FedLGD, "quick", distil__per_class=5, distil__steps=20)
     result = fedlgd.run(federation, method, rounds=rounds, net={"name": "convnet", "width": 8, "depth": 2})
     for name, score in result.records[-1].scores.items():
         area = "none" if score.auc is None else f"{score.auc:.2f}"

@@ -29,8 +29,8 @@ def desk(tmp_path_factory, digits):
     for site in ("north", "south"):
         for k, name in enumerate(("cat", "dog")):
             (desk / "sites" / site / name).mkdir(parents=True)
-            for i in range(12):
-                pixels = random.integers(100 * k, 100 * k + 100, (40 + i, 36, 3), dtype=np.uint8)
+            for i in range(40):
+                pixels = random.integers(100 * k, 100 * k + 100, (40 + i % 12, 36, 3), dtype=np.uint8)
                 Image.fromarray(pixels).save(desk / "sites" / site / name / f"{i}.png")
     Image.fromarray(pixels).save(desk / "image.png")
     return desk

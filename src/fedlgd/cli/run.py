@@ -46,13 +46,13 @@ DEMO_METHODS: dict[str, dict[str, Any]] = {
 }
 DEMO_SETTINGS = {"net": {"name": "convnet", "width": 32}, "evaluate_every": 3}
 DEMO_NOTE = (
-    "Both methods start from the same virtual sets. FedLGD also refines them and trains on anchors, so it computes "
-    "more.\nFor comparisons with equal steps and for controls: fedlgd compare --help"
+    "Both methods start from the same virtual sets and take equally many steps. FedLGD also refines the sets and\n"
+    "trains on anchors, so it computes more. One seed says little; for more, and controls: fedlgd compare --help"
 )
 DEMO_NEXT = (
     "open {out}/fedlgd",
     "export {out}/fedlgd",
-    "run builtin-digits --method fedlgd --preset quick --rounds 100 --set pull.weight=1",
+    "run builtin-digits --method fedlgd --preset quick --rounds 100 --set pull.weight=10",
 )
 
 

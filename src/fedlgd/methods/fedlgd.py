@@ -40,7 +40,7 @@ class FedLGD(Training):
             "anchors.in_loss": "always",
             "pull.repeat": True,
         },
-        "quick": {**QUICK, "anchors.steps": 10, "refine.steps": 10},
+        "quick": {**QUICK, "anchors.steps": 10, "refine.steps": 10, "pull.weight": 1.0},
         "strong": {**STRONG, **REDRAWN, "anchors.per_class": 0, "pull.weight": 0.0},
     }
     stackable: ClassVar[tuple[str, ...]] = ("regulariser", "momentum", "robust")

@@ -90,8 +90,8 @@ class Anchored(Part):
     kind: ClassVar[str] = "anchors"
     presets: ClassVar[Presets] = {
         "paper": {"anchors.plan": "exact", "anchors.steps": 500},
-        "quick": {"anchors.steps": 10},
-        "strong": {"anchors.steps": 10},
+        "quick": {"anchors.steps": 10, "pull.weight": 1.0},
+        "strong": {"anchors.steps": 10, "pull.weight": 1.0},
     }
 
     anchors: Anchors = Anchors()
