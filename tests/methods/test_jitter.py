@@ -114,3 +114,7 @@ def test_oblong_images_are_turned_without_shear():
     assert float(across @ along) == pytest.approx(0, abs=1e-6)
     assert float(across.norm()) == pytest.approx(1, abs=1e-6)
     assert F.mse_loss(jittered(x, ("rotate",), Stream(5).generator()), x) > 0
+
+
+def test_a_batch_that_has_only_anchors_is_not_changed():
+    assert jittered(images(0), ALL, Stream(0).generator()).shape == (0, 3, 8, 12)

@@ -119,6 +119,15 @@ def test_a_start_from_real_images_is_detected_and_blind_controls_are_at_chance(d
         assert each.auc[0] <= 0.5 <= each.auc[2], each.statistic
 
 
+def test_the_tiles_of_a_virtual_set_are_attacked_one_by_one(data, monkeypatch):
+    seen, study = [], study_of(data)
+    monkeypatch.setattr(Study, "of_images", lambda _, images, labels: seen.append((len(images), len(labels))) or {})
+    start = replace(config(), method=tiny.fedavg(distil__start="real", distil__steps=0, distil__tiles=2))
+    watched_set(start, data, tiny.net(), study, members_in(study.pool, 0, RNG))
+    pictures = 4 * start.method.distil.per_class * len(data.classes)
+    assert seen == [(pictures, pictures)]
+
+
 def test_mislabelled_images_are_scored_apart(data):
     study = study_of(data, flip=0.2)
     seen = []

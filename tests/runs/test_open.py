@@ -1,6 +1,7 @@
 """A run folder opens as the result it was, predicts, and gets more rounds."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -226,3 +227,19 @@ def test_costs_are_the_sums_of_the_records(data, tmp_path):
     assert spent.rounds == 2
     assert spent.bytes_up == sum(record.bytes_up for record in made.records)
     assert spent.cpu["train"] == pytest.approx(sum(record.cpu.get("train", 0) for record in made.records))
+
+
+def test_another_configuration_of_a_run_with_a_cosine_is_named(data, tmp_path):
+    cosine = tiny.fedavg(local__schedule="cosine")
+    start(data, cosine, tmp_path / "out")
+    with pytest.raises(RunError, match="another configuration: seed is 0 there and 1 here"):
+        start(data, cosine, tmp_path / "out", seed=1)
+    with pytest.raises(RunError, match="whose learning rates depend on their number"):
+        start(data, cosine, tmp_path / "out", rounds=4)
+
+
+def test_a_run_folder_without_states_is_refused_in_words(data, tmp_path):
+    start(data, "fedavg", tmp_path / "out")
+    shutil.rmtree(tmp_path / "out/state")
+    with pytest.raises(RunError, match="no state of the server; restore its folder"):
+        open_run(tmp_path / "out")

@@ -8,12 +8,12 @@ import typer
 from fedlgd.cli.options import AuditOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.run import resumable, set_up
+from fedlgd.cli.terminal import fitted, folded, terminal_width
 from fedlgd.core.audits import AUDIT, Audit
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.engines.process import usable_cores
 from fedlgd.privacy.audit import Plan, Wish
 from fedlgd.privacy.subject import chosen_site, open_subject
-from fedlgd.report.formats import as_text
 from fedlgd.report.privacy import audit_caveats, audit_table, verdict
 from fedlgd.report.read import run_folders
 
@@ -45,7 +45,8 @@ def audit(given: AuditOptions) -> None:
                 found = plan.run(jobs)
         done[str(folder)] = found
         if not given.json:
-            lines = [as_text(audit_table(found)), *audit_caveats(found), verdict(found)]
+            table = fitted(audit_table(found), terminal_width(), ("accuracy, %", "epsilon ≥"))
+            lines = [table, *map(folded, (*audit_caveats(found), verdict(found)))]
             typer.echo("\n".join((*lines, f"Written: {folder / AUDIT}; report: fedlgd report {folder}")))
     if given.json:
         typer.echo(jsonlib.dumps({folder: asdict(found) for folder, found in done.items()}))

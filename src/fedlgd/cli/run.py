@@ -19,7 +19,7 @@ from fedlgd.cli.data import chosen_data, explained
 from fedlgd.cli.estimate import announce_run, print_estimate
 from fedlgd.cli.options import ComputeOptions, ConfigOptions, DemoOptions, RunOptions
 from fedlgd.cli.progress import progress
-from fedlgd.cli.terminal import print_accuracy, two_classes
+from fedlgd.cli.terminal import folded, print_accuracy, two_classes
 from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
 from fedlgd.core.files import writing
@@ -277,5 +277,5 @@ def _print_result(accuracies: Mapping[str, Mapping[str, float]], folders: Sequen
         print_accuracy(accuracies, missing_classes(groups))
     if two := two_classes(groups):
         typer.echo(two)
-    for note in (*missing_notes(groups), *unscored_notes(groups), *unequal_cost(groups)):
+    for note in map(folded, (*missing_notes(groups), *unscored_notes(groups), *unequal_cost(groups))):
         typer.echo(note)

@@ -58,7 +58,8 @@ class Preparation:
         """Names and pixels (n, c, h, w) of images: paths, folders, PIL images, arrays, or a list of these."""
         named = list(_named(images, self.depth))
         if not named:
-            raise DataError(f"no image in {str(images)[:80]!r}; give image files, a folder of them, or arrays")
+            given = ", ".join(map(str, images)) if isinstance(images, list | tuple) else str(images)
+            raise DataError(f"no image in {given[:80]!r}; give image files, the folder that holds them, or arrays")
         return [name for name, _ in named], torch.stack([self.pixels(image) for _, image in named])
 
 

@@ -18,7 +18,7 @@ def jittered(x: Tensor, operations: Collection[str], generator: Generator) -> Te
     rotate: a ~ U(-15, 15) degrees; zoom: log z ~ U(-log 1.2, log 1.2); shift: d ~ U(-1/8, 1/8) of each side.
     color: brightness, saturation and contrast as in `distill.augment.color`.
     """
-    if not operations:
+    if not operations or not len(x):  # a batch can consist of anchors alone
         return x
     u = torch.rand(len(x), 7, generator=generator).to(x)
     if {"rotate", "zoom", "shift"} & set(operations):

@@ -51,12 +51,13 @@ def memorisation(run: Replay, moments: Mapping[int, Moment]) -> Iterator[dict[st
 
 
 def _memorised(run: Replay, site: Site, what: str, virtual: VirtualSet) -> Iterator[dict[str, Any]]:
-    near = neighbours(virtual.images, virtual.labels, site.train, site.test)
+    pictures = virtual.data  # the tiles of an image one by one
+    near = neighbours(pictures.x, pictures.y, site.train, site.test)
     if not len(near.rows):
         return
     closest = near.near.argsort()[:CLOSEST]
     name = f"memory-{what.partition(' ')[0]}-{safe_name(site.name)}-{virtual.round + 1}.png"
-    pixels = site.train.scale.to_pixels(virtual.images / (DIVISOR if what == "anchors" else 1))
+    pixels = site.train.scale.to_pixels(pictures.x / (DIVISOR if what == "anchors" else 1))
     rows = (pixels[near.rows[closest]], site.train.pixels(near.training[closest]))
     write_rows(run.folder / FOLDER / name, [*rows, site.test.pixels(near.held_out[closest])])
     yield {

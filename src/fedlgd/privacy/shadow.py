@@ -175,7 +175,7 @@ class Watch(RamStates):
             self.images("anchors", anchors.under(self._study.pool.data.scale))
 
     def images(self, target: str, images: VirtualSet) -> None:
-        for name, values in self._study.of_images(images.images, images.labels).items():
+        for name, values in self._study.of_images(images.data.x, images.data.y).items():
             self._found.setdefault(f"{target}/{name}", []).append(values)
 
     def _update(self, name: str, before: Params, after: Params) -> None:
@@ -216,7 +216,7 @@ def watched_set(config: Config, federation: Federation, net: Net, study: Study, 
     rng = Stream(config.plan.seed).at("enrol", site.name, "distil")
     virtual = distilled(site, net, method.distil, rng).virtual
     assert virtual is not None
-    found = study.of_images(virtual.images, virtual.labels)
+    found = study.of_images(virtual.data.x, virtual.data.y)
     return Seen(members=members, statistics={f"virtual/{name}": values for name, values in found.items()})
 
 

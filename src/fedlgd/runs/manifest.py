@@ -80,16 +80,16 @@ def _check_config(path: Path, manifest: dict[str, Any], config: Config) -> bytes
             f"{str(path)!r} has a run of {before} rounds, more than {config.plan.rounds}; use its number, or "
             "another folder with --out"
         )
-    last = [in_round(config.method, before - 1, rounds) for rounds in (before, config.plan.rounds)]
-    if before and last[0] != last[1]:
-        raise RunError(
-            f"{str(path)!r} has a run of {before} rounds, whose learning rates depend on their number "
-            f"(local.schedule); for {config.plan.rounds} rounds, start a new run with --out"
-        )
     if not before:
         raise RunError(
             f"{str(path)!r} has a run with another configuration: {_differences(stored.decode(), text)}; "
             f"use the settings in {file}, or another folder with --out"
+        )
+    last = [in_round(config.method, before - 1, rounds) for rounds in (before, config.plan.rounds)]
+    if last[0] != last[1]:
+        raise RunError(
+            f"{str(path)!r} has a run of {before} rounds, whose learning rates depend on their number "
+            f"(local.schedule); for {config.plan.rounds} rounds, start a new run with --out"
         )
     return stored
 

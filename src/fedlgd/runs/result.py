@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlgd.core import html
-from fedlgd.core.errors import FedlgdError
+from fedlgd.core.errors import FedlgdError, RunError
 from fedlgd.core.net import Net
 from fedlgd.core.records import RoundRecord
 from fedlgd.core.suggest import did_you_mean
@@ -211,7 +211,8 @@ def result_of(
 ) -> Result:
     """The result of the committed rounds of a run."""
     state, method = kept.memory.server(), config.method
-    assert state is not None
+    if state is None:
+        raise RunError(f"{str(folder)!r} has records but no state of the server; restore its folder `state`")
     params, names = state.params, kept.names
     virtual: Held[VirtualSet] = Held([n for n in names if kept.at(n).virtual], lambda name: kept.at(name).virtual)
     personal: Held[Params] = Held(
