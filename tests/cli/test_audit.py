@@ -15,7 +15,8 @@ def audited(fedlgd, tmp_path):
     return tmp_path / "out"
 
 
-def test_an_audit_has_controls_resumes_and_is_shown_in_the_report(fedlgd, audited):
+def test_an_audit_has_controls_resumes_and_is_shown_in_the_report(fedlgd, audited, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
     done = fedlgd("audit", "out", "--jobs", "1", "--site", "scans")
     assert done.code == 0, done.err
     for words in ("20 of 20 federations", "estimated time"):
