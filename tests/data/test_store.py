@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from fedlgd.core.files import OLD
-from fedlgd.data.home import data_home
+from fedlgd.data.catalogue import data_home
 from fedlgd.data.store import cached
 from fedlgd.runs.cache import shared_cache
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedlgd.core.errors import DataError, SettingError
-from fedlgd.data.validation import validation_of
+from fedlgd.data.federation import validation_of
 from tests import tiny
 
 

@@ -21,13 +21,12 @@ from fedlgd.cli.options import CheckOptions, FetchOptions, ShowOptions
 from fedlgd.cli.progress import progress
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.files import writing
-from fedlgd.data.catalogue import SUITES
+from fedlgd.data.catalogue import SUITES, data_home
 from fedlgd.data.federation import Federation
 from fedlgd.data.fetch.prepare import Outcome, attempt, chosen
 from fedlgd.data.folders.check import Checked, check_data
 from fedlgd.data.folders.problems import Problem
 from fedlgd.data.folders.suite import Folders
-from fedlgd.data.home import data_home
 from fedlgd.data.registry import DataChoice
 from fedlgd.data.sheet import contact_sheet
 from fedlgd.data.statistics import Colours, Statistics, spark, statistics_of

@@ -17,9 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from fedlgd.data.catalogue import SUITES
-from fedlgd.data.home import data_home
-from fedlgd.data.suite import Suite
+from fedlgd.data.catalogue import SUITES, Suite, data_home
 from fedlgd.methods.catalogue import METHODS, PARTS
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from fedlgd.cli.progress import Pace, duration, progress
 from fedlgd.cli.run import assignments, choose_engine, open_data, place_of, program, resumable, set_up
 from fedlgd.cli.terminal import fitted, folded, terminal_width
 from fedlgd.core.errors import SettingError
-from fedlgd.data.federation import Federation
-from fedlgd.data.validation import validation_of
+from fedlgd.data.federation import Federation, validation_of
 from fedlgd.engines.plan import Plan
 from fedlgd.engines.registry import Engine
 from fedlgd.report.formats import NONE, Cell, Column, Table, percent, plural, points

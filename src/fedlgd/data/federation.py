@@ -1,4 +1,4 @@
-"""A federation: its sites, checked once when it is created."""
+"""A federation: its sites, checked once when it is created; and parts of it: fewer images, validation, pooled."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedlgd.core import html
-from fedlgd.core.errors import DataError
+from fedlgd.core.errors import DataError, check
 from fedlgd.core.files import digest
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Scale, Site, first_images
@@ -230,8 +230,39 @@ def _subset(data: LabelledSet, size: int, classes: int, rng: Stream) -> Labelled
     order = torch.randperm(len(data), generator=rng.generator())
     turns = torch.cat([torch.arange(int((data.y[order] == k).sum())) for k in range(classes)])
     by_class = torch.cat([order[data.y[order] == k] for k in range(classes)])
-    chosen = by_class[torch.argsort(turns, stable=True)[:size]].sort().values
-    return LabelledSet(data.x[chosen], data.y[chosen], data.scale)
+    return _at(data, by_class[torch.argsort(turns, stable=True)[:size]].sort().values)
+
+
+def _at(data: LabelledSet, index: Tensor) -> LabelledSet:
+    """A part of a set, without a change of its pixels."""
+    return LabelledSet(data.x[index], data.y[index], data.scale)
+
+
+def validation_of(whole: Federation, share: float = 0.2, seed: int = 0) -> Federation:
+    """The federation with held-out training images in place of its test images, which are not read: for choices
+    that must not depend on test images.
+
+    Of the n images of a class at a site, max(1, floor(share n)) are held out; the only image of a class stays.
+    """
+    check(0 < share < 1, "validation", share, "use a share of the training images between 0 and 1, such as 0.2")
+    sites = tuple(_held_out(site, share, Stream(seed).at("validation", site.name)) for site in whole.sites)
+    note = f"scored on {share:.0%} of the training images of each class and site, which are held out"
+    return replace(whole, sites=sites, test_sites=(), note="; ".join(filter(None, (whole.note, note))))
+
+
+def _held_out(site: Site, share: float, rng: Stream) -> Site:
+    held = torch.zeros(len(site.train), dtype=torch.bool)
+    for k in range(len(site.classes)):
+        of_class = site.train.of_class(k)
+        count = max(1, int(share * len(of_class) + 1e-9)) if len(of_class) > 1 else 0
+        held[of_class[torch.randperm(len(of_class), generator=rng.generator(k))[:count]]] = True
+    if not held.any():
+        raise DataError(
+            f"site {site.name!r} has no class with two training images, so none can be held out for validation; "
+            "add images or remove the site"
+        )
+    train, test = (_at(site.train, part.nonzero().flatten()) for part in (~held, held))
+    return replace(site, train=train, test=test)
 
 
 def pooled(whole: Federation) -> Federation:

@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.settings import Settings, setting
 from fedlgd.core.suggest import did_you_mean
-from fedlgd.data.catalogue import SUITES
+from fedlgd.data.catalogue import COMMON, SUITES, Opens, Suite, own_suite
 from fedlgd.data.federation import Federation, limited
-from fedlgd.data.suite import COMMON, Opens, Suite, own_suite
 from fedlgd.data.suites.builtin import BuiltinDigits
 
 

@@ -25,7 +25,7 @@ from PIL import Image
 from fedlgd.core.errors import DataError
 from fedlgd.core.files import OLD, clear_parts, write_atomic, writing
 from fedlgd.core.types import LabelledSet, Scale, Site
-from fedlgd.data.home import HOME_VARIABLE, data_home
+from fedlgd.data.catalogue import HOME_VARIABLE, data_home
 
 Arrays = dict[str, NDArray[Any]]
 Pixels = NDArray[np.uint8]

@@ -35,7 +35,7 @@ from fedlgd.core.files import (
     writing,
 )
 from fedlgd.core.types import Params
-from fedlgd.data.home import data_home
+from fedlgd.data.catalogue import data_home
 from fedlgd.distill.budget import SLACK, Budget, Level, spent
 
 FORMAT = 1

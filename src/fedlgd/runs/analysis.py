@@ -22,7 +22,7 @@ from fedlgd.core.records import RoundRecord
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params, VirtualSet
 from fedlgd.data.federation import Federation
-from fedlgd.data.scaling import mean_scale
+from fedlgd.data.preparation import mean_scale
 from fedlgd.engines.memory import Memory, States
 from fedlgd.runs.shift import between
 

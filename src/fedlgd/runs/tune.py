@@ -7,9 +7,8 @@ from typing import Any
 
 from fedlgd.core.errors import PrivacyError, SettingError, check
 from fedlgd.core.meter import track
-from fedlgd.data.federation import Federation
+from fedlgd.data.federation import Federation, validation_of
 from fedlgd.data.registry import DataChoice
-from fedlgd.data.validation import validation_of
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
 from fedlgd.methods.cost import first_sets

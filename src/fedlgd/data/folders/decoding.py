@@ -13,9 +13,9 @@ from PIL import Image
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.meter import track
+from fedlgd.data.catalogue import data_home
 from fedlgd.data.folders.image_source import ArrayRow, Depth, Header, ImageFile, Picture, SiteImages
 from fedlgd.data.folders.problems import ImageError
-from fedlgd.data.home import data_home
 from fedlgd.data.store import PARTS, Arrays, Pixels, cache_key, cached
 
 Fit = Literal["stretch", "crop", "pad"]

@@ -15,15 +15,15 @@ from pathlib import Path
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.settings import setting
 from fedlgd.core.types import Site
+from fedlgd.data.catalogue import SuiteSettings
 from fedlgd.data.federation import Federation, federation
 from fedlgd.data.folders.csv_table import COLUMNS, OPTIONAL
 from fedlgd.data.folders.decoding import DICOM, Colour, Fit, Recipe, decoded
 from fedlgd.data.folders.image_source import Depth, ImageFile, SiteImages
 from fedlgd.data.folders.layouts import Names, Tree, survey, survey_site
 from fedlgd.data.folders.problems import ImageError, refuse_errors, shown
-from fedlgd.data.scaling import Scaling, scales
+from fedlgd.data.preparation import Scaling, scales
 from fedlgd.data.store import Arrays, site_of
-from fedlgd.data.suite import SuiteSettings
 
 
 @dataclass(frozen=True, kw_only=True)

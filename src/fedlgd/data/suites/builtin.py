@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedlgd.core.rng import Stream
+from fedlgd.data.catalogue import SuiteSettings
 from fedlgd.data.federation import Federation, federation
 from fedlgd.data.store import Arrays, Pixels, both_parts, cached, site_of
-from fedlgd.data.suite import SuiteSettings
 from fedlgd.data.suites import rendering
 from fedlgd.data.suites.rendering import SIDE, Labels, package_file
 

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.settings import setting
+from fedlgd.data.catalogue import SuiteSettings, data_home
 from fedlgd.data.federation import Federation, federation
 from fedlgd.data.folders.suite import Folders
-from fedlgd.data.home import data_home
-from fedlgd.data.scaling import Scaling, scales
+from fedlgd.data.preparation import Scaling, scales
 from fedlgd.data.store import PARTS, domain, resized, site_of
-from fedlgd.data.suite import SuiteSettings
 
 NAME = "retina"
 PAIR = "retina-ab"

@@ -9,9 +9,8 @@ from fedlgd.core.errors import check
 from fedlgd.core.rng import Stream
 from fedlgd.core.settings import setting
 from fedlgd.data import partition, store
+from fedlgd.data.catalogue import SuiteSettings, data_home
 from fedlgd.data.federation import Federation, federation
-from fedlgd.data.home import data_home
-from fedlgd.data.suite import SuiteSettings
 
 NAME = "split"
 RECIPE = 1  # increase with every change to the images, so that cached images of an older version are not used

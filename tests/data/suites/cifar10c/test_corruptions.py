@@ -9,7 +9,7 @@ from PIL import Image
 
 from fedlgd.data.suites.cifar10c import corruptions, weather
 from fedlgd.data.suites.cifar10c.corruptions import BLOCK, CORRUPTIONS, as_bytes, corrupted
-from fedlgd.data.suites.cifar10c.severities import SEVERITIES
+from fedlgd.data.suites.cifar10c.suite import SEVERITIES
 from fedlgd.data.suites.rendering import package_file
 
 NAMES = list(CORRUPTIONS)

@@ -18,7 +18,7 @@ from fedlgd.data.suites.cifar10c.sampling import (
     zoom_matrix,
     zoomed,
 )
-from fedlgd.data.suites.cifar10c.severities import SEVERITIES
+from fedlgd.data.suites.cifar10c.suite import SEVERITIES
 
 
 def test_a_disk_is_even_within_its_radius_and_adds_up_to_one():

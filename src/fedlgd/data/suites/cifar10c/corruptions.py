@@ -22,7 +22,7 @@ from fedlgd.data.suites.cifar10c.sampling import (
     trails,
     zoom_matrix,
 )
-from fedlgd.data.suites.cifar10c.severities import SEVERITIES
+from fedlgd.data.suites.cifar10c.suite import SEVERITIES
 from fedlgd.data.suites.cifar10c.weather import fog, frost, snow, spatter
 
 BLOCK = 100  # photographs that share a generator and are always corrupted together
