@@ -8,8 +8,9 @@ from fedlgd.core.evaluate import score
 from fedlgd.core.train import Local, sgd
 from fedlgd.core.tree import Mean
 from fedlgd.core.types import Params, ServerState, SiteState, VirtualSet
-from fedlgd.distill.distribution import Distil, distil, refine
+from fedlgd.distill.distribution import distil, refine
 from fedlgd.distill.gradient import match_gradient
+from fedlgd.distill.settings import Distil
 from fedlgd.engines.wire import read_message, write_message
 from fedlgd.methods.anchors import Anchors
 from fedlgd.methods.fedlgd import FedLGD

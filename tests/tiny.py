@@ -20,7 +20,8 @@ from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
-from fedlgd.methods.parts import Part, Regularised
+from fedlgd.methods.parts import Part
+from fedlgd.methods.regularisers import Regularised
 from fedlgd.nets.registry import build_net
 
 SIDE = 8

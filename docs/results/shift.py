@@ -26,7 +26,8 @@ from fedlgd.core.types import Params, Site
 from fedlgd.data.federation import Federation, limited, pooled
 from fedlgd.data.store import read_arrays, write_arrays
 from fedlgd.data.suites.digits import Digits
-from fedlgd.distill.distribution import Distil, distil
+from fedlgd.distill.distribution import distil
+from fedlgd.distill.settings import Distil
 from fedlgd.distill.start import Start, from_real
 from fedlgd.nets.registry import build_net
 from fedlgd.runs.shift import Space, features, mmd2, pixels, random_features, width_of

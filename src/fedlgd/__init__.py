@@ -35,11 +35,11 @@ _HOME = {
     "Pooled": "fedlgd.methods.baselines",
     "Scaffold": "fedlgd.methods.scaffold",
     "VHL": "fedlgd.methods.vhl",
-    "Anchored": "fedlgd.methods.parts",
-    "Refined": "fedlgd.methods.parts",
-    "Regularised": "fedlgd.methods.parts",
+    "Anchored": "fedlgd.methods.anchors",
+    "Refined": "fedlgd.methods.refine",
+    "Regularised": "fedlgd.methods.regularisers",
     "Local": "fedlgd.core.train",
-    "Distil": "fedlgd.distill.distribution",
+    "Distil": "fedlgd.distill.settings",
     "FedlgdError": "fedlgd.core.errors",
 }
 
@@ -81,7 +81,8 @@ if TYPE_CHECKING:
     from fedlgd.core.train import Local
     from fedlgd.data.federation import Federation, from_arrays
     from fedlgd.data.registry import from_folders, load
-    from fedlgd.distill.distribution import Distil
+    from fedlgd.distill.settings import Distil
+    from fedlgd.methods.anchors import Anchored
     from fedlgd.methods.baselines import LocalOnly, Pooled
     from fedlgd.methods.fedavg import FedAvg
     from fedlgd.methods.fedbn import FedBN
@@ -90,7 +91,8 @@ if TYPE_CHECKING:
     from fedlgd.methods.fedproto import FedProtoAvg, FedProtoLocal
     from fedlgd.methods.fedprox import FedProx
     from fedlgd.methods.moon import Moon
-    from fedlgd.methods.parts import Anchored, Refined, Regularised
+    from fedlgd.methods.refine import Refined
+    from fedlgd.methods.regularisers import Regularised
     from fedlgd.methods.scaffold import Scaffold
     from fedlgd.methods.vhl import VHL
     from fedlgd.runs.comparison import compare

@@ -6,7 +6,8 @@ import torch
 from fedlgd.core.rng import Stream
 from fedlgd.core.tiles import cut, laid
 from fedlgd.core.types import VirtualSet
-from fedlgd.distill.distribution import Distil, distil, image_gradient
+from fedlgd.distill.distribution import distil, image_gradient
+from fedlgd.distill.settings import Distil
 from fedlgd.distill.start import labels_for
 from tests import tiny
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fedlgd.core.rng import Stream
-from fedlgd.distill.descent import BETAS, Descent
-from fedlgd.distill.distribution import Distil, distil, refine
-from fedlgd.distill.smooth import smoothed
+from fedlgd.distill.descent import BETAS, Descent, smoothed
+from fedlgd.distill.distribution import distil, refine
+from fedlgd.distill.settings import Distil
 from fedlgd.methods.refine import Refine
 from tests import tiny
 

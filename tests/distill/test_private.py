@@ -17,10 +17,11 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Scale, Site, SiteState
 from fedlgd.distill import ledger, release
 from fedlgd.distill.budget import Level, Private
-from fedlgd.distill.distribution import Distil, distil, real_means
+from fedlgd.distill.distribution import distil, real_means
 from fedlgd.distill.ledger import generator_for
 from fedlgd.distill.private import distilled, refined, refinements_of
 from fedlgd.distill.release import check_protected, class_sums, clipped, clipped_sums, noised
+from fedlgd.distill.settings import Distil
 from tests import tiny
 
 NET = tiny.net()

@@ -8,8 +8,8 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.train import batches
 from fedlgd.core.types import Broadcast, ServerState, SiteState, Update
 from fedlgd.engines.plan import Plan
+from fedlgd.methods.anchors import Anchored
 from fedlgd.methods.fedavg import FedAvg
-from fedlgd.methods.parts import Anchored
 from tests import tiny
 
 

@@ -14,7 +14,7 @@ from fedlgd.distill.gradient import pseudo_gradient
 from fedlgd.engines.plan import Plan
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
-from fedlgd.methods.momentum import Momentum
+from fedlgd.methods.parts import Momentum
 from fedlgd.runs.config import configure
 from fedlgd.runs.runner import execute
 from tests import tiny

@@ -41,7 +41,7 @@ def test_the_same_source_is_the_same_folder(copied):
 
 
 @pytest.mark.parametrize(
-    "file", ["distill/distribution.py", "distill/smooth.py", "distill/__init__.py", "nets/fast.py", "core/net.py"]
+    "file", ["distill/distribution.py", "distill/descent.py", "distill/__init__.py", "nets/fast.py", "core/net.py"]
 )
 def test_an_edit_of_what_computes_the_sets_is_another_folder(copied, file):
     first = _folder()

@@ -14,7 +14,7 @@ from fedlgd.cli import run as command
 from fedlgd.cli.options import RunOptions
 from fedlgd.core.errors import FedlgdError, SettingError
 from fedlgd.core.train import Local
-from fedlgd.distill.distribution import Distil
+from fedlgd.distill.settings import Distil
 from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg

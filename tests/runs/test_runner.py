@@ -24,9 +24,8 @@ from fedlgd.distill import distribution
 from fedlgd.distill.cache import Cached
 from fedlgd.engines import wire
 from fedlgd.engines.wire import read_message
-from fedlgd.methods.parts import Regularised
 from fedlgd.methods.registry import names
-from fedlgd.methods.regularisers import Proximal
+from fedlgd.methods.regularisers import Proximal, Regularised
 from fedlgd.nets.registry import build_net
 from fedlgd.runs.config import resolve
 from fedlgd.runs.runner import Result, default_folder, execute, run

@@ -1,4 +1,4 @@
-r"""Optimisers of pixels. Each step adds a smoothed gradient (`distill/smooth.py`) to what it remembers.
+r"""Optimisers of pixels. Each step adds a smoothed gradient (S g, see `smoothed`) to what it remembers.
 
 sgd:   v <- m v + S g;  x <- x - lr v
 adam:  v <- .5 v + .5 S g;  u <- .9 u + .1 (S g)^2;  x <- x - lr v' / (sqrt(u') + 1e-8),  v' = v / (1 - .5^i)
@@ -7,17 +7,18 @@ adam:  v <- .5 v + .5 S g;  u <- .9 u + .1 (S g)^2;  x <- x - lr v' / (sqrt(u') 
 """
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from fedlgd.distill.smooth import smoothed
-
 Optimiser = Literal["sgd", "adam"]
 
 BETAS = 0.5, 0.9
 TINY = 1e-8
+FLOOR = 1.4  # cycles per image; lower frequencies have similar weights
+UNCHANGED = 3.9  # cycles per image, whose weight is 1
 
 
 @dataclass(slots=True, eq=False)
@@ -45,3 +46,28 @@ class Descent:
         mean = self.velocity / (1 - first**self.steps)
         size = (self.square / (1 - second**self.steps)).sqrt()
         return images - self.lr * mean / (size + TINY)
+
+
+def smoothed(gradient: Tensor, strength: float) -> Tensor:
+    r"""F^-1 [ ((f + f_0) / (f_1 + f_0))^-strength  F g ], f the frequency in cycles per image; strength 0: g.
+
+    A preconditioner that favours low frequencies. Gradients of matching are as large at high frequencies as at low
+    frequencies, but low frequencies need larger changes. Frequency weights like the amplitudes of natural images,
+    which decrease with frequency, improve the conditioning: the same loss is reached in fewer steps
+    (docs/results/speed.md says in how many).
+    """
+    if not strength:
+        return gradient
+    sides = (gradient.shape[-2], gradient.shape[-1])
+    spectrum = torch.fft.rfft2(gradient) * weights(sides, strength).to(gradient)
+    smooth: Tensor = torch.fft.irfft2(spectrum, s=sides)
+    return smooth
+
+
+@cache
+def weights(sides: tuple[int, int], strength: float) -> Tensor:
+    """The weight of each frequency of `rfft2`."""
+    down = torch.fft.fftfreq(sides[0], 1 / sides[0], dtype=torch.float64)
+    right = torch.fft.rfftfreq(sides[1], 1 / sides[1], dtype=torch.float64)
+    frequency = torch.hypot(down[:, None], right)
+    return ((frequency + FLOOR) / (UNCHANGED + FLOOR)) ** -strength

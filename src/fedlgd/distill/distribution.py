@@ -28,7 +28,7 @@ from fedlgd.data.federation import site_digest
 from fedlgd.distill.augment import Sides, Transform, draw
 from fedlgd.distill.cache import has, recall
 from fedlgd.distill.sets import is_file_name, read_start, set_digest
-from fedlgd.distill.settings import Distil as Distil
+from fedlgd.distill.settings import Distil
 from fedlgd.distill.start import (
     PICKS,
     class_statistics,

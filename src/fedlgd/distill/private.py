@@ -33,18 +33,10 @@ from fedlgd.core.types import Params, Site, SiteState, VirtualSet
 from fedlgd.data.federation import site_digest
 from fedlgd.distill.augment import Transform
 from fedlgd.distill.cache import recall
-from fedlgd.distill.distribution import (
-    Distil,
-    Pair,
-    distil,
-    draw_transforms,
-    family,
-    image_gradient,
-    narrowed,
-    refine,
-)
+from fedlgd.distill.distribution import Pair, distil, draw_transforms, family, image_gradient, narrowed, refine
 from fedlgd.distill.ledger import open_book
 from fedlgd.distill.release import Releases, check_delta, check_protected, noisy_counts
+from fedlgd.distill.settings import Distil
 from fedlgd.distill.start import from_mean_image, from_noise, from_statistics, labels_for
 
 LARGE = 3.0  # standard deviations of a count: a class that may be smaller than `per_class` is left out

@@ -4,8 +4,9 @@ The server initialises anchors, sends them to sites with an old version, and upd
 selected rounds. A site adds them to its cross-entropy and aligns its features with them.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -13,13 +14,15 @@ from torch import Tensor
 
 from fedlgd.core.device import to_cpu
 from fedlgd.core.errors import PrivacyError
-from fedlgd.core.types import Hello, Scale, ServerState, Site, VirtualSet
-from fedlgd.distill.distribution import Distil
-from fedlgd.distill.gradient import Matching
+from fedlgd.core.types import Broadcast, Hello, Params, Scale, ServerState, Site, SiteState, Update, VirtualSet
+from fedlgd.distill.gradient import Matching, match_gradient, pseudo_gradient
 from fedlgd.distill.sets import check_start, is_file_name, read_start
+from fedlgd.distill.settings import Distil
 from fedlgd.distill.start import Statistics, class_statistics, from_noise, from_statistics, labels_for
+from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Beside
-from fedlgd.methods.protocol import Net, Settings, Stream, setting
+from fedlgd.methods.parts import Part, Presets
+from fedlgd.methods.protocol import Fit, Net, Settings, Stream, Visit, setting
 from fedlgd.methods.regularisers import Pull
 
 
@@ -132,3 +135,60 @@ def stale_anchors(state: ServerState, site: str, needed: bool = True) -> Virtual
     """The anchors if the site needs them now and has no or an older version; otherwise None."""
     stale = state.anchors is not None and state.held.get(site, -2) < state.anchors.round
     return state.anchors if needed and stale else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anchored(Part):
+    """Adds anchors, updated by gradient matching in selected rounds, to a method that averages models."""
+
+    kind: ClassVar[str] = "anchors"
+    presets: ClassVar[Presets] = {
+        "paper": {"anchors.plan": "exact", "anchors.steps": 500},
+        "quick": {"anchors.steps": 10, "pull.weight": 1.0},
+        "strong": {"anchors.steps": 10, "pull.weight": 1.0},
+    }
+
+    anchors: Anchors = Anchors()
+    pull: Pull = Pull()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.anchors.check_upload(self.distil)
+
+    @property
+    def stack(self) -> str:
+        """`noise` if the anchors are never updated and have no regulariser: the control for anchors."""
+        return "anchors" if self.anchors.steps or self.pull.weight else "noise"
+
+    @property
+    def title(self) -> str:
+        return {"noise": "noise images"}.get(self.stack, self.stack)
+
+    def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
+        state, hello = self.method.enrol(site, net, rng)
+        statistics = self.anchors.upload(site, self.distil.statistics, net)
+        return state, replace(hello, statistics=statistics)
+
+    def expects_hello(self, net: Net) -> Hello:
+        return self.anchors.hello(net)
+
+    def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
+        state = self.method.start(params, hellos, net, rng)
+        return replace(state, anchors=self.anchors.first(hellos, net, rng))
+
+    def broadcast(self, state: ServerState, site: str) -> Broadcast:
+        needed = self.anchors.needed_in(state.round, self.pull)
+        return replace(self.method.broadcast(state, site), anchors=stale_anchors(state, site, needed))
+
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
+        if msg.anchors:
+            state = replace(state, anchors=msg.anchors)
+        present = self.anchors.beside(state.anchors, self.pull, msg.round)
+        return self.method.site(msg, state, site, net, rng, partial(fit, beside=present))
+
+    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
+        t, anchors, after = state.round, state.anchors, self.method.server(state, updates, net, rng)
+        if anchors and self.anchors.move_in(t):
+            target = pseudo_gradient(state.params, after.params, self.local.rate(self.local.steps))
+            anchors, _ = match_gradient(anchors, net, state.params, target, self.anchors, t)
+        return replace(after, anchors=anchors)

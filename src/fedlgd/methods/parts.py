@@ -1,24 +1,18 @@
-"""Parts that can be stacked on a method: anchors, refinement of virtual sets, regularisers.
+"""Parts that can be stacked on a method: what they have in common, and momentum that is kept between rounds.
 
 `--method scaffold+anchors+refine`, or in Python `Refined(method=Anchored(method=Scaffold(train_on="virtual")))`.
+The other parts are in `anchors`, `refine`, `regularisers`, `robust`, `dpsgd` and `dpfedavg`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any, ClassVar, Self
 
 from fedlgd.core.errors import SettingError
-from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
-from fedlgd.distill.gradient import match_gradient, pseudo_gradient
-from fedlgd.distill.private import reserve_refinements
-from fedlgd.methods.anchors import Anchors, stale_anchors
+from fedlgd.core.types import Broadcast, Params, Site, SiteState
 from fedlgd.methods.catalogue import parts_of
 from fedlgd.methods.common import fit
-from fedlgd.methods.objective import Term
 from fedlgd.methods.protocol import Fit, Method, Net, Settings, Stream, Trained, Visit
-from fedlgd.methods.refine import REDRAWN, Refine
-from fedlgd.methods.regularisers import Pull, Regulariser
 
 Presets = Mapping[str, Mapping[str, Any]]
 
@@ -84,122 +78,31 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Anchored(Part):
-    """Adds anchors, updated by gradient matching in selected rounds, to a method that averages models."""
+class Momentum(Part):
+    """A site keeps its momentum between rounds (Yu, Jin and Yang, ICML 2019, without averaging it).
 
-    kind: ClassVar[str] = "anchors"
-    presets: ClassVar[Presets] = {
-        "paper": {"anchors.plan": "exact", "anchors.steps": 500},
-        "quick": {"anchors.steps": 10, "pull.weight": 1.0},
-        "strong": {"anchors.steps": 10, "pull.weight": 1.0},
-    }
+    v of the last step of a round is v of the first step of the next; needs `local.momentum` above 0.
+    """
 
-    anchors: Anchors = Anchors()
-    pull: Pull = Pull()
+    kind: ClassVar[str] = "momentum"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.anchors.check_upload(self.distil)
-
-    @property
-    def stack(self) -> str:
-        """`noise` if the anchors are never updated and have no regulariser: the control for anchors."""
-        return "anchors" if self.anchors.steps or self.pull.weight else "noise"
-
-    @property
-    def title(self) -> str:
-        return {"noise": "noise images"}.get(self.stack, self.stack)
-
-    def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
-        state, hello = self.method.enrol(site, net, rng)
-        statistics = self.anchors.upload(site, self.distil.statistics, net)
-        return state, replace(hello, statistics=statistics)
-
-    def expects_hello(self, net: Net) -> Hello:
-        return self.anchors.hello(net)
-
-    def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
-        state = self.method.start(params, hellos, net, rng)
-        return replace(state, anchors=self.anchors.first(hellos, net, rng))
-
-    def broadcast(self, state: ServerState, site: str) -> Broadcast:
-        needed = self.anchors.needed_in(state.round, self.pull)
-        return replace(self.method.broadcast(state, site), anchors=stale_anchors(state, site, needed))
-
-    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
-        if msg.anchors:
-            state = replace(state, anchors=msg.anchors)
-        present = self.anchors.beside(state.anchors, self.pull, msg.round)
-        return self.method.site(msg, state, site, net, rng, partial(fit, beside=present))
-
-    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
-        t, anchors, after = state.round, state.anchors, self.method.server(state, updates, net, rng)
-        if anchors and self.anchors.move_in(t):
-            target = pseudo_gradient(state.params, after.params, self.local.rate(self.local.steps))
-            anchors, _ = match_gradient(anchors, net, state.params, target, self.anchors, t)
-        return replace(after, anchors=anchors)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Refined(Part):
-    """Adds iterative DM to a method that trains on virtual sets and sends the complete model."""
-
-    kind: ClassVar[str] = "refine"
-    presets: ClassVar[Presets] = {
-        "paper": {"refine.real_per_class": 256},
-        "quick": {"refine.steps": 10},
-        "strong": REDRAWN,
-    }
-
-    refine: Refine = Refine()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if (data := getattr(self.method, "train_on", "virtual")) != "virtual":
+        if not self.local.momentum:
             raise SettingError(
-                f"refine updates virtual sets, but {self.method.name} trains on {data} images; use "
-                "train_on=virtual (--train-on virtual), or leave refine out"
+                "momentum is kept between rounds, but local.momentum is 0; set it, for example to 0.9"
             )
 
-    def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
-        reserve_refinements(site, net, self.distil, rng.seed, self.refine.releases(self.distil))
-        return self.method.enrol(site, net, rng)
-
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
-        if state.virtual and self.refine.move_in(msg.round):
-            state = self.refine.moved(state, site, net, msg.params, self.distil, msg.round, rng)
-        update, after = self.method.site(msg, state, site, net, rng, fit)
-        released = {name: tree for name, tree in state.trees.items() if name == "released"}
-        return update, replace(after, trees={**released, **after.trees}) if released else after
+        last: list[Params] = []
 
+        def remembering(*given: Any, **more: Any) -> Trained:
+            trained = fit(*given, velocity=state.trees.get("velocity"), **more)
+            last.append(trained.velocity)
+            return trained
 
-@dataclass(frozen=True, kw_only=True)
-class Regularised(Part):
-    """Adds a term to the loss of any method."""
-
-    kind: ClassVar[str] = "regulariser"
-
-    term: Regulariser
-
-    @property
-    def sections(self) -> dict[str, Settings]:
-        return {self.term.section: self.term}
-
-    @property
-    def stack(self) -> str:
-        return _qualified(type(self.term), self.term.section)
-
-    @property
-    def title(self) -> str:
-        return self.term.section
-
-    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
-        extra = self.term.term(msg, state, net)
-
-        def regularised(*given: Any, terms: Sequence[Term] = (), **more: Any) -> Trained:
-            return fit(*given, terms=[*terms, extra], **more)
-
-        return self.method.site(msg, state, site, net, rng, regularised if extra else fit)
+        update, after = self.method.site(msg, state, site, net, rng, remembering)
+        return update, replace(after, trees={**after.trees, "velocity": last[-1]})
 
 
 def all_settings(method: Method) -> dict[str, Any]:
@@ -213,9 +116,9 @@ def name_of(method: Method) -> str:
     """The name by which `registry.recipe` finds this method again."""
     if isinstance(method, Part):
         return f"{name_of(method.method)}+{method.stack}"
-    return _qualified(type(method), method.name)
+    return qualified(type(method), method.name)
 
 
-def _qualified(cls: type, name: str) -> str:
+def qualified(cls: type, name: str) -> str:
     """`name` for a class of this package, else `package.module:Class`."""
     return name if cls.__module__.startswith("fedlgd.") else f"{cls.__module__}:{cls.__qualname__}"

@@ -1,4 +1,5 @@
-"""Refinement of virtual sets: the paper's iterative distribution matching, in selected rounds."""
+"""Refinement of virtual sets: the paper's iterative distribution matching, in selected rounds. FedLGD has it;
+`Refined` adds it to other methods."""
 
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal
@@ -6,16 +7,18 @@ from typing import ClassVar, Literal
 from torch import Generator
 
 from fedlgd.core.device import to_device
-from fedlgd.core.errors import PrivacyError
+from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.core.meter import phase
 from fedlgd.core.tiles import laid
-from fedlgd.core.types import Params, Site, SiteState, VirtualSet
+from fedlgd.core.types import Broadcast, Hello, Params, Site, SiteState, VirtualSet
 from fedlgd.distill.descent import Optimiser
-from fedlgd.distill.private import refined, refinements_of
+from fedlgd.distill.private import refined, refinements_of, reserve_refinements
 from fedlgd.distill.settings import Distil, Refinement
 from fedlgd.distill.start import from_neighbours
 from fedlgd.methods.anchors import Selected
-from fedlgd.methods.protocol import Net, Settings, Stream, setting
+from fedlgd.methods.common import fit
+from fedlgd.methods.parts import Part, Presets
+from fedlgd.methods.protocol import Fit, Net, Settings, Stream, Visit, setting
 
 REDRAWN = {
     "refine.start": "neighbours",
@@ -79,3 +82,36 @@ class Refine(Settings):
 
     def move_in(self, t: int) -> bool:
         return (self.steps > 0 or self.start != "keep") and t in self.selected
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refined(Part):
+    """Adds iterative DM to a method that trains on virtual sets and sends the complete model."""
+
+    kind: ClassVar[str] = "refine"
+    presets: ClassVar[Presets] = {
+        "paper": {"refine.real_per_class": 256},
+        "quick": {"refine.steps": 10},
+        "strong": REDRAWN,
+    }
+
+    refine: Refine = Refine()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (data := getattr(self.method, "train_on", "virtual")) != "virtual":
+            raise SettingError(
+                f"refine updates virtual sets, but {self.method.name} trains on {data} images; use "
+                "train_on=virtual (--train-on virtual), or leave refine out"
+            )
+
+    def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
+        reserve_refinements(site, net, self.distil, rng.seed, self.refine.releases(self.distil))
+        return self.method.enrol(site, net, rng)
+
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
+        if state.virtual and self.refine.move_in(msg.round):
+            state = self.refine.moved(state, site, net, msg.params, self.distil, msg.round, rng)
+        update, after = self.method.site(msg, state, site, net, rng, fit)
+        released = {name: tree for name, tree in state.trees.items() if name == "released"}
+        return update, replace(after, trees={**released, **after.trees}) if released else after

@@ -15,14 +15,13 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.settings import Settings
 from fedlgd.core.suggest import did_you_mean, own_class
 from fedlgd.core.train import Local
-from fedlgd.methods.anchors import Anchors
+from fedlgd.methods.anchors import Anchored, Anchors
 from fedlgd.methods.dpfedavg import DpFedAvg, SiteDp
 from fedlgd.methods.dpsgd import LOCAL, Dp, DpSgd
-from fedlgd.methods.momentum import Momentum
-from fedlgd.methods.parts import Anchored, Refined, Regularised
+from fedlgd.methods.parts import Momentum
 from fedlgd.methods.protocol import Method
-from fedlgd.methods.refine import Refine
-from fedlgd.methods.regularisers import REGULARISERS, Pull, Regulariser
+from fedlgd.methods.refine import Refine, Refined
+from fedlgd.methods.regularisers import REGULARISERS, Pull, Regularised, Regulariser
 from fedlgd.methods.robust import Median, Trim, Trimmed
 
 FIVE = ("enrol", "start", "broadcast", "site", "server")

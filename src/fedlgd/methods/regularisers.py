@@ -1,9 +1,9 @@
 """Regularisers by name: losses between features and anchors, and terms for the loss of any method."""
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -12,9 +12,11 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.losses import class_means, mean_gap, mmd_rbf, supervised_contrastive
 from fedlgd.core.suggest import did_you_mean, own_class
 from fedlgd.core.tree import only, sqnorm, sub
-from fedlgd.core.types import Broadcast, Params, SiteState
+from fedlgd.core.types import Broadcast, Params, Site, SiteState
+from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Batch, Embedded, Term
-from fedlgd.methods.protocol import Net, Settings, setting
+from fedlgd.methods.parts import Part, qualified
+from fedlgd.methods.protocol import Fit, Net, Settings, Stream, Trained, Visit, setting
 
 # Losses between features and anchors
 
@@ -112,3 +114,32 @@ class Proximal(Regulariser):
 
 
 REGULARISERS: dict[str, type[Regulariser]] = {"proximal": Proximal}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regularised(Part):
+    """Adds a term to the loss of any method."""
+
+    kind: ClassVar[str] = "regulariser"
+
+    term: Regulariser
+
+    @property
+    def sections(self) -> dict[str, Settings]:
+        return {self.term.section: self.term}
+
+    @property
+    def stack(self) -> str:
+        return qualified(type(self.term), self.term.section)
+
+    @property
+    def title(self) -> str:
+        return self.term.section
+
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
+        extra = self.term.term(msg, state, net)
+
+        def regularised(*given: Any, terms: Sequence[Term] = (), **more: Any) -> Trained:
+            return fit(*given, terms=[*terms, extra], **more)
+
+        return self.method.site(msg, state, site, net, rng, regularised if extra else fit)

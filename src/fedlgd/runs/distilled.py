@@ -25,8 +25,9 @@ from fedlgd.core.train import Local, sgd
 from fedlgd.core.types import LabelledSet, Site, VirtualSet
 from fedlgd.data.federation import Federation
 from fedlgd.distill.cache import caching
-from fedlgd.distill.distribution import Distil, distil, is_cached
+from fedlgd.distill.distribution import distil, is_cached
 from fedlgd.distill.sets import write_set
+from fedlgd.distill.settings import Distil
 from fedlgd.distill.start import from_real
 from fedlgd.methods.objective import plain
 from fedlgd.runs.config import Config

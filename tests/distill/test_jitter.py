@@ -11,10 +11,9 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local
 from fedlgd.core.types import LabelledSet
-from fedlgd.distill.augment import color
+from fedlgd.distill.augment import color, jittered
 from fedlgd.engines.plan import Plan
 from fedlgd.methods.fedavg import FedAvg
-from fedlgd.methods.jitter import jittered
 from tests import tiny
 
 ALL = ("rotate", "zoom", "shift", "color")
