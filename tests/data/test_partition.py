@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.data import partition
-from fedlgd.data.partition import allotted, by_domain, dirichlet, iid, quantity, shards
+from fedlgd.data.partition import allotted, dirichlet, iid, quantity, shards
 
 LABELS = st.lists(st.integers(0, 4), max_size=120).map(lambda y: np.array(y, np.uint8))
 SITES = st.integers(1, 8)
@@ -76,14 +76,6 @@ def test_shards_are_dealt_out_completely(labels, sites, each, seed):
     assert every_index_once(labels, parts)
     sizes = [len(part) for part in parts]
     assert max(sizes) - min(sizes) <= each
-
-
-@given(st.lists(st.sampled_from(["clinic", "home", "lab"])))
-def test_a_domain_keeps_its_images_whatever_the_others_are(names):
-    parts = by_domain(np.array(names, str))
-    assert set(parts) == set(names)
-    for name, part in parts.items():
-        assert part.tolist() == [i for i, other in enumerate(names) if other == name]
 
 
 @given(st.integers(0, 500), st.lists(st.floats(0.01, 1), min_size=1, max_size=6), st.integers(0, 5))

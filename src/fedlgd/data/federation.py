@@ -209,13 +209,14 @@ def _labels(array: Any, site: str) -> Tensor:
     return torch.as_tensor(y.astype(np.int64))
 
 
-def limited(whole: Federation, train: int = 0, test: int = 0, seed: int = 0) -> Federation:
+def limited(whole: Federation, train: int = 0, test: int = 0) -> Federation:
     """At most `train` training and `test` test images per site, taken from the classes in turn; 0 keeps all."""
+    rng = Stream(0).at("limit")
     sites = [
         replace(
             site,
-            train=_subset(site.train, train, len(site.classes), Stream(seed).at("limit", site.name, "train")),
-            test=_subset(site.test, test, len(site.classes), Stream(seed).at("limit", site.name, "test")),
+            train=_subset(site.train, train, len(site.classes), rng.at(site.name, "train")),
+            test=_subset(site.test, test, len(site.classes), rng.at(site.name, "test")),
         )
         for site in whole.sites
     ]

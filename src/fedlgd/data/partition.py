@@ -55,11 +55,6 @@ def shards(labels: Labels, sites: int, rng: Stream, each: int) -> list[Numbers]:
     return [np.sort(np.concatenate([cut[i] for i in mine])) for mine in deal]
 
 
-def by_domain(domains: NDArray[np.generic]) -> dict[str, Numbers]:
-    """One site per domain, sorted by name."""
-    return {str(name): np.flatnonzero(domains == name) for name in np.unique(domains)}
-
-
 def allotted(count: int, shares: Shares, least: int) -> Counts:
     """`least` for every site and the rest by shares, rounded so that the sum is `count`."""
     rest = count - least * len(shares)

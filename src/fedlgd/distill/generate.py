@@ -43,7 +43,8 @@ def _synthesise(z: Tensor, shape: tuple[int, int, int], generator: Generator) ->
     for level in range(max(1, math.ceil(math.log2(max(shape[1:]) / 4)) + 1)):
         if level:
             x, image = _double(x), _double(image)
-        x = F.leaky_relu(_modulated(x, style, _kernel(generator, CHANNELS), generator), 0.2)
+        kernel = torch.randn(CHANNELS, CHANNELS, 3, 3, generator=generator)
+        x = F.leaky_relu(_modulated(x, style, kernel, generator), 0.2)
         rgb = torch.randn(shape[0], CHANNELS, 1, 1, generator=generator) / math.sqrt(CHANNELS)
         image = image + F.conv2d(x, rgb)
     return image
@@ -57,10 +58,6 @@ def _modulated(x: Tensor, style: Tensor, kernel: Tensor, generator: Generator) -
     n, out, channels, k, _ = weight.shape
     grouped = F.conv2d(x.reshape(1, n * channels, *x.shape[2:]), weight.flatten(0, 1), padding=k // 2, groups=n)
     return grouped.view(n, out, *x.shape[2:])
-
-
-def _kernel(generator: Generator, channels: int) -> Tensor:
-    return torch.randn(channels, channels, 3, 3, generator=generator)
 
 
 def _weight(generator: Generator, rows: int, columns: int) -> Tensor:

@@ -16,7 +16,7 @@ from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.core.net import Net
 from fedlgd.core.settings import Tuned
 from fedlgd.data import registry as suites
-from fedlgd.data.catalogue import SUITES
+from fedlgd.data.catalogue import COMMON, SUITES
 from fedlgd.data.federation import Federation
 from fedlgd.data.registry import DataChoice
 from fedlgd.engines.plan import Plan
@@ -72,7 +72,7 @@ class Config:
         return replace(self, plan=replace(self.plan, seed=0)).digest
 
     def plain(self) -> dict[str, Any]:
-        shared = {"name": self.data.name, "limit": self.data.limit, "test_limit": self.data.test_limit}
+        shared = {name: getattr(self.data, name) for name in COMMON}
         return {
             "method": name_of(self.method),
             **_spelled_out(self.plan),
@@ -107,10 +107,12 @@ def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None =
     data = {"name": DataChoice().name, **merged["data"]}
     suite = suites.find(_word("data.name", data["name"])).settings
     _refuse_unknown(merged, _known(cls, _word("net.name", net["name"]), suite), cls)
-    parts = _split(cls, merged)
+    ours = {f.name for f in fields(Plan)}
+    plan = {key: value for key, value in merged.items() if key in ours}
+    method = {key: value for key, value in merged.items() if key not in ours and key not in NAMED}
     return Config(
-        method=recipe.make(_convert(parts["method"], cls)),
-        plan=_convert(parts["plan"], Plan),
+        method=recipe.make(_convert(method, cls)),
+        plan=_convert(plan, Plan),
         data=_data_choice(data, suite),
         net=net,
         tuned=tuned,
@@ -192,17 +194,9 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
             into[key] = value
 
 
-def _split(cls: type, merged: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    plan = {f.name for f in fields(Plan)}
-    return {
-        "plan": {k: v for k, v in merged.items() if k in plan},
-        "method": {k: v for k, v in merged.items() if k not in plan and k not in ("data", "net")},
-    }
-
-
 def _known(cls: type, net: str, suite: type) -> list[str]:
     """The paths of all settings of this method, network and federation."""
-    data = [*(f"data.{key}" for key in ("name", "limit", "test_limit")), *_field_paths(suite, "data.")]
+    data = [*(f"data.{key}" for key in COMMON), *_field_paths(suite, "data.")]
     ours = [*_field_paths(Plan), *data, "method", "net.name"]
     return [*ours, *_field_paths(cls), *(f"net.{key}" for key in settings_of(net))]
 

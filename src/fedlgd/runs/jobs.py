@@ -12,7 +12,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.meter import listening
 from fedlgd.core.records import RoundRecord
 from fedlgd.engines.process import Child, check_fork
-from fedlgd.runs.runner import Listener
+from fedlgd.runs.progress import Listener
 from fedlgd.runs.suite import Job, Outcome
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,6 @@ from torch import nn
 from fedlgd.core import files
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.net import Net
-from fedlgd.core.types import Scale
 from fedlgd.data.federation import POOLED
 from fedlgd.data.preparation import Preparation
 from fedlgd.methods.protocol import Method
@@ -41,7 +40,9 @@ def open_run(
     preparation = _preparation(folder, manifest)
     config = _config(settings, method)
     built = _net(settings["net"], preparation, manifest["net"]["label"], net)
-    scales = _stored_scales(config, preparation)
+    scales = (
+        {POOLED: preparation.scale()} if config.method.pooled else preparation.scales
+    )  # of the sites that trained
     local = bool(manifest["engine"].get("local", True))  # real sites keep their states
     directory = RunDirectory(folder, scales, local)
     if not directory.records:
@@ -90,11 +91,6 @@ def _net(settings: dict[str, Any], preparation: Preparation, label: str, given: 
             f"the network of this run is {label!r}, but this is {net.label!r}: its source has changed; restore it"
         )
     return net
-
-
-def _stored_scales(config: Config, preparation: Preparation) -> dict[str, Scale]:
-    """The scalings by the names of the sites that trained."""
-    return {POOLED: preparation.scale()} if config.method.pooled else preparation.scales
 
 
 def how_to_go_on(result: Result, command: str) -> str:

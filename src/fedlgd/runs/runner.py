@@ -33,11 +33,9 @@ from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, configure, samples
 from fedlgd.runs.manifest import open_directory, rounds_before
 from fedlgd.runs.pictures import write_samples
-from fedlgd.runs.progress import showing
+from fedlgd.runs.progress import Listener, showing
 from fedlgd.runs.result import Kept, Result, result_of
 from fedlgd.runs.store import locked
-
-Listener = Callable[[RoundRecord], None]
 
 
 def run(
@@ -122,8 +120,7 @@ def execute(
             stack.enter_context(caching(shared_cache(engine.place)))
             stack.enter_context(locked(out))
         if config.method.pooled:
-            _check_local(config.method, engine)
-            federation = _pooled(config, federation, net, engine.place)
+            federation = _pooled(config, federation, net, engine)
         if out is None:
             states = engine.states()
         else:
@@ -144,11 +141,6 @@ def execute(
         return result_of(config, subject.net, kept, records, federation.preparation, out)
 
 
-def _check_local(method: Method, engine: Engine) -> None:
-    if not engine.local:
-        raise SettingError(f"{method.label} joins the images of all sites, which real sites do not send; use loop")
-
-
 def _illustrated(
     config: Config, subject: Subject, rounds: Iterator[RoundRecord], committed: list[RoundRecord], out: Path
 ) -> Iterator[RoundRecord]:
@@ -160,9 +152,11 @@ def _illustrated(
     return analysed(rounds, list(committed), subject, out / "analysis.json")
 
 
-def _pooled(config: Config, federation: Federation, net: Net, place: Place) -> Federation:
+def _pooled(config: Config, federation: Federation, net: Net, engine: Engine) -> Federation:
     """All images at one site, or all virtual sets: the same sets that other methods train on."""
-    method, root = config.method, Stream(config.plan.seed)
+    method, root, place = config.method, Stream(config.plan.seed), engine.place
+    if not engine.local:
+        raise SettingError(f"{method.label} joins the images of all sites, which real sites do not send; use loop")
     assert isinstance(method, Training)
     if method.train_on == "virtual":
         sets = [

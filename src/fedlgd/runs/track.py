@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean
 from types import TracebackType
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from PIL import Image
@@ -26,7 +26,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.files import safe_name
 from fedlgd.core.records import RoundRecord, committed_records
 from fedlgd.engines.memory import version_name
-from fedlgd.runs.config import Config
+from fedlgd.runs.config import Config, flat
 
 MARKS = "track.json"
 PROJECT = "fedlgd"
@@ -116,7 +116,7 @@ class Mlflow:
         else:
             self._mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
             self.id = self._mlflow.start_run(run_name=run.title).info.run_id
-            self._mlflow.log_params(dict(_flat(run.config.plain())))
+            self._mlflow.log_params(dict(flat(run.config.plain())))
 
     def log(self, step: int, values: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
         self._mlflow.log_metrics(dict(values), step=step)
@@ -228,11 +228,3 @@ def _pictures(folder: Path, record: RoundRecord) -> Iterator[tuple[str, Path]]:
     """The contact sheets of this round."""
     for file in sorted((folder / "virtual" / version_name(record.round)).glob("[!.]*.png")):
         yield f"virtual/{file.stem}", file
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value

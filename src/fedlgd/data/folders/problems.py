@@ -30,10 +30,10 @@ class ImageError(DataError):
         super().__init__(f"{shown(path)} {problem}; {way_out} (fedlgd data check lists all such files)")
 
 
-def problem_of(error: DataError, site: str = "", file: str = "") -> Problem:
+def problem_of(error: DataError, site: str = "") -> Problem:
     """An error as a problem; messages have the form `what is wrong; what to do`."""
     problem, _, way_out = str(error).partition("; ")
-    return Problem("error", site, file, problem, way_out)
+    return Problem("error", site, "", problem, way_out)
 
 
 def refuse_errors(problems: Sequence[Problem]) -> None:
