@@ -281,7 +281,7 @@ def _deploy(name: str) -> str:
 
 def _space(name: str) -> str:
     """The default search space of `fedlgd tune`."""
-    text = (HERE.parent / "src" / "fedlgd" / "runs" / "space.toml").read_text()
+    text = (HERE.parent / "src" / "fedlgd" / "runs" / "tuning" / "space.toml").read_text()
     return f"```toml\n{text}```"
 
 

@@ -20,7 +20,7 @@ _HOME = {
     "run": "fedlgd.runs.runner",
     "Result": "fedlgd.runs.result",
     "compare": "fedlgd.runs.comparison",
-    "tune": "fedlgd.runs.tune",
+    "tune": "fedlgd.runs.tuning.tune",
     "open_run": "fedlgd.runs.open",
     "configure": "fedlgd.runs.config",
     "FedAvg": "fedlgd.methods.fedavg",
@@ -100,7 +100,7 @@ if TYPE_CHECKING:
     from fedlgd.runs.open import open_run
     from fedlgd.runs.result import Result
     from fedlgd.runs.runner import run
-    from fedlgd.runs.tune import tune
+    from fedlgd.runs.tuning.tune import tune
 
 
 def __getattr__(name: str) -> Any:

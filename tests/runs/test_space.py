@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedlgd.core.errors import SettingError
 from fedlgd.methods import registry
 from fedlgd.runs.config import resolve
-from fedlgd.runs.space import Range, check_known, draw, paths, read_space, space_of
+from fedlgd.runs.tuning.space import Range, check_known, draw, paths, read_space, space_of
 
 
 @given(st.floats(0, 1, exclude_max=True), st.booleans())

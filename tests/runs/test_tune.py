@@ -10,10 +10,10 @@ import fedlgd
 from fedlgd.core.errors import PrivacyError, RunError, SettingError
 from fedlgd.core.files import read_json
 from fedlgd.methods.fedavg import FedAvg
-from fedlgd.runs import tune as module
 from fedlgd.runs.config import resolve
-from fedlgd.runs.findings import Trial, effect_of, spent
-from fedlgd.runs.search import Halving
+from fedlgd.runs.tuning import tune as module
+from fedlgd.runs.tuning.findings import Trial, effect_of, spent
+from fedlgd.runs.tuning.search import Halving
 from tests import tiny
 from tests.data.test_validation import sealed
 

@@ -18,15 +18,15 @@ from fedlgd.engines.plan import Plan
 from fedlgd.engines.registry import Engine
 from fedlgd.report.formats import NONE, Cell, Column, Table, percent, plural, points
 from fedlgd.report.formats import duration as exact
-from fedlgd.runs.findings import SCORES, Findings, spent
 from fedlgd.runs.jobs import check_jobs, run_jobs
 from fedlgd.runs.literals import parse_duration
 from fedlgd.runs.runner import Listener
-from fedlgd.runs.search import Halving, Ledger, Search, search
 from fedlgd.runs.store import locked
 from fedlgd.runs.suite import Job, Outcome
 from fedlgd.runs.track import check_trackers
-from fedlgd.runs.tune import Costs, open_ledger, planned_search
+from fedlgd.runs.tuning.findings import SCORES, Findings, spent
+from fedlgd.runs.tuning.search import Halving, Ledger, Search, search
+from fedlgd.runs.tuning.tune import Costs, open_ledger, planned_search
 
 HEDGE = (
     "From the {trials} candidates of each method after {rounds}, one seed: a small difference can be "

@@ -10,7 +10,7 @@ from fedlgd.core.tree import add, cast, double, only, scale, sqnorm, sub
 from fedlgd.core.types import Params, Update
 from fedlgd.engines.wire import decode, encode
 
-ROOM = 16 << 20  # bytes of updates in memory; the others are stored in a file
+ROOM = 16 << 20  # bytes: if the updates of all sites are larger together, they are stored in a file
 
 
 def clipped(update: Update, before: Params, bound: float, trainable: frozenset[str]) -> tuple[Update, float]:
@@ -36,12 +36,10 @@ class Inbox:
         self._names = names
         self._held: dict[str, Update] = {}
         self._filed: dict[str, tuple[int, int]] = {}
-        self._room = ROOM
         self._file = TemporaryFile()  # noqa: SIM115
 
     def add(self, update: Update) -> None:
-        self._room -= nbytes(update)
-        if self._room >= 0:
+        if len(self._names) * nbytes(update) <= ROOM:
             self._held[update.site] = update
             return
         content = encode(update)

@@ -46,7 +46,7 @@ Space = Mapping[str, Range | Sequence[Any]]
 def read_space(given: Path | Mapping[str, Any] | None = None) -> Space:
     """The space in a TOML file or a mapping of the same form; by default that of this package."""
     if given is None:
-        with resources.as_file(resources.files("fedlgd.runs") / "space.toml") as file:
+        with resources.as_file(resources.files("fedlgd.runs.tuning") / "space.toml") as file:
             return dict(_entries(read_toml(file)))
     space = dict(_entries(read_toml(given) if isinstance(given, Path) else given))
     if not space:
