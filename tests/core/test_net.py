@@ -1,14 +1,18 @@
 """An architecture without weights: what it costs, how it starts, what it leaves alone."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from fedlgd.core.errors import NetError
 from fedlgd.core.meter import metered, phase
-from fedlgd.core.net import ACTIVATION, Net
+from fedlgd.core.net import ACTIVATION, Flops, Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Params
 from fedlgd.nets.registry import build_net
@@ -23,6 +27,32 @@ def _passes(net: Net, params: Params, x: Tensor, frozen: bool = False) -> float:
 
 def test_forward_flops_are_two_per_multiply_add():
     assert tiny.net().flops == tiny.forward_flops()
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.ConvTranspose2d(3, 5, 3),
+        nn.Conv2d(3, 6, 3, groups=3, stride=2, dilation=2),
+        nn.Sequential(nn.Flatten(1, 2), nn.GRU(8, 4, batch_first=True)),
+        nn.Sequential(nn.Flatten(1, 2), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)),
+        lambda x: F.scaled_dot_product_attention(x, x, x) @ x.mT,
+        lambda x: torch.einsum("nchw,ncwk->nchk", x, x),
+    ],
+)
+def test_flops_are_those_that_torch_counts(layer):
+    x = torch.zeros(1, 3, 8, 8)
+    with Flops() as ours, torch.no_grad():
+        layer(x)
+    with FlopCounterMode(display=False) as theirs, torch.no_grad():
+        layer(x)
+    assert ours.total == theirs.get_total_flops() > 0
+
+
+def test_a_network_is_built_without_the_compiler_of_torch():
+    build = "from fedlgd.nets.registry import build_net; build_net('convnet', (3, 8, 8), 2, {'depth': 1}).flops"
+    check = f"import sys; {build}; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
 
 
 def test_size_counts_weights_by_hand():

@@ -120,7 +120,11 @@ def execute(
             stack.enter_context(caching(shared_cache(engine.place)))
             stack.enter_context(locked(out))
         if config.method.pooled:
-            federation = _pooled(config, federation, net, engine)
+            if not engine.local:
+                raise SettingError(
+                    f"{config.method.label} joins the images of all sites, which real sites do not send; use loop"
+                )
+            federation = _pooled(config, federation, net, engine.place)
         if out is None:
             states = engine.states()
         else:
@@ -152,11 +156,9 @@ def _illustrated(
     return analysed(rounds, list(committed), subject, out / "analysis.json")
 
 
-def _pooled(config: Config, federation: Federation, net: Net, engine: Engine) -> Federation:
+def _pooled(config: Config, federation: Federation, net: Net, place: Place) -> Federation:
     """All images at one site, or all virtual sets: the same sets that other methods train on."""
-    method, root, place = config.method, Stream(config.plan.seed), engine.place
-    if not engine.local:
-        raise SettingError(f"{method.label} joins the images of all sites, which real sites do not send; use loop")
+    method, root = config.method, Stream(config.plan.seed)
     assert isinstance(method, Training)
     if method.train_on == "virtual":
         sets = [
