@@ -19,7 +19,7 @@ _HOME = {
     "Federation": "fedlgd.data.federation",
     "run": "fedlgd.runs.runner",
     "Result": "fedlgd.runs.result",
-    "compare": "fedlgd.runs.comparison",
+    "compare": "fedlgd.runs.comparing.compare",
     "tune": "fedlgd.runs.tuning.tune",
     "open_run": "fedlgd.runs.open",
     "configure": "fedlgd.runs.config",
@@ -95,7 +95,7 @@ if TYPE_CHECKING:
     from fedlgd.methods.regularisers import Regularised
     from fedlgd.methods.scaffold import Scaffold
     from fedlgd.methods.vhl import VHL
-    from fedlgd.runs.comparison import compare
+    from fedlgd.runs.comparing.compare import compare
     from fedlgd.runs.config import configure
     from fedlgd.runs.open import open_run
     from fedlgd.runs.result import Result

@@ -7,9 +7,9 @@ import pytest
 
 from fedlgd.cli import estimate
 from fedlgd.engines.registry import engine
+from fedlgd.runs.comparing.entries import parse_entry, plan
 from fedlgd.runs.config import resolve
 from fedlgd.runs.estimate import Estimate
-from fedlgd.runs.suite import parse_entry, plan
 from tests import tiny
 
 

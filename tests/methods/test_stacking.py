@@ -12,8 +12,8 @@ from fedlgd.core.types import Broadcast, SiteState, VirtualSet
 from fedlgd.engines.plan import Plan
 from fedlgd.methods import common, registry
 from fedlgd.methods.objective import pulled as objective
+from fedlgd.runs.comparing.entries import matched_steps
 from fedlgd.runs.config import Config, resolve
-from fedlgd.runs.suite import matched_steps
 from tests import tiny
 from tests.contract.battery import Watched, uneven
 from tests.vectors import vector

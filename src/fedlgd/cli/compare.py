@@ -33,10 +33,10 @@ from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.page import write_report
 from fedlgd.report.read import read_runs
 from fedlgd.report.tables import accuracy_table, cost_table, without_sites
-from fedlgd.runs.jobs import check_jobs, run_jobs
+from fedlgd.runs.comparing.entries import Job, Outcome, budget, matched_steps, parse_entry, plan, run_job
+from fedlgd.runs.comparing.parallel import check_jobs, run_jobs
 from fedlgd.runs.literals import parse_axes
 from fedlgd.runs.runner import Listener
-from fedlgd.runs.suite import Job, Outcome, budget, matched_steps, parse_entry, plan, run_job
 from fedlgd.runs.track import Tracked, Tracking, check_trackers
 
 Options = CompareOptions | PaperOptions

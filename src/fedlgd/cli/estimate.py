@@ -16,10 +16,10 @@ from fedlgd.engines.registry import Engine
 from fedlgd.methods.cost import first_sets
 from fedlgd.methods.rounds import promise
 from fedlgd.runs.cache import shared_cache
+from fedlgd.runs.comparing.entries import Job
 from fedlgd.runs.config import Config
 from fedlgd.runs.estimate import Estimate, estimate
 from fedlgd.runs.manifest import extension
-from fedlgd.runs.suite import Job
 
 LONG = 60.0  # seconds; shorter estimates are not announced
 

@@ -17,8 +17,8 @@ from fedlgd.core.errors import SettingError
 from fedlgd.report.formats import as_text
 from fedlgd.report.items import Comparison, Item, comparison, find, parts_at, reduced
 from fedlgd.report.verdicts import printed_table, stored_part, verdicts
-from fedlgd.runs.jobs import check_jobs
-from fedlgd.runs.suite import Entry, Job, parse_entry, plan
+from fedlgd.runs.comparing.entries import Entry, Job, parse_entry, plan
+from fedlgd.runs.comparing.parallel import check_jobs
 
 OWNERS = {"anchors": ("fedlgd", "anchors"), "pull": ("fedlgd", "anchors"), "refine": ("fedlgd", "refine")}
 """The methods and parts that the settings of a section apply to."""

@@ -18,11 +18,11 @@ from fedlgd.engines.plan import Plan
 from fedlgd.engines.registry import Engine
 from fedlgd.report.formats import NONE, Cell, Column, Table, percent, plural, points
 from fedlgd.report.formats import duration as exact
-from fedlgd.runs.jobs import check_jobs, run_jobs
+from fedlgd.runs.comparing.entries import Job, Outcome
+from fedlgd.runs.comparing.parallel import check_jobs, run_jobs
 from fedlgd.runs.literals import parse_duration
 from fedlgd.runs.runner import Listener
 from fedlgd.runs.store import locked
-from fedlgd.runs.suite import Job, Outcome
 from fedlgd.runs.track import check_trackers
 from fedlgd.runs.tuning.findings import SCORES, Findings, spent
 from fedlgd.runs.tuning.search import Halving, Ledger, Search, search

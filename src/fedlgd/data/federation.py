@@ -220,8 +220,7 @@ def limited(whole: Federation, train: int = 0, test: int = 0) -> Federation:
         )
         for site in whole.sites
     ]
-    checked = federation(whole.name, sites, whole.note, min_per_class=0)
-    return replace(checked, fit=whole.fit, colour=whole.colour, depth=whole.depth)
+    return replace(whole, sites=federation(whole.name, sites, min_per_class=0).sites)
 
 
 def _subset(data: LabelledSet, size: int, classes: int, rng: Stream) -> LabelledSet:

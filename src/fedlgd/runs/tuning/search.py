@@ -18,8 +18,8 @@ from fedlgd.core.records import committed_records
 from fedlgd.core.settings import Tuned
 from fedlgd.data.federation import Federation
 from fedlgd.data.registry import DataChoice
+from fedlgd.runs.comparing.entries import Entry, Job, Outcome, for_method, job_of
 from fedlgd.runs.config import Config, flat
-from fedlgd.runs.suite import Entry, Job, Outcome, for_method, job_of
 from fedlgd.runs.tuning.findings import Best, Findings, Trial, spent
 from fedlgd.runs.tuning.space import Range, Space, draw, space_of
 

@@ -14,11 +14,11 @@ from fedlgd.engines.registry import Engine
 from fedlgd.methods.cost import first_sets
 from fedlgd.methods.rounds import is_private
 from fedlgd.runs.cache import shared_cache
+from fedlgd.runs.comparing.entries import Job, Outcome, parse_entry, plan, run_job
+from fedlgd.runs.comparing.parallel import run_jobs
 from fedlgd.runs.estimate import Estimate, estimate
-from fedlgd.runs.jobs import run_jobs
 from fedlgd.runs.literals import parse_duration
 from fedlgd.runs.store import locked
-from fedlgd.runs.suite import Job, Outcome, parse_entry, plan, run_job
 from fedlgd.runs.tuning.findings import Findings
 from fedlgd.runs.tuning.search import Candidate, Halving, Ledger, Search, search
 from fedlgd.runs.tuning.space import check_known, read_space

@@ -12,8 +12,8 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.meter import listening
 from fedlgd.core.records import RoundRecord
 from fedlgd.engines.process import Child, check_fork
+from fedlgd.runs.comparing.entries import Job, Outcome
 from fedlgd.runs.progress import Listener
-from fedlgd.runs.suite import Job, Outcome
 
 log = logging.getLogger(__name__)
 

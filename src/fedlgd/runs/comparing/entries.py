@@ -1,6 +1,6 @@
-"""Comparisons of methods: equal conditions, shared virtual sets; a failed run does not stop the others.
+"""The entries of a comparison and their runs: equal conditions, shared virtual sets; a failed run stops no other.
 
-An entry of a comparison is a method, its parts, and its settings:
+An entry is a method, its parts, and its settings:
 `fedavg`, `scaffold+anchors`, `fedavg+noise`, `vhl:labels=patch`, `moon:mu=5:head=true`.
 It can also be a configuration file, such as `best-fedlgd.toml` of `fedlgd tune`.
 """

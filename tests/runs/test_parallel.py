@@ -15,8 +15,8 @@ import pytest
 from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
 from fedlgd.core.records import RoundRecord
-from fedlgd.runs.jobs import check_jobs, run_jobs
-from fedlgd.runs.suite import Job, Outcome, parse_entry, plan
+from fedlgd.runs.comparing.entries import Job, Outcome, parse_entry, plan
+from fedlgd.runs.comparing.parallel import check_jobs, run_jobs
 from tests import PATIENCE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked")
@@ -123,7 +123,7 @@ def test_jobs_at_once_have_one_thread_each():
 
 
 def test_who_is_waited_for_is_said(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("fedlgd.runs.jobs.SILENCE", 0.05)
+    monkeypatch.setattr("fedlgd.runs.comparing.parallel.SILENCE", 0.05)
 
     def do(job, listener):
         os.kill(os.getpid(), signal.SIGSTOP)

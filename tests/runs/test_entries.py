@@ -6,7 +6,7 @@ import pytest
 
 from fedlgd.core.errors import SettingError
 from fedlgd.methods import registry
-from fedlgd.runs.suite import matched_steps, parse_entry, plan
+from fedlgd.runs.comparing.entries import matched_steps, parse_entry, plan
 from tests.vectors import vector
 
 
