@@ -132,9 +132,8 @@ def _mapped(path: Path, member: zipfile.ZipInfo) -> NDArray[Any]:
         if 0 in shape:
             return np.empty(shape, dtype)
         order: Any = "F" if fortran else "C"
-        return np.memmap(
-            path, dtype, "c", file.tell(), shape, order
-        )  # "c", copy on write: torch needs writable memory
+        # "c", copy on write: torch needs writable memory
+        return np.memmap(path, dtype, "c", file.tell(), shape, order)
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:

@@ -81,9 +81,8 @@ class FedLGD(Training):
         t, anchors = msg.round, msg.anchors or state.anchors
         if self.refine.move_in(t):  # t in tau: update V^c by Eq. 1 under psi_t
             state = self.refine.moved(state, site, net, msg.params, self.distil, t, rng)
-        present = self.anchors.beside(
-            anchors, self.pull, t
-        )  # t in tau: CE(V^c); else: CE(V^c + V^g) + lambda L_Con
+        # t in tau: CE(V^c); else: CE(V^c + V^g) + lambda L_Con
+        present = self.anchors.beside(anchors, self.pull, t)
         trained = fit(self, msg.params, state, site, net, rng, beside=present)
         return update(site, state, trained), replace(state, anchors=anchors)
 

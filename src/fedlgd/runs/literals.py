@@ -95,14 +95,10 @@ def parse_axes(texts: Sequence[str]) -> dict[str, list[str]]:
 
 def parse_duration(text: str) -> float:
     """Seconds of `2h`, `1h30min`, `90min` or `45s`."""
-    parts = re.fullmatch(
-        r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)min)?(?:(\d+(?:\.\d+)?)s)?", text.strip().replace(" ", "")
-    )
-    seconds = (
-        sum(float(part or 0) * unit for part, unit in zip(parts.groups(), (3600, 60, 1), strict=True))
-        if parts
-        else 0
-    )
+    number = r"(\d+(?:\.\d+)?)"
+    parts = re.fullmatch(f"(?:{number}h)?(?:{number}min)?(?:{number}s)?", text.strip().replace(" ", ""))
+    found = parts.groups("0") if parts else ()
+    seconds = sum(float(part) * unit for part, unit in zip(found, (3600, 60, 1), strict=False))
     if not seconds:
         raise SettingError(f"{_short(text)} is not a time; write it as 2h, 1h30min, 90min or 45s")
     return seconds

@@ -95,9 +95,7 @@ class RunDirectory:
         write_message(self._state / server, state)
         if state.anchors and state.anchors.round == record.round:
             scale = state.anchors.scale or mean_scale(list(self._scales.values()))
-            divisor = (
-                1 if state.anchors.scale else DIVISOR
-            )  # anchors that were made as pictures are shown as they are
+            divisor = 1 if state.anchors.scale else DIVISOR  # those made as pictures are shown as they are
             write_picture(self.path / "virtual", "anchors", state.anchors, scale, divisor)
         line = encode_record(record)
         length = self._head["records"]["bytes"] if self._head else 0

@@ -137,11 +137,8 @@ class Folders(SuiteSettings):
     def _note(self, tree: Tree, site: SiteImages, arrays: Arrays, leak: int, left_out: int) -> str:
         """How a site's images were processed, and what a reader of its results must know."""
         formats, trained = arrays["formats"].tolist(), set(arrays["train_y"].tolist())
-        text, near, (known, patients) = (
-            ", ".join(formats),
-            int(arrays["test_near"].sum()),
-            arrays["patients"].tolist(),
-        )
+        text, near = ", ".join(formats), int(arrays["test_near"].sum())
+        known, patients = arrays["patients"].tolist()
         by = " by patient" if known else ""
         gone = [repr(label) for k, label in enumerate(tree.classes) if k not in trained]
         whose = "the site" if self.scaling == "own" else "all sites"

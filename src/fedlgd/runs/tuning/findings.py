@@ -39,9 +39,8 @@ def spent(trials: Iterable[Trial]) -> float:
     cpu, setups = 0.0, dict[str, float]()
     for trial in trials:
         cpu += trial.cpu
-        setups[repr([item for item in trial.settings.items() if item[0].startswith(("distil.", "net."))])] = (
-            trial.setup
-        )
+        shared = [item for item in trial.settings.items() if item[0].startswith(("distil.", "net."))]
+        setups[repr(shared)] = trial.setup
     return cpu + sum(setups.values())
 
 
