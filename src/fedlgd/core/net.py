@@ -37,7 +37,7 @@ class Flops(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.total = 0
 
     @classmethod
@@ -195,7 +195,7 @@ class Net:
         """Forward FLOPs of one image (convolutions and matrix products)."""
         with Flops() as counted, torch.no_grad(), self._mode(training=False):
             self._module(torch.zeros(1, *self.shape))
-        return counted.total
+        return int(counted.total)
 
     @cached_property
     def features(self) -> int:

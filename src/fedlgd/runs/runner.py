@@ -33,9 +33,11 @@ from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, configure, samples
 from fedlgd.runs.manifest import open_directory, rounds_before
 from fedlgd.runs.pictures import write_samples
-from fedlgd.runs.progress import Listener, showing
+from fedlgd.runs.progress import showing
 from fedlgd.runs.result import Kept, Result, result_of
 from fedlgd.runs.store import locked
+
+Listener = Callable[[RoundRecord], None]
 
 
 def run(

@@ -13,7 +13,7 @@ from fedlgd.core.meter import listening
 from fedlgd.core.records import RoundRecord
 from fedlgd.engines.process import Child, check_fork
 from fedlgd.runs.comparing.entries import Job, Outcome
-from fedlgd.runs.progress import Listener
+from fedlgd.runs.runner import Listener
 
 log = logging.getLogger(__name__)
 
