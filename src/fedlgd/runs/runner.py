@@ -1,7 +1,9 @@
 """One run from configuration to result, in memory or in a run folder that can be resumed."""
 
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +14,7 @@ from torch import nn
 from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
 from fedlgd.core.files import safe_name
+from fedlgd.core.meter import listening
 from fedlgd.core.net import Net
 from fedlgd.core.records import RoundRecord, in_order
 from fedlgd.core.rng import Stream
@@ -33,11 +36,13 @@ from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, configure, samples
 from fedlgd.runs.manifest import open_directory, rounds_before
 from fedlgd.runs.pictures import write_samples
-from fedlgd.runs.progress import showing
 from fedlgd.runs.result import Kept, Result, result_of
 from fedlgd.runs.store import locked
 
 Listener = Callable[[RoundRecord], None]
+
+SECONDS = 0.2  # between two updates of the line of progress
+WIDTH = 20
 
 
 def run(
@@ -185,3 +190,50 @@ def default_folder(config: Config) -> Path:
     rounds = {file.parent: rounds_before(file.read_bytes(), config) for file in others}
     shorter = {path: count for path, count in rounds.items() if 0 < count <= config.plan.rounds}
     return max(shorter, key=shorter.__getitem__, default=named)
+
+
+class Line:
+    """A line on stderr, rewritten in place: `[#####     ] round 5/20, mean 61.2 %, distil 40/100, 12 s`."""
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds, self._done, self._mean, self._step = rounds, 0, "", ""
+        self._began = self._shown = time.monotonic()
+
+    def tick(self, label: str, done: int, total: int) -> None:
+        self._step = f", {label} {done}/{total}" if done < total else ""
+        if time.monotonic() - self._shown > SECONDS:
+            self.show()
+
+    def round(self, record: RoundRecord) -> None:
+        self._done, self._step = record.round + 1, ""
+        if record.scores:
+            self._mean = f", mean {100 * record.accuracy:.1f} %"
+        self.show()
+
+    def show(self, end: str = "") -> None:
+        """The line is padded, so that nothing of a longer one before it stays."""
+        self._shown = time.monotonic()
+        bar = ("#" * (WIDTH * self._done // self._rounds)).ljust(WIDTH)
+        text = f"[{bar}] round {self._done}/{self._rounds}{self._mean}{self._step}"
+        sys.stderr.write(f"\r{text}, {self._shown - self._began:.0f} s".ljust(79) + end)
+        sys.stderr.flush()
+
+
+@contextmanager
+def showing(wanted: bool, rounds: int, listen: Listener | None) -> Iterator[Listener | None]:
+    """The listener to call with each record, which also updates the line if it is `wanted`."""
+    if not wanted:
+        yield listen
+        return
+    line = Line(rounds)
+
+    def both(record: RoundRecord) -> None:
+        line.round(record)
+        if listen:
+            listen(record)
+
+    try:
+        with listening(line.tick):
+            yield both
+    finally:
+        line.show("\n")
