@@ -81,6 +81,14 @@ def large(site: "HostileSite", asked: Message, honest: RecordDict) -> None:
     site.send(Message(RecordDict({**honest, "answers": ArrayRecord({"0": array})}), reply_to=asked))
 
 
+def flood(site: "HostileSite", asked: Message, honest: RecordDict) -> None:
+    """More than the server stores of a site."""
+    data = b"".join(bytes([i]) * (5 << 20) for i in range(60))
+    array = Array(dtype="uint8", shape=(len(data),), stype="fedlgd", data=data)
+    with suppress(httpx.HTTPStatusError):
+        site.send(Message(RecordDict({**honest, "answers": ArrayRecord({"0": array})}), reply_to=asked))
+
+
 def bomb(site: "HostileSite", asked: Message, honest: RecordDict) -> None:
     """All chunks are equal: 5 MiB are uploaded, and the array names them 16 times."""
     array = Array(dtype="uint8", shape=(80 << 20,), stype="fedlgd", data=bytes(80 << 20))

@@ -28,6 +28,7 @@ from tests.deploy.hostile_site import (
     another_sender,
     bomb,
     drip,
+    flood,
     garbage,
     large,
     params,
@@ -67,7 +68,7 @@ class Desk:
         return self.started[name]
 
     def serve(self) -> None:
-        self.start("serve", "serve", self.kits / "server")
+        self.start("serve", "serve", self.kits / "server", "--store", "100")
 
     def join(self, site: str, kit: Path | None = None, name: str = "") -> None:
         self.start(name or site, "join", kit or self.kits / f"site-{site}", "--data", self.images / site)
@@ -214,6 +215,10 @@ def test_a_run_survives_the_loss_of_a_site_of_the_coordinator_and_of_the_server(
     assert {site for r in records for site in r.refused} == {"b"}
 
 
+def database(desk: Desk) -> Path:
+    return desk.kits / "server" / "state" / "superlink.db"
+
+
 ATTACKS: dict[str, tuple[Attack, str]] = {
     "no numbers": (params(lambda t: t * float("nan")), "has values that are not finite"),
     "other shapes": (params(lambda t: t[None]), "expected float32"),
@@ -224,7 +229,8 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "grows when it is read": (bomb, "more bytes than any answer can have"),
     "a replay": (replayed, "it answered another question"),
     "another sender": (another_sender, ""),
-    "an upload that never ends": (drip, "did not answer within|answer was lost"),
+    "an upload that never begins": (drip, "did not answer within|answer was lost"),
+    "an upload that never ends": (flood, "more bytes than any answer can have|answer was lost"),
 }
 
 
@@ -245,6 +251,8 @@ def test_a_hostile_site_is_named_in_every_round_and_the_run_ends_without_it(desk
         assert re.search(reason, record.refused.get("c", "")), (attack, record.refused)
     assert set(records[-1].scores) >= {"a", "b"}
     assert desk.says("serve", "refused site c at 127.0.0.1: /v1/fleet/push-messages: it sends a reply in the", read)
+    assert desk.says("serve", "refused site c at 127.0.0.1: /v1/fleet/push-object: its replies that no run", read)
+    assert database(desk).stat().st_size < 250 << 20
 
 
 def test_strangers_are_refused_and_named(desk, tmp_path):
@@ -252,6 +260,9 @@ def test_strangers_are_refused_and_named(desk, tmp_path):
     provision(tmp_path / "other", ["c"], desk.server)
     desk.join("c", tmp_path / "other" / "site-c", "wrong-authority")
     desk.wait("the refusal of the server's certificate", lambda: desk.says("wrong-authority", "does not trust"))
+    desk.wait(
+        "its report", lambda: desk.says("serve", "refused 127.0.0.1: it does not trust the certificate", read)
+    )
     stranger = tmp_path / "other" / "site-c"
     (stranger / "ca.crt").write_bytes((desk.kits / "site-c" / "ca.crt").read_bytes())
     desk.started["wrong-authority"].terminate()
@@ -265,6 +276,7 @@ def test_plain_text_and_requests_without_the_secret_are_refused(desk):
     with socket.create_connection(desk.server, 30) as plain:
         plain.sendall(b"GET /v1/fleet/pull-messages HTTP/1.1\r\n\r\n")
         assert b"HTTP" not in plain.recv(100)
+    desk.wait("its report", lambda: desk.says("serve", "refused 127.0.0.1: it speaks plain HTTP, not TLS"))
     trusted = ssl.create_default_context(cafile=str(desk.kits / "site-a" / "ca.crt"))
     with httpx.Client(verify=trusted, timeout=60) as client:
         for path, status in (("control/list-nodes", 403), ("runtime/acquire-task", 403), ("fleet/get-run", 404)):

@@ -76,7 +76,8 @@ def serve(given: ServeOptions) -> None:
             if line.startswith(EVENT):
                 say(line.removeprefix(EVENT))
 
-        child = processes.start(["fedlgd.deploy.superlink", str(kit.folder), str(listen)], kit.state, hear)
+        server = ["fedlgd.deploy.superlink", str(kit.folder), str(listen), str(given.store << 20)]
+        child = processes.start(server, kit.state, hear)
         with stopped_by_signal():
             try:
                 _show_sites(kit, str(listen), lambda: child.poll() is None)

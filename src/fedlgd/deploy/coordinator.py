@@ -32,9 +32,9 @@ from flwr.superlink.grid import HttpGrid
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import locked, private_folder
 from fedlgd.deploy.arriving import Arriving, room
+from fedlgd.deploy.gate import SECRET_HEADER
 from fedlgd.deploy.kit import Kit
 from fedlgd.deploy.processes import beating
-from fedlgd.deploy.superlink import SECRET_HEADER
 
 POLL = 0.25  # seconds between two looks for answers
 OUTAGE = 45.0  # seconds for which a run waits for a server that is away
@@ -117,6 +117,7 @@ class Operator:
         """A Flower run and its grid. The run ends with the context; Flower forgets it 60 s after a kill."""
         busy = RunError(f"another run uses the kit {str(self.kit.folder)!r}; wait until it ends, or stop it")
         with locked(private_folder(self.kit.state) / "run.lock", busy):
+            self._control.ListRuns(control_pb2.ListRunsRequest())  # Flower deletes what ended runs left
             grid = self._claim(self._control.StartRun(_start_request()).run_id)
             status = SubStatus.FAILED
             try:
@@ -188,7 +189,9 @@ class KitGrid(HttpGrid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The replies that have arrived. The server names each reply once, when its upload begins."""
         wanted = set(message_ids)
-        self._arriving = [reply for reply in self._arriving if reply.question in wanted]
+        for late in [reply for reply in self._arriving if reply.question not in wanted]:
+            self._arriving.remove(late)
+            self._confirm(late)
         if unknown := wanted - {reply.question for reply in self._arriving}:
             found = self._runtime_client.PullMessages(runtime_pb2.PullAppMessagesRequest(message_ids=unknown))
             new = zip(found.messages_list, found.message_object_trees, strict=True)

@@ -22,6 +22,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedlgd.core.device import Place
+from fedlgd.core.errors import one_line
 from fedlgd.core.meter import tick
 from fedlgd.core.net import Net
 from fedlgd.core.pack import nbytes
@@ -185,7 +186,7 @@ def _answers(sent: Sent, got: Message | str, limit: int) -> Iterator[Answer]:
         elif not _plain(answer):
             yield from _failed([task], "it sent names that cannot be shown")
         else:
-            yield replace(answer, fault=shown(answer.fault))
+            yield replace(answer, fault=one_line(answer.fault))
 
 
 def _plain(answer: Answer) -> bool:
@@ -197,11 +198,6 @@ def _plain(answer: Answer) -> bool:
 
 def is_name(text: str) -> bool:
     return 0 < len(text) <= LONGEST and text.isprintable()
-
-
-def shown(reason: str) -> str:
-    """What a site says, as one line of a reasonable length."""
-    return "".join(letter if letter.isprintable() else "?" for letter in reason[: 5 * LONGEST])
 
 
 def _failed(tasks: Sequence[Task], fault: str) -> Iterator[Answer]:
