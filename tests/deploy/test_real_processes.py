@@ -197,14 +197,15 @@ def test_a_run_survives_the_loss_of_a_site_of_the_coordinator_and_of_the_server(
     (node,) = processes("fedlgd.deploy.supernode", str(desk.kits / "site-b"))
     os.kill(node, signal.SIGKILL)
     desk.wait("a round without b", lambda: any("b" in r.refused for r in desk.records("faults")))
-    for lost in (run, desk.started["serve"]):
+    for lost in (run, desk.started["serve"], desk.started["c"]):
         lost.kill()
         lost.wait()
     done = len(desk.records("faults"))
     desk.wait("the end of the server", lambda: not processes("fedlgd.deploy.superlink", str(desk.kits)))
     read = desk.log("serve").stat().st_size
     desk.serve()
-    desk.wait("the return of b", lambda: desk.says("serve", "connected: a, b, c (3 of 3)", read))
+    desk.join("c")
+    desk.wait("the return of b and c", lambda: desk.says("serve", "connected: a, b, c (3 of 3)", read))
     assert desk.run("faults", "--set", "quorum=0.5").wait(PATIENCE) == 0, desk.log("faults").read_text()
     records = desk.records("faults")
     assert [r.round for r in records] == list(range(-1, 6))
@@ -213,6 +214,7 @@ def test_a_run_survives_the_loss_of_a_site_of_the_coordinator_and_of_the_server(
     assert not records[-1].refused
     assert any("b" in r.refused for r in records)
     assert {site for r in records for site in r.refused} == {"b"}
+    assert not any(r.joined for r in records)  # nobody lost its state
 
 
 def database(desk: Desk) -> Path:

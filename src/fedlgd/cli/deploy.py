@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from fedlgd.cli.options import ProvisionOptions, ServeOptions
-from fedlgd.cli.terminal import live_line, logged, say, stopped_by_signal
+from fedlgd.cli.terminal import folded, live_line, logged, say, stopped_by_signal
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import locked, private_folder
 from fedlgd.core.suggest import check_flower
@@ -46,7 +46,7 @@ def provision(given: ProvisionOptions) -> None:
     for path in made:
         typer.echo(path)
     if not given.quiet:
-        typer.echo(_next_steps(given, until), err=True)
+        typer.echo(folded(_next_steps(given, until)), err=True)
 
 
 def _next_steps(given: ProvisionOptions, until: datetime) -> str:

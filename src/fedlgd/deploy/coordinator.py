@@ -5,7 +5,6 @@ sends the messages. So its progress, its exit code and Ctrl-C are those of every
 """
 
 import hashlib
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -36,7 +35,6 @@ from fedlgd.deploy.gate import SECRET_HEADER
 from fedlgd.deploy.kit import Kit
 from fedlgd.deploy.processes import beating
 
-POLL = 0.25  # seconds between two looks for answers
 OUTAGE = 45.0  # seconds for which a run waits for a server that is away
 START = "start it: fedlgd serve KIT; then the same command starts or resumes the run"
 
@@ -100,17 +98,16 @@ class Operator:
     def connected(self) -> list[str]:
         return [name for name, node in self._registered().items() if node.status == NodeStatus.ONLINE]
 
-    def register(self) -> list[str]:
-        """Register the public keys of the kit and remove all others; returns the sites that were removed."""
+    def register(self) -> None:
+        """Register the public keys of the kit and remove all others."""
         keys, nodes = _keys(self.kit), self._nodes()
-        removed = [node for node in nodes if node.public_key not in keys.values()]
-        for node in removed:
-            self._control.UnregisterNode(control_pb2.UnregisterNodeRequest(node_id=node.node_id))
+        for node in nodes:
+            if node.public_key not in keys.values():
+                self._control.UnregisterNode(control_pb2.UnregisterNodeRequest(node_id=node.node_id))
         known = {node.public_key for node in nodes}
         for name, key in keys.items():
             if key not in known:
                 self._control.RegisterNode(control_pb2.RegisterNodeRequest(public_key=key, name=name))
-        return [node.name or str(node.node_id) for node in removed]
 
     @contextmanager
     def grid(self) -> Iterator["KitGrid"]:
@@ -165,7 +162,7 @@ class Operator:
 
 
 class KitGrid(HttpGrid):
-    """Flower's grid, which also passes the gate, looks for answers more often and survives a short outage.
+    """Flower's grid, which also passes the gate and survives a short outage.
 
     Replies are read by `Arriving`, because Flower's grid trusts them.
     """
@@ -208,17 +205,6 @@ class KitGrid(HttpGrid):
         key, run = reply.metadata.message_id, self.run.run_id
         request = message_pb2.ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=key)
         self._runtime_client.ConfirmMessageReceived(request)
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        waiting = set(self.push_messages(list(messages)))
-        end = time.monotonic() + (float("inf") if timeout is None else timeout)
-        found: list[Message] = []
-        while waiting and time.monotonic() < end:
-            arrived = list(self.pull_messages(waiting))
-            found += arrived
-            waiting -= {message.metadata.reply_to_message_id for message in arrived}
-            time.sleep(0 if arrived else POLL)
-        return found
 
     def send_sign_of_life(self) -> None:
         self._runtime_client.SendTaskHeartbeat(runtime_pb2.SendTaskHeartbeatRequest())

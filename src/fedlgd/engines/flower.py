@@ -9,7 +9,8 @@ server records the reason and goes on if the quorum is met. Before it asks, the 
 until enough sites for the quorum are connected.
 
 A round is one message to each sampled site, and one more to each tested site in the rounds that are evaluated. They
-are not joined: the score of a round is part of its commit, and the next round starts after it.
+are not joined: the score of a round is part of its commit, and the next round starts after it. docs/deploy.md has
+the measured cost of a message.
 """
 
 import time
