@@ -12,21 +12,20 @@ from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.node_pb2 import Node
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 
-from fedlgd.deploy import gate
+from fedlgd.deploy import gate, limits
 from fedlgd.deploy.gate import (
     ASK,
     BEGIN,
     KEY_HEADER,
     LARGEST,
-    LEAST,
     PULL,
     PUSH,
     SECRET_HEADER,
     TAKE,
     UPLOAD,
     Gate,
-    Reports,
 )
+from fedlgd.deploy.limits import LEAST, Reports
 
 SECRET = "s3cret"
 KEY = (FLEET_HTTP_PUBLIC_KEY_HEADER, "key of a")
@@ -188,6 +187,35 @@ def test_no_message_is_taken_for_a_site_that_has_gone(monkeypatch):
     assert server.passed == [PULL, ASK]
 
 
+def test_a_held_site_is_told_to_come_again_when_the_server_stops_or_fails(monkeypatch):
+    """At 500 a SuperNode ends."""
+    monkeypatch.setattr(gate, "HOLD", 30.0)
+    server = Server()
+
+    async def stops() -> list[Any]:
+        held = asyncio.ensure_future(server.sent(PULL, KEY, LENGTH))
+        await asyncio.sleep(0.1)
+        held.cancel()
+        return await held
+
+    assert asyncio.run(stops())[0]["status"] == 503
+    assert server.reports == []
+    assert Server(status=500).ask(PULL, KEY, LENGTH) == 503
+
+
+def test_an_error_of_flower_after_its_answer_does_not_lose_the_answer(monkeypatch):
+    server = Server(status=500)
+    app = server.gate._app
+
+    async def raises(*given: Any) -> None:
+        await app(*given)
+        raise OSError("disk full")
+
+    monkeypatch.setattr(server.gate, "_app", raises)
+    assert upload(server, "s", 1) == 500
+    assert server.reports == [f"refused site a at 10.0.0.9: {UPLOAD}: status 500"]
+
+
 # A site cannot fill the disk
 
 OTHER = (KEY[0], "key of b")
@@ -251,12 +279,12 @@ def test_a_refusal_is_reported_once_a_minute_and_not_more_than_some():
     for _ in range(3):
         report("10.0.0.9", "no such address")
     assert said == ["refused 10.0.0.9: no such address"]
-    for i in range(gate.MOST_TOLD + 6):
+    for i in range(limits.MOST_TOLD + 6):
         report("10.0.0.9", f"path {i}")
-    assert len(said) == gate.MOST_TOLD
-    now[0] = gate.QUIET
+    assert len(said) == limits.MOST_TOLD
+    now[0] = limits.QUIET
     report("10.0.0.9", "no such address")
-    assert said[gate.MOST_TOLD :] == ["7 more refusals in the last minute", "refused 10.0.0.9: no such address"]
+    assert said[limits.MOST_TOLD :] == ["7 more refusals in the last minute", "refused 10.0.0.9: no such address"]
 
 
 def test_a_stranger_cannot_write_other_lines_into_the_terminal():

@@ -13,7 +13,7 @@ SuperNode sleeps for 3 s after an empty answer.
 import asyncio
 import hmac
 import time
-from collections import Counter
+import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PushObjectRequ
 from google.protobuf.message import DecodeError
 
 from fedlgd.core.errors import one_line
+from fedlgd.deploy.limits import Reports, Uploads
 
 SECRET_HEADER = "x-fedlgd-secret"
 KEY_HEADER = b"flwr-public-key"
@@ -32,75 +33,13 @@ ACTIVATE, PULL = "/v1/fleet/activate-node", "/v1/fleet/pull-messages"
 PUSH, UPLOAD = "/v1/fleet/push-messages", "/v1/fleet/push-object"
 ASK, TAKE, BEGIN = "/v1/runtime/push-messages", "/v1/runtime/confirm-message-received", "/v1/control/start-run"
 LARGEST = 32 << 20  # bytes of a request; Flower cuts arrays into parts of 5 MiB
-LEAST = 64 << 10  # bytes that a stored request counts at least, so that their number is bounded too
 HOLD = 15.0  # seconds for which a request for messages is held; a SuperNode waits 30 s for an answer
-QUIET = 60.0  # seconds for which the same refusal is not reported again
-MOST_TOLD = 100  # refusals that are reported in that time
 TAKEN = 412  # Flower's answer to a site that is not registered yet, or was here less than a minute ago
+AGAIN = 503  # at this status a SuperNode tries again; at 412 and 500 it ends
 STATUS = {403: "the run has ended", TAKEN: "it is connected already, or not registered yet"}
 
 Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
-
-
-class Reports:
-    """Reports a refusal once a minute, and at most `MOST_TOLD` of them: strangers choose parts of the texts."""
-
-    def __init__(self, report: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._report, self._clock = report, clock
-        self._began, self._told, self._more = -QUIET, set[str](), 0
-
-    def __call__(self, peer: str, why: str, site: str = "") -> None:
-        text = f"refused {f'site {site} at ' if site else ''}{peer}: {why}"
-        if self._clock() - self._began >= QUIET:
-            if self._more:
-                self._report(f"{self._more} more refusals in the last minute")
-            self._began, self._told, self._more = self._clock(), set(), 0
-        if text in self._told:
-            return
-        if len(self._told) >= MOST_TOLD:
-            self._more += 1
-            return
-        self._told.add(text)
-        self._report(text)
-
-
-class Uploads:
-    """The bytes that each site has uploaded and nobody has taken. Flower stores them in sessions of one reply."""
-
-    def __init__(self, store: int) -> None:
-        self._store = store
-        self._replies: dict[str, str] = {}
-        self._sizes = Counter[tuple[str, str]]()
-
-    def begin(self, session: str, reply: str) -> None:
-        self._replies[session] = reply
-
-    def reply(self, session: str) -> str:
-        """The reply of a session; empty for one from before a restart of the server."""
-        return self._replies.get(session, "")
-
-    def add(self, site: str, reply: str, size: int) -> bool:
-        """Count an upload; False if the site has too much stored already."""
-        size = max(size, LEAST)
-        if sum(stored for (owner, _), stored in self._sizes.items() if owner == site) + size > self._store:
-            return False
-        self._sizes[site, reply] += size
-        return True
-
-    def remove(self, site: str, reply: str, size: int) -> None:
-        """Flower did not store an upload."""
-        self._sizes[site, reply] -= max(size, LEAST)
-
-    def take(self, reply: str) -> None:
-        """The coordinator has read a reply, or does not wait for it any more: Flower deletes it."""
-        self._sizes = Counter({key: size for key, size in self._sizes.items() if key[1] != reply})
-        self._replies = {session: of for session, of in self._replies.items() if of != reply}
-
-    def clear(self) -> None:
-        """A new run begins: what earlier ones left is deleted."""
-        self._replies.clear()
-        self._sizes.clear()
 
 
 @dataclass(slots=True)
@@ -151,8 +90,8 @@ class Gate:
         async def watch(message: Scope) -> None:
             if message["type"] == "http.response.start" and message["status"] >= 400:
                 self._tell(scope, STATUS.get(message["status"], f"status {message['status']}"))
-                if message["status"] == TAKEN and scope["path"] == ACTIVATE:
-                    message = {**message, "status": 503}  # at 412 a SuperNode ends, at 503 it tries again
+                if (scope["path"], message["status"]) in ((ACTIVATE, TAKEN), (PULL, 500)):
+                    message = {**message, "status": AGAIN}
             await send(message)
 
         return watch
@@ -174,7 +113,8 @@ class Gate:
     async def _hold(self, scope: Scope, receive: Any, send: Any) -> None:
         """Ask Flower for a message to a site, and again when there are new ones, until `HOLD` is over.
 
-        Not for a site that has gone: what Flower hands out once is not sent again.
+        Not for a site that has gone: what Flower hands out once is not sent again. When the server stops, the
+        site is told to try again.
         """
         body, until = await _read(receive), time.monotonic() + HOLD
         gone = asyncio.ensure_future(receive())
@@ -187,6 +127,8 @@ class Gate:
                     return
                 await asyncio.wait({gone, news}, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
                 news.cancel()
+        except asyncio.CancelledError:
+            await _respond(send, AGAIN, "the server is stopping")
         finally:
             gone.cancel()
 
@@ -249,7 +191,10 @@ class Gate:
         async def send(message: Scope) -> None:
             answer.parts.append(message)
 
-        await self._app(scope, receive, send)
+        try:
+            await self._app(scope, receive, send)
+        except Exception:  # it answers with 500 before
+            traceback.print_exc()
         return answer
 
     async def _forward(self, scope: Scope, answer: Answer, send: Any) -> None:
@@ -262,9 +207,7 @@ class Gate:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
             return
-        headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": why.encode()})
+        await _respond(send, status, why)
 
     def _tell(self, scope: Scope, why: str) -> None:
         client = scope.get("client") or ("unknown", 0)
@@ -272,6 +215,12 @@ class Gate:
 
     def _site(self, scope: Scope) -> str:
         return self._site_of(dict(scope.get("headers", ())).get(KEY_HEADER, b""))
+
+
+async def _respond(send: Any, status: int, text: str) -> None:
+    headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": text.encode()})
 
 
 async def _read(receive: Any) -> bytes:

@@ -33,8 +33,9 @@ def main(folder: str, listen: str, store: str) -> None:
     from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
     from flwr.superlink.main import create_app
 
-    from fedlgd.deploy.gate import Gate, Reports
+    from fedlgd.deploy.gate import Gate
     from fedlgd.deploy.handshake import LOOP, protocols
+    from fedlgd.deploy.limits import Reports
 
     end_with_parent()
     kit = read_kit(Path(folder), "server")
@@ -52,7 +53,7 @@ def main(folder: str, listen: str, store: str) -> None:
         log_level="error",
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=3,
+        timeout_graceful_shutdown=1,
     )
 
 
