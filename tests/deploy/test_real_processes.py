@@ -232,7 +232,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "a replay": (replayed, "it answered another question"),
     "another sender": (another_sender, ""),
     "an upload that never begins": (drip, "did not answer within|answer was lost"),
-    "an upload that never ends": (flood, "more bytes than any answer can have|answer was lost"),
+    "an upload that never ends": (flood, "did not answer within|answer was lost"),
 }
 
 

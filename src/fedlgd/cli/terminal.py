@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
@@ -53,7 +53,7 @@ def live_line() -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def logged(file: Path) -> Iterator[Callable[[str], None]]:
-    """A private file for what the processes print. The one of the last start, or a full one, is kept beside it."""
+    """A private file for what processes print, with the time. The one of the last start, or a full one, is kept."""
     opened, alone = _new_log(file), threading.Lock()
 
     def log(line: str) -> None:
@@ -61,7 +61,7 @@ def logged(file: Path) -> Iterator[Callable[[str], None]]:
         with alone:
             if opened.closed:
                 return
-            print(line, file=opened)
+            print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC  {line}", file=opened)
             if opened.tell() > LARGEST_LOG:
                 opened.close()
                 opened = _new_log(file)
