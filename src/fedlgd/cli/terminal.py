@@ -37,7 +37,7 @@ MAX_TWO_CLASS_ROWS = 24
 
 def say(text: str) -> None:
     """One line with the time, above the live line if there is one: it takes the place of `sys.stderr`."""
-    sys.stderr.write(f"{datetime.now():%H:%M:%S} {text}\n")
+    sys.stderr.write(folded(f"{datetime.now():%H:%M:%S} {text}", " " * 9) + "\n")
 
 
 @contextmanager
