@@ -81,8 +81,9 @@ class Post:
                 sent[key] = on_its_way
             else:
                 yield on_its_way, "the message could not be sent"
-        until = time.monotonic() + self.timeout
+        until, count = time.monotonic() + self.timeout, len(sent)
         while sent:
+            tick("answers of sites", count - len(sent), count)
             for message in self.grid.pull_messages(list(sent)):
                 found = sent.pop(message.metadata.reply_to_message_id, None)
                 if found:
