@@ -82,7 +82,8 @@ class Desk:
         return self.folder / f"{name}.log"
 
     def says(self, name: str, text: str, after: int = 0) -> bool:
-        return text in self.log(name).read_text(errors="replace")[after:]
+        """Whether it has printed the text, in one line or in several."""
+        return text in " ".join(self.log(name).read_text(errors="replace")[after:].split())
 
     def records(self, out: str) -> list[RoundRecord]:
         folder = self.folder / out
