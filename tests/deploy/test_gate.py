@@ -6,10 +6,16 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest, PushMessagesResponse
+from flwr.proto.fleet_pb2 import (
+    PullMessagesRequest,
+    PullMessagesResponse,
+    PushMessagesRequest,
+    PushMessagesResponse,
+)
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, Metadata, PushObjectRequest
 from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.node_pb2 import Node
+from flwr.proto.runtime_pb2 import PushAppMessagesRequest
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 
 from fedlgd.deploy import gate, limits
@@ -155,20 +161,33 @@ def both(*given: Coroutine[Any, Any, Any]) -> list[Any]:
     return asyncio.run(run())
 
 
-async def sends(server: Server, after: float) -> None:
-    """The coordinator sends a message."""
+async def sends(server: Server, after: float, node: int = 7) -> None:
+    """The coordinator sends a message to a node."""
     await asyncio.sleep(after)
     server.content = MESSAGE
-    await server.sent(ASK, (SECRET_HEADER, SECRET), LENGTH, body=b"x")
+    message = ProtoMessage(metadata=Metadata(dst_node_id=node))
+    body = PushAppMessagesRequest(messages_list=[message]).SerializeToString()
+    await server.sent(ASK, (SECRET_HEADER, SECRET), LENGTH, body=body)
+
+
+PULLS = PullMessagesRequest(node=Node(node_id=7)).SerializeToString()
 
 
 def test_a_request_for_messages_is_answered_when_there_is_one(monkeypatch):
     monkeypatch.setattr(gate, "HOLD", 30.0)
     server, began = Server(), time.monotonic()
-    found, _ = both(server.sent(PULL, KEY, LENGTH), sends(server, 0.2))
+    found, _ = both(server.sent(PULL, KEY, LENGTH, body=PULLS), sends(server, 0.2))
     assert 0.2 <= time.monotonic() - began < 10
     assert [part.get("body") for part in found] == [None, MESSAGE]
     assert server.passed == [PULL, ASK, PULL]
+    assert not server.gate._news
+
+
+def test_a_message_wakes_the_site_that_it_is_for_and_no_other(monkeypatch):
+    monkeypatch.setattr(gate, "HOLD", 0.5)
+    server, began = Server(), time.monotonic()
+    both(server.sent(PULL, KEY, LENGTH, body=PULLS), sends(server, 0.1, node=8))
+    assert time.monotonic() - began >= 0.5
 
 
 def test_a_request_for_messages_is_answered_at_last_without_one(monkeypatch):
@@ -182,7 +201,7 @@ def test_a_request_for_messages_is_answered_at_last_without_one(monkeypatch):
 def test_no_message_is_taken_for_a_site_that_has_gone(monkeypatch):
     monkeypatch.setattr(gate, "HOLD", 30.0)
     server = Server()
-    found, _ = both(server.sent(PULL, KEY, LENGTH, leaves=0.1), sends(server, 0.4))
+    found, _ = both(server.sent(PULL, KEY, LENGTH, body=PULLS, leaves=0.1), sends(server, 0.4))
     assert found == []
     assert server.passed == [PULL, ASK]
 

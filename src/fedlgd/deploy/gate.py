@@ -16,11 +16,12 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest, PushMessagesResponse
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PushObjectRequest
-from google.protobuf.message import DecodeError
+from flwr.proto.runtime_pb2 import PushAppMessagesRequest
+from google.protobuf.message import DecodeError, Message
 
 from fedlgd.core.errors import one_line
 from fedlgd.deploy.limits import Reports, Uploads
@@ -38,6 +39,7 @@ TAKEN = 412  # Flower's answer to a site that is not registered yet, or was here
 AGAIN = 503  # at this status a SuperNode tries again; at 412 and 500 it ends
 STATUS = {403: "the run has ended", TAKEN: "it is connected already, or not registered yet"}
 
+Kind = TypeVar("Kind", bound=Message)
 Scope = MutableMapping[str, Any]
 App = Callable[[Scope, Any, Any], Awaitable[None]]
 
@@ -66,7 +68,7 @@ class Gate:
 
     def __init__(self, app: App, secret: str, site_of: Callable[[bytes], str], report: Reports, store: int) -> None:
         self._app, self._secret, self._site_of, self._report = app, secret.encode(), site_of, report
-        self._uploads, self._news = Uploads(store), asyncio.Event()
+        self._uploads, self._news = Uploads(store), dict[int, asyncio.Event]()
         self._rooms = {PULL: self._hold, PUSH: self._announce, UPLOAD: self._upload}
         self._rooms |= dict.fromkeys((ASK, TAKE, BEGIN), self._operate)
 
@@ -117,28 +119,30 @@ class Gate:
         site is told to try again.
         """
         body, until = await _read(receive), time.monotonic() + HOLD
+        node, news = _read_as(PullMessagesRequest, body).node.node_id, asyncio.Event()
+        self._news[node] = news
         gone = asyncio.ensure_future(receive())
         try:
             while not gone.done():
-                news = asyncio.ensure_future(self._news.wait())
+                news.clear()
                 answer, rest = await self._answer(scope, body), until - time.monotonic()
                 if answer.content or not answer.accepted or rest <= 0:
                     await self._forward(scope, answer, send)
                     return
-                await asyncio.wait({gone, news}, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
-                news.cancel()
+                woken = asyncio.ensure_future(news.wait())
+                await asyncio.wait({gone, woken}, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
+                woken.cancel()
         except asyncio.CancelledError:
             await _respond(send, AGAIN, "the server is stopping")
         finally:
             gone.cancel()
+            if self._news.get(node) is news:
+                del self._news[node]
 
     async def _announce(self, scope: Scope, receive: Any, send: Any) -> None:
         """A reply of which the parts follow."""
         body = await _read(receive)
-        try:
-            request = PushMessagesRequest.FromString(body)
-        except DecodeError:
-            request = PushMessagesRequest()  # Flower refuses it
+        request = _read_as(PushMessagesRequest, body)
         # Flower compares only the node of the request with the key
         if not all(reply.metadata.src_node_id == request.node.node_id for reply in request.messages_list):
             await self._refuse(scope, send, 403, "it sends a reply in the name of another site")
@@ -146,16 +150,12 @@ class Gate:
         reply = request.messages_list[0].metadata.message_id if request.messages_list else ""
         answer = await self._stored(scope, body, send, reply)
         if answer.accepted:
-            self._uploads.begin(PushMessagesResponse.FromString(answer.content).session_id, reply)
+            self._uploads.begin(_read_as(PushMessagesResponse, answer.content).session_id, reply)
 
     async def _upload(self, scope: Scope, receive: Any, send: Any) -> None:
         """A part of a reply."""
         body = await _read(receive)
-        try:
-            session = PushObjectRequest.FromString(body).session_id
-        except DecodeError:
-            session = ""  # Flower refuses it
-        await self._stored(scope, body, send, self._uploads.reply(session))
+        await self._stored(scope, body, send, self._uploads.reply(_read_as(PushObjectRequest, body).session_id))
 
     async def _stored(self, scope: Scope, body: bytes, send: Any, reply: str) -> Answer:
         """Pass on what Flower stores, if the site has room for it."""
@@ -174,10 +174,11 @@ class Gate:
         body = await _read(receive)
         answer = await self._answer(scope, body)
         if answer.accepted and scope["path"] == ASK:
-            self._news.set()
-            self._news = asyncio.Event()
+            for message in _read_as(PushAppMessagesRequest, body).messages_list:
+                if news := self._news.get(message.metadata.dst_node_id):
+                    news.set()
         elif answer.accepted and scope["path"] == TAKE:
-            self._uploads.take(ConfirmMessageReceivedRequest.FromString(body).message_object_id)
+            self._uploads.take(_read_as(ConfirmMessageReceivedRequest, body).message_object_id)
         elif answer.accepted:
             self._uploads.clear()
         await self._forward(scope, answer, send)
@@ -215,6 +216,14 @@ class Gate:
 
     def _site(self, scope: Scope) -> str:
         return self._site_of(dict(scope.get("headers", ())).get(KEY_HEADER, b""))
+
+
+def _read_as(kind: type[Kind], content: bytes) -> Kind:
+    """A message of Flower; an empty one if it is malformed: Flower refuses that."""
+    try:
+        return kind.FromString(content)
+    except DecodeError:
+        return kind()
 
 
 async def _respond(send: Any, status: int, text: str) -> None:
