@@ -68,9 +68,9 @@ class Gate:
 
     def __init__(self, app: App, secret: str, site_of: Callable[[bytes], str], report: Reports, store: int) -> None:
         self._app, self._secret, self._site_of, self._report = app, secret.encode(), site_of, report
-        self._uploads, self._news = Uploads(store), dict[int, asyncio.Event]()
-        self._rooms = {PULL: self._hold, PUSH: self._announce, UPLOAD: self._upload}
-        self._rooms |= dict.fromkeys((ASK, TAKE, BEGIN), self._operate)
+        self._uploads, self._news = Uploads(store), dict[int, set[asyncio.Event]]()
+        self._handlers = {PULL: self._hold, PUSH: self._announce, UPLOAD: self._upload}
+        self._handlers |= dict.fromkeys((ASK, TAKE, BEGIN), self._operate)
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -80,8 +80,7 @@ class Gate:
         if status:
             await self._refuse(scope, send, status, why)
             return
-
-        await self._rooms.get(scope["path"], self._pass)(scope, receive, send)
+        await self._handlers.get(scope["path"], self._pass)(scope, receive, send)
 
     async def _pass(self, scope: Scope, receive: Any, send: Any) -> None:
         await self._app(scope, receive, self._watched(scope, send))
@@ -120,7 +119,7 @@ class Gate:
         """
         body, until = await _read(receive), time.monotonic() + HOLD
         node, news = _read_as(PullMessagesRequest, body).node.node_id, asyncio.Event()
-        self._news[node] = news
+        self._news.setdefault(node, set()).add(news)
         gone = asyncio.ensure_future(receive())
         try:
             while not gone.done():
@@ -136,7 +135,8 @@ class Gate:
             await _respond(send, AGAIN, "the server is stopping")
         finally:
             gone.cancel()
-            if self._news.get(node) is news:
+            self._news[node].discard(news)
+            if not self._news[node]:
                 del self._news[node]
 
     async def _announce(self, scope: Scope, receive: Any, send: Any) -> None:
@@ -148,26 +148,25 @@ class Gate:
             await self._refuse(scope, send, 403, "it sends a reply in the name of another site")
             return
         reply = request.messages_list[0].metadata.message_id if request.messages_list else ""
-        answer = await self._stored(scope, body, send, reply)
-        if answer.accepted:
-            self._uploads.begin(_read_as(PushMessagesResponse, answer.content).session_id, reply)
+        await self._store(scope, body, send, reply)
 
     async def _upload(self, scope: Scope, receive: Any, send: Any) -> None:
         """A part of a reply."""
         body = await _read(receive)
-        await self._stored(scope, body, send, self._uploads.reply(_read_as(PushObjectRequest, body).session_id))
+        await self._store(scope, body, send, self._uploads.reply(_read_as(PushObjectRequest, body).session_id))
 
-    async def _stored(self, scope: Scope, body: bytes, send: Any, reply: str) -> Answer:
+    async def _store(self, scope: Scope, body: bytes, send: Any, reply: str) -> None:
         """Pass on what Flower stores, if the site has room for it."""
         site = self._site(scope)
         if not self._uploads.add(site, reply, len(body)):
             await self._refuse(scope, send, 413, "its replies that no run has read fill their room (--store)")
-            return Answer()
+            return
         answer = await self._answer(scope, body)
         if not answer.accepted:
             self._uploads.remove(site, reply, len(body))
+        elif scope["path"] == PUSH:
+            self._uploads.begin(_read_as(PushMessagesResponse, answer.content).session_id, reply)
         await self._forward(scope, answer, send)
-        return answer
 
     async def _operate(self, scope: Scope, receive: Any, send: Any) -> None:
         """A run begins, sends messages, or has taken a reply."""
@@ -175,7 +174,7 @@ class Gate:
         answer = await self._answer(scope, body)
         if answer.accepted and scope["path"] == ASK:
             for message in _read_as(PushAppMessagesRequest, body).messages_list:
-                if news := self._news.get(message.metadata.dst_node_id):
+                for news in self._news.get(message.metadata.dst_node_id, ()):
                     news.set()
         elif answer.accepted and scope["path"] == TAKE:
             self._uploads.take(_read_as(ConfirmMessageReceivedRequest, body).message_object_id)
