@@ -1,6 +1,7 @@
 """`fedlgd provision`, `serve`, `join` and `run --kit`: what they print and refuse, without a network."""
 
 import json
+import socket
 
 import pytest
 
@@ -49,6 +50,17 @@ def test_a_kit_of_the_wrong_kind_is_refused(fedlgd, kits):
     assert "kit for a server" in fedlgd("join", str(kits / "server"), "--data", ".").err
     assert "kit for a site" in fedlgd("run", "--engine", "flower", "--kit", str(kits / "site-a")).err
     assert "no kit.toml" in fedlgd("serve", "nowhere").err
+
+
+@pytest.mark.enable_socket
+def test_serve_says_that_its_address_is_taken_or_not_of_this_machine(fedlgd, kits):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = fedlgd("serve", str(kits / "server"), "--listen", f"127.0.0.1:{port}")
+    assert done.code == 2
+    assert f"cannot listen on 127.0.0.1:{port} (Address already in use); stop the program" in done.err
+    done = fedlgd("serve", str(kits / "server"), "--listen", "192.0.2.1:9443")
+    assert "--listen HOST:PORT" in done.err
 
 
 def test_join_stops_with_the_problems_of_the_images(fedlgd, kits, tmp_path):

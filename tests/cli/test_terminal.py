@@ -1,10 +1,11 @@
-"""Tables in a terminal of 80 columns."""
+"""Tables in a terminal of 80 columns, and logs."""
 
 import json
 import re
 
 import pytest
 
+from fedlgd.cli import terminal
 from fedlgd.cli.terminal import fitted
 from fedlgd.report.formats import Cell, Column, Table
 from tests.cli.conftest import TINY, tiny_run
@@ -82,3 +83,19 @@ def test_a_pipe_is_not_bounded(fedlgd, tmp_path, monkeypatch):
     )
     assert "spread" in done.out.strip().splitlines()[0]
     assert json.loads(fedlgd("methods", "--json").out)
+
+
+def test_a_log_is_private_has_times_and_does_not_grow_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(terminal, "LARGEST_LOG", 1000)
+    file, old = tmp_path / "server.log", tmp_path / "server.log.1"
+    for start in range(2):
+        with terminal.logged(file) as log:
+            for i in range(40):
+                log(f"start {start} line {i}")
+        log("after the end")
+    for each in (file, old):
+        assert each.stat().st_size < 1100
+        assert each.stat().st_mode & 0o777 == 0o600
+    lines = (old.read_text() + file.read_text()).splitlines()
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC  start 1 line 39", lines[-1])
+    assert len(list(tmp_path.iterdir())) == 2

@@ -25,7 +25,13 @@ nets = ["*"]
 rounds = 1000
 disclose = ["counts", "scores", "seconds"]
 """
-NODES = {name: 100 + i for i, name in enumerate(tiny.NAMES)}
+
+
+def nodes(names: Iterable[str]) -> dict[str, int]:
+    return {name: 100 + i for i, name in enumerate(names)}
+
+
+NODES = nodes(tiny.NAMES)
 
 Trick = Callable[[Message, Message], Message | None]
 """(question, answer of an honest site) -> what arrives; None: nothing."""
@@ -44,7 +50,7 @@ class LocalGrid(Grid):
 
     def __post_init__(self) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-        self.names = {node: name for name, node in NODES.items()}
+        self.names = {node: folder.name.removeprefix("site-") for node, folder in self.folders.items()}
 
     def get_node_ids(self) -> Iterable[int]:
         return [node for node, name in self.names.items() if name not in self.gone]
@@ -64,7 +70,8 @@ class LocalGrid(Grid):
             yield key
 
     def _answer(self, message: Message, name: str) -> Message:
-        node, config = message.metadata.dst_node_id, {"site": name, "folder": str(self.folders[NODES[name]])}
+        node = message.metadata.dst_node_id
+        config: dict[str, Any] = {"site": name, "folder": str(self.folders[node])}
         try:
             return client.app(message, Context(1, node, config, RecordDict(), {}))
         except Exception:
@@ -100,8 +107,8 @@ def sites(root: Path, data: Federation, policy: str = POLICY) -> tuple[dict[int,
     """The folder of every site, and the same images as a federation on this machine."""
     prepared(root / "all", data)
     folders = {}
-    for name in data.by_name:
-        folder = folders[NODES[name]] = root / f"site-{name}"
+    for name, node in nodes(data.by_name).items():
+        folder = folders[node] = root / f"site-{name}"
         folder.mkdir()
         (folder / "site.toml").write_text(policy)
         images = Folders(path=str(root / "all" / f"{name}.npz"))

@@ -74,11 +74,17 @@ def drip(site: "HostileSite", asked: Message, honest: RecordDict) -> None:
     site.send(Message(honest, reply_to=asked), parts=False)
 
 
-def large(site: "HostileSite", asked: Message, honest: RecordDict) -> None:
+def large(site: "HostileSite", asked: Message, honest: RecordDict, chunks: int = 16) -> None:
     """Each chunk of 5 MiB is another one: 80 MiB are uploaded."""
-    data = b"".join(bytes([i]) * (5 << 20) for i in range(16))
+    data = b"".join(bytes([i]) * (5 << 20) for i in range(chunks))
     array = Array(dtype="uint8", shape=(len(data),), stype="fedlgd", data=data)
     site.send(Message(RecordDict({**honest, "answers": ArrayRecord({"0": array})}), reply_to=asked))
+
+
+def flood(site: "HostileSite", asked: Message, honest: RecordDict) -> None:
+    """More than the server stores of a site."""
+    with suppress(httpx.HTTPStatusError):
+        large(site, asked, honest, chunks=60)
 
 
 def bomb(site: "HostileSite", asked: Message, honest: RecordDict) -> None:

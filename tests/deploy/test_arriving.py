@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.serde import message_to_proto
-from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, iterate_object_tree
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -68,6 +68,19 @@ def test_a_reply_whose_upload_has_not_ended_is_no_reply_yet_and_nothing_is_pulle
     upload.parts[slow] = whole
     assert reply.receive(pull).has_content()
     assert sorted(pulled) == sorted([*upload.parts, slow])
+
+
+def test_of_a_reply_that_is_being_uploaded_nothing_is_held():
+    """A SuperNode uploads the parts in the order of their tree, so many sites at once need little memory."""
+    upload = Upload(b"".join(bytes([i]) * (5 << 20) for i in range(3)))
+    order = [part.object_id for part in iterate_object_tree(upload.tree)]
+    whole, reply = dict(upload.parts), upload.arriving(10**8)
+    for count in range(len(order)):
+        upload.parts = {part: ObjectUnavailableError(part) for part in order} | {p: whole[p] for p in order[:count]}
+        assert reply.receive(upload.pull) is None
+        assert not any(reply._parts.values())
+    upload.parts = whole
+    assert reply.receive(upload.pull).has_content()
 
 
 def test_the_sender_and_the_question_are_those_of_the_server():

@@ -30,7 +30,8 @@ def _home(tmp_path, monkeypatch):
 
 
 def run(at: LocalGrid, config: Any, out: Path, **how: Any) -> Result:
-    request = Request(config=config.toml(), out=str(out), sites=dict(NODES), timeout=0.0)
+    sites = {name: node for node, name in at.names.items()}
+    request = Request(config=config.toml(), out=str(out), sites=sites, timeout=0.0)
     return coordinate(at, request, pause=0.0, **how)
 
 
@@ -67,6 +68,16 @@ def test_engine_flower_by_name_says_what_it_needs(monkeypatch):
     monkeypatch.setattr("fedlgd.core.suggest.find_spec", lambda _: None)
     with pytest.raises(SettingError, match=r"pip install 'fedlgd\[flower\]'"):
         engine("flower")
+
+
+def test_a_hundred_sites_have_the_bits_of_loop(tmp_path):
+    names = [f"s{i:02}" for i in range(100)]
+    config = grid.config(tiny.fedlgd(), rounds=2, ratio=0.3, evaluate_every=2)
+    folders, data = grid.sites(tmp_path, tiny.federation(names, train=2, test=1))
+    away = run(LocalGrid(folders), config, tmp_path / "run")
+    same(away, execute(config, data))
+    assert [len(record.sampled) for record in away.records] == [0, 30, 30]
+    assert sorted(away.records[-1].scores) == names
 
 
 # Sites that are lost, late, or say something wrong

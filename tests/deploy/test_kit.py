@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 
 from fedlgd.core.errors import FedlgdError, RunError, SettingError
 from fedlgd.deploy import kit as kits
-from fedlgd.deploy.kit import Address, add_sites, address, provision, read_kit, renew
+from fedlgd.deploy.kit import Address, add_sites, address, expiry, provision, read_kit, renew
 
 HERE = Address("127.0.0.1", 9443)
 
@@ -119,8 +119,10 @@ def test_a_site_is_added_without_touching_the_others(folder):
 
 def test_a_new_certificate_is_trusted_by_the_old_kits(folder):
     before = (folder / "server" / "server.crt").read_bytes()
-    renew(folder)
+    assert renew(folder, days=5000) == folder / "server"
     assert (folder / "server" / "server.crt").read_bytes() != before
+    until = f"{expiry(folder / 'server' / 'server.crt'):%Y-%m-%d}"
+    assert f"valid until {until}" in (folder / "server" / "README.md").read_text()
     assert handshake(folder / "server", folder / "site-a" / "ca.crt") == ""
 
 

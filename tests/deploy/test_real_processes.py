@@ -28,6 +28,7 @@ from tests.deploy.hostile_site import (
     another_sender,
     bomb,
     drip,
+    flood,
     garbage,
     large,
     params,
@@ -67,7 +68,7 @@ class Desk:
         return self.started[name]
 
     def serve(self) -> None:
-        self.start("serve", "serve", self.kits / "server")
+        self.start("serve", "serve", self.kits / "server", "--store", "100")
 
     def join(self, site: str, kit: Path | None = None, name: str = "") -> None:
         self.start(name or site, "join", kit or self.kits / f"site-{site}", "--data", self.images / site)
@@ -81,7 +82,8 @@ class Desk:
         return self.folder / f"{name}.log"
 
     def says(self, name: str, text: str, after: int = 0) -> bool:
-        return text in self.log(name).read_text(errors="replace")[after:]
+        """Whether it has printed the text, in one line or in several."""
+        return text in " ".join(self.log(name).read_text(errors="replace")[after:].split())
 
     def records(self, out: str) -> list[RoundRecord]:
         folder = self.folder / out
@@ -196,14 +198,15 @@ def test_a_run_survives_the_loss_of_a_site_of_the_coordinator_and_of_the_server(
     (node,) = processes("fedlgd.deploy.supernode", str(desk.kits / "site-b"))
     os.kill(node, signal.SIGKILL)
     desk.wait("a round without b", lambda: any("b" in r.refused for r in desk.records("faults")))
-    for lost in (run, desk.started["serve"]):
+    for lost in (run, desk.started["serve"], desk.started["c"]):
         lost.kill()
         lost.wait()
     done = len(desk.records("faults"))
     desk.wait("the end of the server", lambda: not processes("fedlgd.deploy.superlink", str(desk.kits)))
     read = desk.log("serve").stat().st_size
     desk.serve()
-    desk.wait("the return of b", lambda: desk.says("serve", "connected: a, b, c (3 of 3)", read))
+    desk.join("c")
+    desk.wait("the return of b and c", lambda: desk.says("serve", "connected: a, b, c (3 of 3)", read))
     assert desk.run("faults", "--set", "quorum=0.5").wait(PATIENCE) == 0, desk.log("faults").read_text()
     records = desk.records("faults")
     assert [r.round for r in records] == list(range(-1, 6))
@@ -212,6 +215,11 @@ def test_a_run_survives_the_loss_of_a_site_of_the_coordinator_and_of_the_server(
     assert not records[-1].refused
     assert any("b" in r.refused for r in records)
     assert {site for r in records for site in r.refused} == {"b"}
+    assert not any(r.joined for r in records)  # nobody lost its state
+
+
+def database(desk: Desk) -> Path:
+    return desk.kits / "server" / "state" / "superlink.db"
 
 
 ATTACKS: dict[str, tuple[Attack, str]] = {
@@ -224,7 +232,8 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "grows when it is read": (bomb, "more bytes than any answer can have"),
     "a replay": (replayed, "it answered another question"),
     "another sender": (another_sender, ""),
-    "an upload that never ends": (drip, "did not answer within|answer was lost"),
+    "an upload that never begins": (drip, "did not answer within|answer was lost"),
+    "an upload that never ends": (flood, "did not answer within|answer was lost"),
 }
 
 
@@ -245,6 +254,8 @@ def test_a_hostile_site_is_named_in_every_round_and_the_run_ends_without_it(desk
         assert re.search(reason, record.refused.get("c", "")), (attack, record.refused)
     assert set(records[-1].scores) >= {"a", "b"}
     assert desk.says("serve", "refused site c at 127.0.0.1: /v1/fleet/push-messages: it sends a reply in the", read)
+    assert desk.says("serve", "refused site c at 127.0.0.1: /v1/fleet/push-object: its replies that no run", read)
+    assert database(desk).stat().st_size < 250 << 20
 
 
 def test_strangers_are_refused_and_named(desk, tmp_path):
@@ -252,6 +263,9 @@ def test_strangers_are_refused_and_named(desk, tmp_path):
     provision(tmp_path / "other", ["c"], desk.server)
     desk.join("c", tmp_path / "other" / "site-c", "wrong-authority")
     desk.wait("the refusal of the server's certificate", lambda: desk.says("wrong-authority", "does not trust"))
+    desk.wait(
+        "its report", lambda: desk.says("serve", "refused 127.0.0.1: it does not trust the certificate", read)
+    )
     stranger = tmp_path / "other" / "site-c"
     (stranger / "ca.crt").write_bytes((desk.kits / "site-c" / "ca.crt").read_bytes())
     desk.started["wrong-authority"].terminate()
@@ -265,6 +279,7 @@ def test_plain_text_and_requests_without_the_secret_are_refused(desk):
     with socket.create_connection(desk.server, 30) as plain:
         plain.sendall(b"GET /v1/fleet/pull-messages HTTP/1.1\r\n\r\n")
         assert b"HTTP" not in plain.recv(100)
+    desk.wait("its report", lambda: desk.says("serve", "refused 127.0.0.1: it speaks plain HTTP, not TLS"))
     trusted = ssl.create_default_context(cafile=str(desk.kits / "site-a" / "ca.crt"))
     with httpx.Client(verify=trusted, timeout=60) as client:
         for path, status in (("control/list-nodes", 403), ("runtime/acquire-task", 403), ("fleet/get-run", 404)):

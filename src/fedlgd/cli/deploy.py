@@ -1,6 +1,7 @@
 """`fedlgd provision` and `fedlgd serve`: the coordinator's side of real sites. torch is not imported."""
 
 import json as jsonlib
+import socket
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -10,14 +11,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from fedlgd.cli.options import ProvisionOptions, ServeOptions
-from fedlgd.cli.terminal import live_line, logged, say, stopped_by_signal
+from fedlgd.cli.terminal import folded, live_line, logged, say, stopped_by_signal
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import locked, private_folder
 from fedlgd.core.suggest import check_flower
 
 if TYPE_CHECKING:
     from fedlgd.deploy.coordinator import Operator
-    from fedlgd.deploy.kit import Kit
+    from fedlgd.deploy.kit import Address, Kit
 
 STARTED = 60.0  # seconds that the server may take to start
 PATIENCE = 120.0  # seconds for which a server that is busy is asked again
@@ -46,7 +47,7 @@ def provision(given: ProvisionOptions) -> None:
     for path in made:
         typer.echo(path)
     if not given.quiet:
-        typer.echo(_next_steps(given, until), err=True)
+        typer.echo(folded(_next_steps(given, until)), err=True)
 
 
 def _next_steps(given: ProvisionOptions, until: datetime) -> str:
@@ -70,18 +71,33 @@ def serve(given: ServeOptions) -> None:
     busy = RunError(f"the server of {str(given.kit)!r} is already running; stop it first")
     with locked(private_folder(kit.state) / "serve.lock", busy), logged(kit.state / "server.log") as log:
         processes.be_quiet(kit.state)
+        _check_free(listen)
 
         def hear(line: str) -> None:
             log(line)
             if line.startswith(EVENT):
                 say(line.removeprefix(EVENT))
 
-        child = processes.start(["fedlgd.deploy.superlink", str(kit.folder), str(listen)], kit.state, hear)
+        server = ["fedlgd.deploy.superlink", str(kit.folder), str(listen), str(given.store << 20)]
+        child = processes.start(server, kit.state, hear)
         with stopped_by_signal():
             try:
                 _show_sites(kit, str(listen), lambda: child.poll() is None)
             finally:
                 processes.stop(child)
+
+
+def _check_free(listen: "Address") -> None:
+    """The server would say it too, but only in its log."""
+    try:
+        family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+        socket.create_server(tuple(listen), family=family).close()
+    except OSError as error:
+        why = str(error.strerror).partition(" (")[0]
+        raise RunError(
+            f"cannot listen on {listen} ({why}); stop the program that does, or give an address of this machine: "
+            "--listen HOST:PORT"
+        ) from error
 
 
 def _show_sites(kit: "Kit", where: str, alive: Callable[[], bool]) -> None:

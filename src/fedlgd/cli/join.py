@@ -37,7 +37,7 @@ def join(given: JoinOptions) -> None:
         elif given.settings or not (kit.folder / "join.json").exists():
             raise SettingError("no images are given; name their folder: --data DIR")
         tell = (lambda _: None) if given.quiet else say
-        tell(f"site {kit.site}: connecting to {kit.server}; tasks and what leaves: {kit.folder / 'journal.log'}")
+        tell(f"site {kit.site}: connecting to {kit.server}; tasks and what leaves: {given.kit / 'journal.log'}")
         follow, hear = Follower(kit.folder / "journal.log", tell), Connection(log, tell)
         with stopped_by_signal():
             Supervisor(begin=lambda: Node(kit, hear), say=tell, tick=follow).run()

@@ -189,6 +189,9 @@ class ProvisionOptions(Output):
 class ServeOptions:
     kit: Annotated[Path, Argument(help="Kit of the server: FOLDER/server.")]
     listen: Annotated[str, Option(help="HOST:PORT to listen on, if it is not the address of the kit.")] = ""
+    store: Annotated[int, Option(min=64, help="MiB on this disk for replies of one site that no run has read.")] = (
+        1024
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,14 @@ import statistics
 import string
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
+from typing import TextIO
 
 import typer
 from rich import table as rich_table
@@ -27,6 +29,7 @@ from fedlgd.report.groups import Group
 from fedlgd.report.tables import Missing, binary_table, marked
 
 UNBOUNDED = 10_000
+LARGEST_LOG = 10 << 20  # bytes
 LEAST_LABEL = 12  # columns for the name of a method before the table is wider than the terminal
 MAX_SITE_COLUMNS = 8
 MAX_TWO_CLASS_ROWS = 24
@@ -34,7 +37,7 @@ MAX_TWO_CLASS_ROWS = 24
 
 def say(text: str) -> None:
     """One line with the time, above the live line if there is one: it takes the place of `sys.stderr`."""
-    sys.stderr.write(f"{datetime.now():%H:%M:%S} {text}\n")
+    sys.stderr.write(folded(f"{datetime.now():%H:%M:%S} {text}", " " * 9) + "\n")
 
 
 @contextmanager
@@ -50,12 +53,31 @@ def live_line() -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def logged(file: Path) -> Iterator[Callable[[str], None]]:
-    """A private file for what the processes print; the one of the last start is kept beside it."""
+    """A private file for what processes print, with the time. The one of the last start, or a full one, is kept."""
+    opened, alone = _new_log(file), threading.Lock()
+
+    def log(line: str) -> None:
+        nonlocal opened
+        with alone:
+            if opened.closed:
+                return
+            print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC  {line}", file=opened)
+            if opened.tell() > LARGEST_LOG:
+                opened.close()
+                opened = _new_log(file)
+
+    try:
+        yield log
+    finally:
+        with alone:
+            opened.close()
+
+
+def _new_log(file: Path) -> TextIO:
     if file.exists():
         file.replace(file.with_suffix(".log.1"))
     file.touch(0o600)
-    with file.open("a", buffering=1) as opened:
-        yield lambda line: None if opened.closed else print(line, file=opened)
+    return file.open("a", buffering=1)
 
 
 @contextmanager

@@ -38,6 +38,11 @@ def in_words(error: BaseException) -> str:
 _SHORT = re.compile("not enough memory|can't allocate memory|out of memory", re.IGNORECASE)
 
 
+def one_line(text: str, longest: int = 500) -> str:
+    """A text of someone else as it can stand in a terminal or in a log: without control characters."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:longest])
+
+
 class NetError(FedlgdError):
     """A network is unknown or does not have the required interface."""
 

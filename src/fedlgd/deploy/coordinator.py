@@ -5,7 +5,6 @@ sends the messages. So its progress, its exit code and Ctrl-C are those of every
 """
 
 import hashlib
-import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -32,11 +31,10 @@ from flwr.superlink.grid import HttpGrid
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import locked, private_folder
 from fedlgd.deploy.arriving import Arriving, room
+from fedlgd.deploy.gate import SECRET_HEADER
 from fedlgd.deploy.kit import Kit
 from fedlgd.deploy.processes import beating
-from fedlgd.deploy.superlink import SECRET_HEADER
 
-POLL = 0.25  # seconds between two looks for answers
 OUTAGE = 45.0  # seconds for which a run waits for a server that is away
 START = "start it: fedlgd serve KIT; then the same command starts or resumes the run"
 
@@ -100,23 +98,23 @@ class Operator:
     def connected(self) -> list[str]:
         return [name for name, node in self._registered().items() if node.status == NodeStatus.ONLINE]
 
-    def register(self) -> list[str]:
-        """Register the public keys of the kit and remove all others; returns the sites that were removed."""
+    def register(self) -> None:
+        """Register the public keys of the kit and remove all others."""
         keys, nodes = _keys(self.kit), self._nodes()
-        removed = [node for node in nodes if node.public_key not in keys.values()]
-        for node in removed:
-            self._control.UnregisterNode(control_pb2.UnregisterNodeRequest(node_id=node.node_id))
+        for node in nodes:
+            if node.public_key not in keys.values():
+                self._control.UnregisterNode(control_pb2.UnregisterNodeRequest(node_id=node.node_id))
         known = {node.public_key for node in nodes}
         for name, key in keys.items():
             if key not in known:
                 self._control.RegisterNode(control_pb2.RegisterNodeRequest(public_key=key, name=name))
-        return [node.name or str(node.node_id) for node in removed]
 
     @contextmanager
     def grid(self) -> Iterator["KitGrid"]:
         """A Flower run and its grid. The run ends with the context; Flower forgets it 60 s after a kill."""
         busy = RunError(f"another run uses the kit {str(self.kit.folder)!r}; wait until it ends, or stop it")
         with locked(private_folder(self.kit.state) / "run.lock", busy):
+            self._control.ListRuns(control_pb2.ListRunsRequest())  # Flower deletes what ended runs left
             grid = self._claim(self._control.StartRun(_start_request()).run_id)
             status = SubStatus.FAILED
             try:
@@ -164,7 +162,7 @@ class Operator:
 
 
 class KitGrid(HttpGrid):
-    """Flower's grid, which also passes the gate, looks for answers more often and survives a short outage.
+    """Flower's grid, which also passes the gate and survives a short outage.
 
     Replies are read by `Arriving`, because Flower's grid trusts them.
     """
@@ -188,7 +186,9 @@ class KitGrid(HttpGrid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The replies that have arrived. The server names each reply once, when its upload begins."""
         wanted = set(message_ids)
-        self._arriving = [reply for reply in self._arriving if reply.question in wanted]
+        for late in [reply for reply in self._arriving if reply.question not in wanted]:
+            self._arriving.remove(late)
+            self._confirm(late)
         if unknown := wanted - {reply.question for reply in self._arriving}:
             found = self._runtime_client.PullMessages(runtime_pb2.PullAppMessagesRequest(message_ids=unknown))
             new = zip(found.messages_list, found.message_object_trees, strict=True)
@@ -205,17 +205,6 @@ class KitGrid(HttpGrid):
         key, run = reply.metadata.message_id, self.run.run_id
         request = message_pb2.ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=key)
         self._runtime_client.ConfirmMessageReceived(request)
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
-        waiting = set(self.push_messages(list(messages)))
-        end = time.monotonic() + (float("inf") if timeout is None else timeout)
-        found: list[Message] = []
-        while waiting and time.monotonic() < end:
-            arrived = list(self.pull_messages(waiting))
-            found += arrived
-            waiting -= {message.metadata.reply_to_message_id for message in arrived}
-            time.sleep(0 if arrived else POLL)
-        return found
 
     def send_sign_of_life(self) -> None:
         self._runtime_client.SendTaskHeartbeat(runtime_pb2.SendTaskHeartbeatRequest())

@@ -5,6 +5,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from fedlgd.core.errors import one_line
+
+LONGEST = 10_000  # letters of a line
+
 
 class Journal:
     """Appends to a private file. A line is on the disk before the answer is sent."""
@@ -22,8 +26,7 @@ class Journal:
 
     def _add(self, text: str) -> None:
         """One line, whatever the text contains: parts of it come from the server."""
-        plain = "".join(letter if letter.isprintable() else "?" for letter in text)
-        line = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC  {plain}\n"
+        line = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC  {one_line(text, LONGEST)}\n"
         handle = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(handle, line.encode())

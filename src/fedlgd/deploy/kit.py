@@ -112,7 +112,7 @@ def provision(folder: Path, sites: Sequence[str], server: Address, days: int = D
         _certify(made, server, days)
         _write(kit / "secret", secrets.token_hex(32).encode())
         private_folder(kit / "sites")
-        _describe(kit, {"role": "server", "server": str(server)}, "serve", texts.SERVER_README)
+        _describe_server(kit, server)
         for name in sites:
             _site_kit(made, name, server)
     return [folder / "server", *(folder / f"site-{name}" for name in sites)]
@@ -138,7 +138,8 @@ def renew(folder: Path, days: int = DAYS) -> Path:
     _refuse_expired(folder / "ca" / "ca.crt", f"provision new kits: fedlgd provision FOLDER --server {kit.server}")
     with writing(folder, ANOTHER_FOLDER):
         _certify(folder, kit.server, days)
-    return kit.folder
+        _describe_server(folder / "server", kit.server)
+    return folder / "server"
 
 
 def read_kit(folder: Path, role: str = "", expired: bool = False) -> Kit:
@@ -261,6 +262,10 @@ def _site_kit(folder: Path, name: str, server: Address) -> Path:
         _describe(kit, {"role": "site", "site": name, "server": str(server)}, "join", texts.SITE_README)
     _write(folder / "server" / "sites" / f"{name}.pub", public)
     return folder / f"site-{name}"
+
+
+def _describe_server(kit: Path, server: Address) -> None:
+    _describe(kit, {"role": "server", "server": str(server)}, "serve", texts.SERVER_README)
 
 
 def _describe(kit: Path, settings: dict[str, Any], command: str, readme: str) -> None:

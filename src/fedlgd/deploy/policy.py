@@ -3,7 +3,6 @@
 Names of the form `package.module:Class` import code; they are refused unless the policy lists them literally.
 """
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlgd.core.errors import SettingError
+from fedlgd.core.suggest import did_you_mean
 from fedlgd.runs.literals import read_toml
 
 DISCLOSED = ("counts", "scores", "seconds")
@@ -161,6 +161,5 @@ def _bound(where: str, path: str, given: Any) -> Bound:
 def _refuse_unknown(where: str, given: Sequence[str] | Mapping[str, Any], known: Sequence[str]) -> None:
     for word in given:
         if word not in known:
-            near = difflib.get_close_matches(word, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"available: {', '.join(known)}"
-            raise SettingError(f"{where}: {word!r} is unknown; {hint}")
+            hint = did_you_mean(word, known) or f"; available: {', '.join(known)}"
+            raise SettingError(f"{where}: {word!r} is unknown{hint}")

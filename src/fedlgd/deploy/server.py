@@ -16,11 +16,11 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedlgd.core import files
-from fedlgd.core.errors import RunError
+from fedlgd.core.errors import RunError, one_line
 from fedlgd.data.federation import Federation
 from fedlgd.data.folders.problems import natural
 from fedlgd.data.suites.real_sites import without_images
-from fedlgd.engines.flower import MARGIN, PAUSE, Flower, Post, is_name, shown
+from fedlgd.engines.flower import MARGIN, PAUSE, Flower, Post, is_name
 from fedlgd.engines.messages import Description, Order, UnreadableError, read_reply
 from fedlgd.engines.validate import check_enrolled
 from fedlgd.runs.config import Config, resolve
@@ -112,7 +112,7 @@ def _described(post: Post, config: Config, run: str, request: Request) -> Federa
 def _refusal(told: Description, site: str) -> str:
     """Why a description is not used; empty if it is."""
     if told.fault or told.site != site:
-        return shown(told.fault) or f"it answered in the name of {told.site[:40]!r}"
+        return one_line(told.fault) or f"it answered in the name of {told.site[:40]!r}"
     if not all(map(is_name, told.classes)) or not 2 <= len(set(told.classes)) == len(told.classes) <= MOST_CLASSES:
         return "it has fewer than two classes, too many, or names that cannot be shown"
     if not all(0 < side <= LARGEST_SIDE for side in told.shape):

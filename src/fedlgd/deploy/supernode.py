@@ -5,11 +5,13 @@ SuperNode listens on a free port of 127.0.0.1 for the worker, and asks it for a 
 start.
 """
 
+import os
 import secrets
 import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -137,7 +139,10 @@ def main(folder: str, port: str, secret: str) -> None:
     end_with_parent()
     kit = read_kit(Path(folder), "site")
     sys.argv = ["flower-supernode", *supernode_arguments(kit, int(port), Path(secret))]
-    flower_supernode()
+    with suppress(SystemExit):
+        flower_supernode()
+    sys.stdout.flush()
+    os._exit(1)  # Flower leaves threads that never end, and the supervisor waits for the process
 
 
 if __name__ == "__main__":
