@@ -28,7 +28,7 @@ def test_from_a_run_to_predictions_and_more_rounds(fedlgd, tmp_path, picture):
     done = fedlgd(*more.split("Predict:")[0].split())
     assert done.code == 0, done.err
     assert "from 1 to 2 rounds" in done.err
-    assert "only the evaluated rounds differ" in done.err
+    assert "keep their own spacing" in done.err
     opened = json.loads(fedlgd("open", "out", "--json").out)
     assert (opened["rounds"], opened["extended"][0]["rounds_before"]) == (2, 1)
     assert opened["cost"]["bytes_up"] > 0

@@ -7,16 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedlgd.cli.listing import fetch_command, settings_table
+from fedlgd.cli.listing import plain_settings, settings_table
 from fedlgd.cli.options import CheckOptions, FetchOptions, ShowOptions
 from fedlgd.cli.progress import progress
 from fedlgd.core.errors import DataError, SettingError
@@ -55,24 +53,11 @@ def chosen_data(name: str | None, folder: Path | None) -> dict[str, str | None]:
     return {"data.name": "folders", "data.path": str(folder.expanduser().absolute())}
 
 
-def describe(name: str) -> dict[str, Any]:
-    """A federation in `fedlgd data list --json`."""
-    suite = SUITES[name]
-    return {
-        "name": name,
-        "about": suite.about,
-        "ready": not suite.missing,
-        "missing": suite.missing,
-        "fetch": fetch_command(suite),
-        "settings": msgspec.to_builtins(suite.settings()),
-    }
-
-
 def show(given: ShowOptions) -> None:
     settings = {**chosen_data(given.name, None), **dict(map(parse_assignment, given.settings or ()))}
     chosen = resolve({}, settings).data
     if not given.json and (found := described(chosen.suite, "data.")):
-        Console().print(settings_table(found))
+        Console().print(settings_table(plain_settings(found)))
     with progress(given.silent):
         federation = chosen.open()
         sites = [statistics_of(site) for site in federation.sites]

@@ -10,7 +10,6 @@ from fedlgd.cli.options import PaperOptions
 from fedlgd.cli.terminal import folded
 from fedlgd.core.files import writing
 from fedlgd.report.items import SCALES, Item, command_of, cpu_at, items
-from fedlgd.report.paper import write_paper
 from fedlgd.report.verdicts import stored, verdicts
 
 
@@ -49,6 +48,8 @@ def _plain(item: Item, folder: Path) -> dict[str, object]:
 
 def report_paper(given: PaperOptions) -> None:
     """Write the page and say where it is."""
+    from fedlgd.report.paper import write_paper
+
     page = given.out / "report.html"
     with writing(page):
         write_paper(given.out, page)

@@ -101,17 +101,9 @@ def how_to_go_on(result: Result, command: str) -> str:
     """The commands for more rounds, a report and predictions."""
     folder, finished = result.folder, result.rounds >= result.planned
     more = 2 * result.planned if finished else result.planned
-    verb, out = ("More rounds", str(folder)) if finished else ("Finish", str(folder))
-    if finished and _scheduled(folder):
-        verb, out = "More rounds, as a new run (local.schedule depends on their number)", f"{folder}-{more}"
-    run = f"fedlgd run --config {folder}/config.toml --out {out}" + (f" --rounds {more}" if finished else "")
+    verb = "More rounds" if finished else "Finish"
+    run = f"fedlgd run --config {folder}/config.toml --out {folder}" + (f" --rounds {more}" if finished else "")
     if command.startswith("fedlgd.run"):
         run = f"fedlgd.run(..., rounds={more}, out={str(folder)!r}) with the same other arguments"
     site = " --site SITE" if result.personal else ""
     return f"{verb}: {run}\nPredict: fedlgd predict {folder} IMAGE...{site}"
-
-
-def _scheduled(folder: Path | None) -> bool:
-    """Whether the learning rates of a run depend on the number of its rounds."""
-    local = read_toml(folder / "config.toml").get("local", {}) if folder else {}
-    return bool(local.get("schedule", "constant") != "constant")
