@@ -1,5 +1,6 @@
 """The figures of a report as files."""
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -45,3 +46,14 @@ def test_a_site_whose_loss_diverged_has_a_curve_of_the_other_rounds(tmp_path: Pa
     figures = draw(group_runs([replace(run, records=records)]))
     _, loss = figures.sites[0].drawings
     assert list(loss.figure.axes[0].lines[0].get_xdata()) == [1, 3]
+
+
+def test_the_map_by_class_names_the_classes(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", classes=("glaucoma", "normal"))
+    cloud = {"kind": "real", "site": "mnist", "points": [[0, 1], [1, 0]], "labels": [1, 0]}
+    (run / "analysis.json").write_text(json.dumps({"sites": ["mnist"], "map": [cloud]}))
+    (section,) = draw(group_runs([read_run(run)])).similarity
+    by_class = next(each for each in section.drawings if each.name.endswith("map-classes"))
+    texts = [text.get_text() for text in by_class.figure.axes[0].texts]
+    assert {"glaucoma", "normal"} <= set(texts)
+    assert not any(text.startswith("class ") for text in texts)

@@ -7,15 +7,15 @@ import typer
 
 from fedlgd.cli.options import AuditOptions
 from fedlgd.cli.progress import duration, progress
+from fedlgd.cli.report import folders_of
 from fedlgd.cli.run import resumable, set_up
 from fedlgd.cli.terminal import fitted, folded, terminal_width
 from fedlgd.core.audits import AUDIT, Audit
-from fedlgd.core.errors import RunError, SettingError
+from fedlgd.core.errors import SettingError
 from fedlgd.engines.process import usable_cores
 from fedlgd.privacy.audit import Plan, Wish
 from fedlgd.privacy.subject import chosen_site, open_subject
 from fedlgd.report.privacy import audit_caveats, audit_table, verdict
-from fedlgd.report.read import run_folders
 
 LONG = 3600.0  # seconds above which an audit needs --yes
 
@@ -29,9 +29,7 @@ def audit(given: AuditOptions) -> None:
         in_sample=given.in_sample,
         canaries=given.canaries == "mislabelled",
     )
-    folders = [folder for path in given.runs for folder in run_folders(path)]
-    if not folders:
-        raise RunError(f"{str(given.runs[0])!r} is not a run folder and contains none")
+    folders = folders_of(given.runs)
     jobs = given.jobs or usable_cores()
     done: dict[str, Audit] = {}
     for folder in folders:

@@ -42,6 +42,7 @@ from fedlgd.runs.track import Tracked, Tracking, check_trackers
 Options = CompareOptions | PaperOptions
 
 METRIC = "Accuracy (%) after the last round: mean over seeds ± standard deviation; `mean` is unweighted over sites."
+BEST = " * marks the best method at each site and in the mean."
 
 
 def compare(given: CompareOptions) -> None:
@@ -156,7 +157,7 @@ def _print(outcomes: Sequence[Outcome], budget: str, page: Path, json: bool) -> 
     if groups:
         for table in _tables(groups, terminal_width()):
             typer.echo("\n" + table)
-        typer.echo(f"\n{folded(METRIC)}\n{folded(budget)}")
+        typer.echo(f"\n{folded(METRIC + BEST if len(groups) > 1 else METRIC)}\n{folded(budget)}")
     for folder, error in failures.items():
         typer.echo(f"failed: {folder}: {error}")
     if groups:

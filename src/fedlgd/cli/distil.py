@@ -43,6 +43,7 @@ def distil(given: DistilOptions) -> None:
         with locked(given.out), progress(given.silent):
             steps = given.score_steps if given.score else 0
             made = list(distil_all(config, method.distil, federation, net, given.out, steps, place))
+            made.sort(key=lambda each: federation.names.index(each.site))
     if given.json:
         typer.echo(jsonlib.dumps([asdict(each) for each in made]))
         return
@@ -68,7 +69,7 @@ def _config(given: DistilOptions) -> Config:
 
 
 def _table(made: Sequence[Distilled]) -> Table:
-    table = Table("site", title="Accuracy (%) on the test images of each site of a network trained on ...")
+    table = Table("site", title="Test accuracy (%) of a network trained on ...")
     for column in ("images", "virtual", "as many real", "all real"):
         table.add_column(column, justify="right")
     rows = [(each.scores.virtual, each.scores.picks, each.scores.real) for each in made if each.scores]

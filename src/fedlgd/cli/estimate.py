@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 
 from fedlgd.cli.progress import duration
+from fedlgd.cli.terminal import folded
 from fedlgd.core.device import Place
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.records import committed_records
@@ -56,7 +57,7 @@ def announce_run(config: Config, folder: Path, federation: Federation, engine: E
     Errors of the estimate are left for the run itself to report.
     """
     if text := extension(folder, config):
-        typer.echo(text, err=True)
+        typer.echo(folded(text), err=True)
     with suppress(FedlgdError):
         found = estimate_run(config, folder, federation, engine.place)
         _announce(found.total(engine.processes(federation)) if found else 0.0)

@@ -6,18 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from fedlgd.cli.options import InvertOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.run import resumable, set_up
+from fedlgd.cli.terminal import fitted, folded, terminal_width
 from fedlgd.core.errors import SettingError
 from fedlgd.privacy.inversion import QUICK, THOROUGH, Attack
 from fedlgd.privacy.invert import FILE, Inversion, attack, cells_of, estimate, moments_of
 from fedlgd.privacy.memorisation import FOLDER
 from fedlgd.privacy.replay import Replay, reopened
+from fedlgd.report.formats import Cell, Column, Table
 from fedlgd.runs.store import locked
 
 COLUMNS = ("update", "after round", "batch", "identified", "by chance", "PSNR")
@@ -70,19 +69,18 @@ def _one(run: Replay, how: Inversion, given: InvertOptions) -> dict[str, Any]:
 
 
 def _print(run: Replay, found: Mapping[str, Any]) -> None:
-    table = Table(title="Images that the attack identifies among others of their class at the site")
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column == COLUMNS[0] else "right")
+    rows = []
     for cell in found["cells"].values():
         hits, chance = f"{100 * cell['identified']:.0f} % of {cell['images']}", f"{100 * cell['chance']:.0f} %"
         numbers = (cell["round"], cell["batch"], hits, chance, f"{cell['psnr_aligned']:.1f}")
-        table.add_row(escape(cell["title"]), *map(str, numbers))
-    Console().print(table)
+        rows.append((Cell(cell["title"]), *(Cell(str(number)) for number in numbers)))
+    table = Table(tuple(Column(name, number=at > 0) for at, name in enumerate(COLUMNS)), tuple(rows))
+    typer.echo("Images that the attack identifies among others of their class at the site")
+    typer.echo(fitted(table, terminal_width(), ("PSNR",)))
     for each in found["memorisation"]:
         if each["site"] == found["settings"]["site"]:
             share, chance = (f"{100 * each[key]:.0f} %" for key in ("nearer_training", "expected"))
             what = f"{each['what']} after round {each['round'] + 1} at {each['site']}"
-            typer.echo(
-                f"{what}: {share} nearer to a training image ({chance} by chance, p = {each['p_value']:.2g})"
-            )
+            text = f"{what}: {share} nearer to a training image ({chance} by chance, p = {each['p_value']:.2g})"
+            typer.echo(folded(text, "  "))
     typer.echo(f"All numbers: {run.folder / FILE}; pictures: {run.folder / FOLDER}")

@@ -138,11 +138,22 @@ def _width(text: str) -> int:
 
 
 def two_classes(groups: Sequence[Group]) -> str:
-    """Balanced accuracy and AUC at each site for data with two classes; many rows are in the report only."""
+    """Balanced accuracy and AUC at each site for data with two classes; many rows are in the report only.
+
+    Long names of methods have a line of their own.
+    """
     table = binary_table(groups)
     if table is None or len(table.rows) > MAX_TWO_CLASS_ROWS:
         return ""
-    return fitted(replace(table, notes=()), terminal_width(), ("95 % interval", "test images"))
+    text = fitted(replace(table, notes=()), terminal_width(), ("95 % interval", "test images"))
+    labels = [row[0].text for row in table.rows]
+    if len(text.splitlines()) == 1 + len(labels):
+        return text
+    rows = without(replace(table, notes=()), ("method",))
+    head, *lines = fitted(rows, terminal_width(), ("95 % interval", "test images")).splitlines()
+    for at in (at for at in reversed(range(len(labels))) if labels[at] not in labels[:at]):
+        lines.insert(at, f"{labels[at]}:")
+    return "\n".join((head, *lines))
 
 
 def print_accuracy(accuracies: Mapping[str, Mapping[str, float]], missing: Missing | None = None) -> None:

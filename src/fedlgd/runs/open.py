@@ -10,6 +10,8 @@ from torch import nn
 from fedlgd.core import files
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.net import Net
+from fedlgd.core.records import in_order
+from fedlgd.core.suggest import similar_path
 from fedlgd.core.types import Scale
 from fedlgd.data.federation import POOLED
 from fedlgd.data.preparation import Preparation
@@ -47,10 +49,15 @@ def open_run(
     if not directory.records:
         raise RunError(f"{str(folder)!r} has no finished round yet; run the command again: {manifest['command']}")
     kept = Kept(directory, directory.states, list(scales) if local else [])
-    return result_of(config, config.method.adapt(built), kept, directory.records, preparation, folder)
+    order = [site["name"] for site in manifest["data"]["sites"]]
+    records = [in_order(record, order) for record in directory.records]
+    return result_of(config, config.method.adapt(built), kept, records, preparation, folder)
 
 
 def _check_run(folder: Path) -> None:
+    if not folder.exists():
+        hint = similar_path(folder, folders_only=True) or "; fedlgd run prints the folder of a run"
+        raise RunError(f"there is no run folder {str(folder)!r}{hint}")
     if not (folder / "manifest.json").is_file():
         inside = sorted({file.parent for file in folder.rglob("manifest.json")})[:LISTED] if folder.is_dir() else []
         hint = f"; runs in it: {', '.join(map(str, inside))}" if inside else "; a run folder contains manifest.json"
