@@ -139,7 +139,9 @@ def _similarities(groups: Sequence[Group]) -> tuple[Section, ...]:
         run = group.counted[0]
         if run.analysis:
             stem = f"sites{number}-{_file_name(group.label)}"
-            drawings = _analysis_figures(run.analysis, stem, run.manifest.data.classes)
+            data = run.manifest.data
+            analysis = run.analysis.ordered([site.name for site in data.sites])
+            drawings = _analysis_figures(analysis, stem, data.classes)
             found.append(Section(f"{group.label}, seed {run.seed}", tuple(drawings)))
     return tuple(sorted((each for each in found if each.drawings), key=lambda each: -len(each.drawings)))
 

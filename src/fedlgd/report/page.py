@@ -5,6 +5,7 @@ The content security policy of the page allows only its own script, by hash.
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,6 +33,14 @@ TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+
+
+def tied(text: str) -> str:
+    """The text without a line break between a number and its unit."""
+    return re.sub(r"(?<=\d) (?=(?:%|s|min|h|B|[kMGT]B|points?)(?:\W|$))", "\u00a0", text)
+
+
+TEMPLATES.filters["tied"] = tied
 
 
 def write_report(run_dirs: Sequence[Path], out: Path) -> Path:
