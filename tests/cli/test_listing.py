@@ -7,8 +7,8 @@ import textwrap
 
 import pytest
 
+from fedlgd.cli.compute import preset_of
 from fedlgd.cli.listing import LISTED, written
-from fedlgd.cli.run import preset_of
 from fedlgd.data.catalogue import SUITES
 from fedlgd.data.suites.digits import REQUIRED
 from fedlgd.data.suites.retina import PAIRED

@@ -1,16 +1,24 @@
-"""`fedlgd provision` and `fedlgd serve`: the coordinator's side of real sites. torch is not imported."""
+"""`fedlgd provision` and `fedlgd serve`: the coordinator's side of real sites, without torch.
+
+Also the lines and the log of commands that run until they are stopped.
+"""
 
 import json as jsonlib
+import signal
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import typer
+from rich.console import Console
+from rich.markup import escape
 
 from fedlgd.cli.options import ProvisionOptions, ServeOptions
-from fedlgd.cli.terminal import live_line, logged, say, stopped_by_signal
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import locked, private_folder
 from fedlgd.core.suggest import check_flower
@@ -18,6 +26,48 @@ from fedlgd.core.suggest import check_flower
 if TYPE_CHECKING:
     from fedlgd.deploy.coordinator import Operator
     from fedlgd.deploy.kit import Kit
+
+
+def say(text: str) -> None:
+    """One line with the time, above the live line if there is one: it takes the place of `sys.stderr`."""
+    sys.stderr.write(f"{datetime.now():%H:%M:%S} {text}\n")
+
+
+@contextmanager
+def live_line() -> Iterator[Callable[[str], None]]:
+    """A live line in a terminal; nowhere else."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("") as line:
+        yield lambda text: line.update(escape(text))
+
+
+@contextmanager
+def logged(file: Path) -> Iterator[Callable[[str], None]]:
+    """A private file for what the processes print; the one of the last start is kept beside it."""
+    if file.exists():
+        file.replace(file.with_suffix(".log.1"))
+    file.touch(0o600)
+    with file.open("a", buffering=1) as opened:
+        yield lambda line: None if opened.closed else print(line, file=opened)
+
+
+@contextmanager
+def stopped_by_signal() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the command cleanly."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("stopped")
+        raise typer.Exit(130) from None
+
 
 STARTED = 60.0  # seconds that the server may take to start
 PATIENCE = 120.0  # seconds for which a server that is busy is asked again
