@@ -39,10 +39,9 @@ from fedlgd.distill.cache import caching
 from fedlgd.engines.registry import Engine
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_report
-from fedlgd.report.presence import unscored_notes
 from fedlgd.report.read import read_runs
 from fedlgd.report.summary import unequal_cost
-from fedlgd.report.tables import missing_classes, missing_notes
+from fedlgd.report.tables import missing_classes, missing_notes, unscored_notes
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.distilled import TRAINING, Distilled, distil_all, seconds_left

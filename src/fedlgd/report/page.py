@@ -19,12 +19,12 @@ from fedlgd.report.formats import copies, plural
 from fedlgd.report.grids import pictures
 from fedlgd.report.groups import Group, group_runs, site_names
 from fedlgd.report.inversion import epsilon_drawing, inversions
-from fedlgd.report.presence import presence_tables
 from fedlgd.report.privacy import privacy_of
 from fedlgd.report.read import read_runs
 from fedlgd.report.run import Run
 from fedlgd.report.summary import RULE, WINNER, caveats, headline, progress
 from fedlgd.report.sweeps import find_sweeps, sweep_tables
+from fedlgd.report.tables import presence_tables
 
 TEMPLATES = Environment(
     loader=PackageLoader("fedlgd.report"),
