@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from fedlgd.cli.listing import LISTED, written
 from fedlgd.data.catalogue import SUITES
 from fedlgd.data.registry import DataChoice
 from fedlgd.engines.plan import Plan
@@ -52,7 +53,7 @@ KEPT = ("config.toml", "manifest.json", "records.jsonl")
 
 def pages() -> dict[Path, str]:
     """The content of each generated page by path."""
-    made = {HERE / "settings.md": settings_page()}
+    made = {HERE / "settings.md": settings_page(), LISTED: written()}
     made |= {HERE / "results" / f"{folder.name}.md": results_page(folder) for folder in suites()}
     made |= paper_page()["pages"]()
     made[HERE / "results" / "shift.md"] = runpy.run_path(str(HERE / "results" / "shift_page.py"))["page"]()

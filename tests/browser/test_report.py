@@ -253,3 +253,22 @@ def test_a_single_run_is_not_marked_best_and_its_settings_are_closed(open_page: 
     assert page.locator(".best").count() == 0
     assert "winner" not in page.inner_text("header")
     assert not page.locator("#runs pre").is_visible()
+
+
+def test_ticks_of_bytes_and_of_time_are_round_numbers(page: Any) -> None:
+    texts = page.locator("#cost svg text").all_text_contents()
+    found = [found[1] for text in texts if (found := re.fullmatch(r"([\d.]+) (?:[kMG]?B|s|min|h)", text.strip()))]
+    assert len(found) > 4
+    assert all(len(number.replace(".", "").strip("0")) <= 2 for number in found), found
+
+
+def test_a_method_has_one_colour_in_all_figures(page: Any) -> None:
+    """One set of colours in the figures by round and by cost, though they have different curves."""
+    strokes = "all => all.map(svg => [...svg.querySelectorAll('path')].map(path => getComputedStyle(path).stroke))"
+    seen = page.locator("#rounds svg, #cost svg").evaluate_all(strokes)
+    series = [page.evaluate(f"getComputedStyle(document.body).getPropertyValue('--series-{n}')") for n in (1, 2, 3)]
+    wanted = {f"rgb{tuple(int(colour[at : at + 2], 16) for at in (1, 3, 5))}" for colour in series}
+    drawn = [wanted & set(each) for each in seen]
+    assert len(drawn) > 3
+    assert len(drawn[0]) == 2
+    assert all(each == drawn[0] for each in drawn), drawn

@@ -7,7 +7,7 @@ import stat
 import pytest
 import torch
 
-from fedlgd.cli import invert as command
+from fedlgd.cli import privacy as command
 from fedlgd.core.types import Params
 from fedlgd.privacy import invert
 from fedlgd.privacy.inversion import Attack

@@ -85,7 +85,14 @@ def shrunk(command):
     if word == "compare":
         command += f" {TINY}{TINY_COMPARE if 'fedlgd' in command[7:] else ' --seeds 1'}"
     elif word == "run":
-        command += f" {TINY}{TINY_FEDLGD if fedlgd else ''}"
+        tiny = TINY.replace("per_class=2", "per_class=1") if "preset strong" in command else TINY  # four tiles each
+        command += f" {tiny}{TINY_FEDLGD if fedlgd else ''}"
+    elif word == "paper":
+        command = command.replace("--scale desk", "--scale tiny")
+    elif word == "tune":
+        command += f" --candidates 2 --rungs 1 {TINY}{TINY_COMPARE.removeprefix(' --seeds 1')}"
+    elif word == "invert":
+        command += " --targets 2 --batch 1 --round 0"
     elif word == "distil":
         command += " --score-steps 2 --per-class 2 " + TINY.removeprefix("--rounds 2 ")
     return shlex.split(command)[1 : command.count(" > ") * -2 or None]
@@ -98,10 +105,11 @@ def test_the_commands_of_a_page_run_one_after_the_other(page, fedlgd, desk):
     first = {
         "predict.md": "fedlgd run sites --preset quick --set data.size=32 --out runs/mine",
         "report.md": "fedlgd run builtin-digits --preset quick --method fedavg --out runs/demo/fedavg",
+        "invert.md": "fedlgd run builtin-digits --preset quick --out runs/demo/fedlgd",
         "distil.md": "fedlgd distil builtin-digits --out distilled",
     }
     for command in [*filter(None, [first.get(page)]), *PAGES[page]]:
-        if any(re.match(f"fedlgd {other}", command) for other in ELSEWHERE) or "fedlgd demo" in command:
+        if any(re.match(f"fedlgd ({other})", command) for other in ELSEWHERE) or "fedlgd demo" in command:
             continue
         done = fedlgd(*shrunk(command))
         expected = (0, 1) if "data check" in command else (0,)

@@ -28,7 +28,7 @@ def test_from_a_run_to_predictions_and_more_rounds(fedlgd, tmp_path, picture):
     done = fedlgd(*more.split("Predict:")[0].split())
     assert done.code == 0, done.err
     assert "from 1 to 2 rounds" in done.err
-    assert "only the evaluated rounds differ" in done.err
+    assert "keep their own spacing" in done.err
     opened = json.loads(fedlgd("open", "out", "--json").out)
     assert (opened["rounds"], opened["extended"][0]["rounds_before"]) == (2, 1)
     assert opened["cost"]["bytes_up"] > 0
@@ -59,10 +59,10 @@ def test_the_same_command_with_more_rounds_extends_the_run_in_the_default_folder
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["open", "nowhere"], "is not a run folder"),
-        (["predict", "nowhere", "one.png"], "is not a run folder"),
-        (["export", "nowhere"], "is not a run folder"),
-        (["distil", "nodata"], "no data suite is called 'nodata'"),
+        (["open", "nowhere"], "there is no run folder 'nowhere'"),
+        (["predict", "nowhere", "one.png"], "there is no run folder 'nowhere'"),
+        (["export", "nowhere"], "there is no run folder 'nowhere'"),
+        (["distil", "nodata"], "no data suite and no folder is called 'nodata'"),
         (["distil", "--set", "local.lr=1"], "does not change a virtual set"),
     ],
 )
@@ -103,9 +103,35 @@ def test_distil_writes_sets_scores_them_and_goes_on(fedlgd, tmp_path):
     assert (tmp_path / "sets/mnist.npz").stat().st_mode & 0o077 == 0
     first = json.loads((tmp_path / "sets/distilled.json").read_text())
     again = json.loads(fedlgd(*command, "--json").out)
-    assert [each["scores"] for each in again] == [each["scores"] for each in first["sites"].values()]
+    assert {each["site"]: each["scores"] for each in again} == {
+        site: each["scores"] for site, each in first["sites"].items()
+    }
+    assert [each["site"] for each in again] == ["mnist", "scans", "photos", "fonts", "street"]
     other = fedlgd(*command, "--seed", "1")
     assert other.code == 2
     assert "other images or settings" in other.err
     run = tiny_run(tmp_path / "out", "--set=distil.start=./sets/", "--set=distil.steps=0", rounds=1)
     assert fedlgd(*run).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "site"], "no folder and no federation 'site'; did you mean the folder 'sites'?"),
+        (["compare", "site"], "no folder and no federation 'site'; did you mean the folder 'sites'?"),
+        (["data", "show", "builtin-digit"], "did you mean 'builtin-digits'?"),
+        (["run", "./site"], "did you mean '{here}/sites'?"),
+        (["run", "--data", "sits"], "did you mean '{here}/sites'?"),
+        (["data", "check", "sits"], "did you mean '{here}/sites'?"),
+        (["open", "runs/min"], "there is no run folder 'runs/min'; did you mean 'runs/mine'?"),
+        (["report", "runs/min"], "there is no folder 'runs/min'; did you mean 'runs/mine'?"),
+        (["audit", "runs/min"], "there is no folder 'runs/min'; did you mean 'runs/mine'?"),
+        (["invert", "runs/min"], "there is no run folder 'runs/min'; did you mean 'runs/mine'?"),
+    ],
+)
+def test_a_misspelled_folder_is_an_error_that_names_the_one_there(arguments, words, fedlgd, tmp_path):
+    for folder in ("sites", "runs/mine"):
+        (tmp_path / folder).mkdir(parents=True)
+    done = fedlgd(*arguments)
+    assert done.code == 2
+    assert words.format(here=tmp_path) in done.err

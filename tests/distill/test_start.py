@@ -144,6 +144,8 @@ def test_fewer_images_than_are_to_be_distilled_is_an_error_with_a_way_out():
     data = LabelledSet(torch.zeros(5, 3, 1, 1), torch.tensor([0, 0, 3, 3, 3]))
     with pytest.raises(DataError, match=r"'ape'.*2 images of class 0.*per_class is 3.*per_class=2"):
         present_classes(data, 5, 3, "ape")
+    with pytest.raises(DataError, match=r"per_class is 2, each of 4 tiles; use distil.tiles=1"):
+        present_classes(data, 5, 2, "ape", tiles=4)
 
 
 def test_a_mean_of_neighbours_is_the_mean_of_the_eight_most_similar_images():

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedlgd.core.errors import RunError, SettingError
+from fedlgd.core.errors import SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, batches, descend
 from fedlgd.core.types import Params
@@ -93,16 +93,31 @@ def test_kept_momentum_needs_momentum_and_a_method_that_allows_it():
         configure("fednova+momentum", local__momentum=0.9)
 
 
-def test_a_run_whose_rates_depend_on_its_length_is_not_extended(tmp_path):
-    for schedule in ("cosine", "constant"):
-        how = config(tiny.fedavg(local__schedule=schedule), net=FAST_NET)
-        short, long = (replace(how, plan=replace(how.plan, rounds=rounds)) for rounds in (2, 3))
-        execute(short, ONE, tmp_path / schedule)
-        if schedule == "constant":
-            assert len(execute(long, ONE, tmp_path / schedule).records) == 4
-        else:
-            with pytest.raises(RunError, match=r"run of 2 rounds, whose learning rates .*local.schedule.* --out"):
-                execute(long, ONE, tmp_path / schedule)
+def test_a_cosine_with_restarts_is_torchs_own_in_every_stage():
+    how, rates = Local(lr=0.4, schedule="cosine", restarts=(3, 8)), []
+    for stage in (3, 5, 2):
+        optimiser = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.4)
+        cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, stage)
+        for _ in range(stage):
+            rates.append(cosine.get_last_lr()[0])
+            optimiser.step()
+            cosine.step()
+    assert [how.at(t, 10).lr for t in range(10)] == pytest.approx(rates)
+
+
+@pytest.mark.parametrize("wrong", [(0,), (3, 3), (5, 2), (-1,)])
+def test_restarts_are_rounds_in_order(wrong):
+    with pytest.raises(SettingError, match=r"local.restarts is .*each later than the one before"):
+        Local(schedule="cosine", restarts=wrong)
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "constant"])
+def test_a_run_of_either_schedule_is_extended(schedule, tmp_path):
+    how = config(configure("fedavg+proximal", local__schedule=schedule), net=FAST_NET)
+    for rounds in (2, 3):
+        result = execute(replace(how, plan=replace(how.plan, rounds=rounds)), ONE, tmp_path)
+    assert len(result.records) == 4
+    assert ("restarts" in (tmp_path / "config.toml").read_text()) == (schedule == "cosine")
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])

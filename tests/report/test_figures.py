@@ -1,5 +1,6 @@
 """The figures of a report as files."""
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -45,3 +46,44 @@ def test_a_site_whose_loss_diverged_has_a_curve_of_the_other_rounds(tmp_path: Pa
     figures = draw(group_runs([replace(run, records=records)]))
     _, loss = figures.sites[0].drawings
     assert list(loss.figure.axes[0].lines[0].get_xdata()) == [1, 3]
+
+
+def test_the_map_by_class_names_the_classes(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", classes=("glaucoma", "normal"))
+    cloud = {"kind": "real", "site": "mnist", "points": [[0, 1], [1, 0]], "labels": [1, 0]}
+    (run / "analysis.json").write_text(json.dumps({"sites": ["mnist"], "map": [cloud]}))
+    (section,) = draw(group_runs([read_run(run)])).similarity
+    by_class = next(each for each in section.drawings if each.name.endswith("map-classes"))
+    texts = [text.get_text() for text in by_class.figure.axes[0].texts]
+    assert {"glaucoma", "normal"} <= set(texts)
+    assert not any(text.startswith("class ") for text in texts)
+
+
+def test_sites_of_the_analysis_have_the_order_of_the_tables(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", final={"south": 0.5, "north": 0.6, "east": 0.7})
+    clouds = [{"kind": "real", "site": site, "points": [[0, 1]]} for site in ("east", "north", "south")]
+    content = {
+        "sites": ["east", "north", "south"],
+        "mmd": {"real": [[0, 12, 13], [12, 0, 23], [13, 23, 0]]},
+        "map": clouds,
+        "distances": [{"round": 0, "sites": {"east": 1, "north": 2, "south": 3}}],
+    }
+    (run / "analysis.json").write_text(json.dumps(content))
+    analysis = read_run(run).analysis.ordered(["south", "north", "east"])
+    assert analysis.sites == ("south", "north", "east")
+    assert analysis.mmd["real"] == ((0, 23, 13), (23, 0, 12), (13, 12, 0))
+    assert [cloud.site for cloud in analysis.map] == ["south", "north", "east"]
+    assert list(analysis.distances[0].sites.items()) == [("south", 3), ("north", 2), ("east", 1)]
+    (section,) = draw(group_runs([read_run(run)])).similarity
+    heights = [tick.get_text() for tick in section.drawings[0].figure.axes[0].get_yticklabels()]
+    assert heights == ["south", "north", "east"]
+
+
+def test_the_axis_of_an_accuracy_ends_at_100_percent(tmp_path: Path) -> None:
+    runs = [
+        read_run(write_run(tmp_path / str(seed), seed=seed, final={"x": final}))
+        for seed, final in enumerate((1.0, 0.9))
+    ]
+    low, high = draw(group_runs(runs)).rounds[0].figure.axes[0].get_ylim()
+    assert 100 < high < 103
+    assert low < 90

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedlgd.core.errors import RunError
-from fedlgd.report.page import write_report
+from fedlgd.report.page import tied, write_report
 from tests.report.audits import audit, found, write_audit
 from tests.report.fake import commit, write_analysis, write_run
 
@@ -45,7 +45,7 @@ def two_methods(tmp_path: Path) -> list[Path]:
 
 def test_the_headline_is_what_the_records_say(tmp_path: Path, two_methods: list[Path]) -> None:
     """By hand: (95 + 62 + 91) / 3 = 82.67 and (96 + 68 + 90) / 3 = 84.67."""
-    page = report(tmp_path, *two_methods)
+    page = report(tmp_path, *two_methods).replace("\u00a0", " ")
     assert "<h1>No clear winner over 1 seed: FedLGD 84.7 %, FedAvg on virtual data 82.7 %.</h1>" in page
     assert "higher at 2 of 3 sites, from −1.0 at usps to +6.0 at svhn; one seed" in page
     assert "unweighted mean over sites" in page
@@ -211,3 +211,9 @@ def test_importing_the_page_loads_neither_torch_nor_matplotlib() -> None:
     code = "import sys, fedlgd.report.page, fedlgd.report.watch; print({'torch', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_number_is_not_parted_from_its_unit() -> None:
+    assert tied("28.7 %, 9.63 s (A) to 2.88 MB and +1 points; 3 sites") == (
+        "28.7\u00a0%, 9.63\u00a0s (A) to 2.88\u00a0MB and +1\u00a0points; 3 sites"
+    )

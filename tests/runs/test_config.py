@@ -403,8 +403,11 @@ def test_the_written_configuration_spells_out_every_setting_of_the_method(name):
 
 
 def leaves(raw: dict[str, Any], prefix: str = "") -> list[str]:
+    """All paths but those of settings that are not set: TOML has no null."""
     inner = {key: leaves(value, f"{prefix}{key}.") for key, value in raw.items() if isinstance(value, dict)}
-    return sum(inner.values(), [prefix + key for key in raw if key not in inner])
+    return sum(
+        inner.values(), [prefix + key for key, value in raw.items() if key not in inner and value is not None]
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -15,6 +15,8 @@ from fedlgd.core import files
 from fedlgd.core.errors import DataError, FedlgdError, RunError
 from fedlgd.core.types import Scale
 from fedlgd.runs import manifest as manifests
+from fedlgd.runs.config import resolve
+from fedlgd.runs.literals import read_toml
 from fedlgd.runs.open import open_run
 from tests import tiny
 from tests.nets import own
@@ -234,8 +236,50 @@ def test_another_configuration_of_a_run_with_a_cosine_is_named(data, tmp_path):
     start(data, cosine, tmp_path / "out")
     with pytest.raises(RunError, match="another configuration: seed is 0 there and 1 here"):
         start(data, cosine, tmp_path / "out", seed=1)
-    with pytest.raises(RunError, match="whose learning rates depend on their number"):
-        start(data, cosine, tmp_path / "out", rounds=4)
+    with pytest.raises(RunError, match=r"did not have the learning rates of local.restarts=\[1\]"):
+        start(data, tiny.fedavg(local__schedule="cosine", local__restarts=(1,)), tmp_path / "out", rounds=4)
+
+
+def test_more_rounds_of_a_cosine_are_those_of_a_run_with_a_restart_from_the_start(data, tmp_path):
+    cosine = tiny.fedavg(local__schedule="cosine", local__lr=0.1)
+    for rounds in (2, 3, 3, 6):
+        extended = start(data, cosine, tmp_path / "run", rounds=rounds)
+    stated = replace(cosine, local=replace(cosine.local, restarts=(2, 3)))
+    fresh, longer = (
+        start(data, stated, tmp_path / "fresh", rounds=6),
+        start(data, cosine, tmp_path / "one", rounds=6),
+    )
+    assert same(extended, fresh)
+    assert not same(extended, longer)
+    assert (tmp_path / "run/config.toml").read_bytes() == (tmp_path / "fresh/config.toml").read_bytes()
+    assert [e["rounds"] for e in files.read_json(tmp_path / "run/manifest.json")["extended"]] == [3, 6]
+
+
+def test_a_run_of_a_cosine_is_extended_by_its_own_configuration_file(data, tmp_path):
+    """As `fedlgd open` says it: the file has the restarts of the extensions before."""
+    stored = tiny.fedavg(local__schedule="cosine")
+    for rounds in (1, 2, 3):
+        start(data, stored, tmp_path / "run", rounds=rounds)
+        local = resolve(
+            {k: v for k, v in read_toml(tmp_path / "run/config.toml").items() if k not in ("data", "net")}
+        )
+        stored = local.method
+    assert stored.local.restarts == (1, 2)
+
+
+def test_an_extension_of_a_cosine_that_is_interrupted_is_resumed(data, tmp_path):
+    cosine = tiny.fedavg(local__schedule="cosine", local__lr=0.1)
+    start(data, cosine, tmp_path / "run", rounds=1)
+    start(data, cosine, tmp_path / "straight", rounds=1)
+    straight = start(data, cosine, tmp_path / "straight", rounds=4)
+
+    def interrupt(record):
+        if record.round == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        start(data, cosine, tmp_path / "run", rounds=4, on_round=interrupt)
+    assert same(start(data, cosine, tmp_path / "run", rounds=4), straight)
 
 
 def test_a_run_folder_without_states_is_refused_in_words(data, tmp_path):

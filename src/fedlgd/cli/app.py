@@ -100,13 +100,13 @@ def compare(given: options.CompareOptions) -> None:
 def paper(given: options.PaperOptions) -> None:
     """List the tables and figures of the paper with a verdict on every claim, run one, or report on all."""
     if given.item in (None, "report"):
-        from fedlgd.cli.papers import list_paper, report_paper
+        from fedlgd.cli.paper import list_paper, report_paper
 
         (list_paper if given.item is None else report_paper)(given)
         return
-    from fedlgd.cli import paper
+    from fedlgd.cli import compare
 
-    paper.run_item(given)
+    compare.run_item(given)
 
 
 @app.command(
@@ -150,27 +150,27 @@ def export(given: options.ExportOptions) -> None:
 @takes(options.DistilOptions)
 def distil(given: options.DistilOptions) -> None:
     """Distil the images of each site into a virtual set, and score it. Re-run to resume."""
-    from fedlgd.cli import distil
+    from fedlgd.cli import run
 
-    distil.distil(given)
+    run.distil(given)
 
 
 @app.command(epilog="Example: fedlgd invert runs/demo/fedlgd --quick")
 @takes(options.InvertOptions)
 def invert(given: options.InvertOptions) -> None:
     """Attack the updates of a run by gradient inversion. Writes pictures of private images to the run folder."""
-    from fedlgd.cli import invert
+    from fedlgd.cli import privacy
 
-    invert.invert(given)
+    privacy.invert(given)
 
 
 @app.command(epilog="Example: fedlgd audit runs/demo/fedlgd --site scans")
 @takes(options.AuditOptions)
 def audit(given: options.AuditOptions) -> None:
     """Attack a run: can an image of a site be recognised from what leaves it? Re-run to resume."""
-    from fedlgd.cli import audit
+    from fedlgd.cli import privacy
 
-    audit.audit(given)
+    privacy.audit(given)
 
 
 @app.command(epilog="Example: fedlgd report runs/demo -o demo.html")

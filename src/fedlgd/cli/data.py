@@ -1,24 +1,23 @@
 """`fedlgd data`: list, show, check and fetch federations."""
 
+import difflib
 import json as jsonlib
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedlgd.cli.listing import fetch_command, settings_table
+from fedlgd.cli.listing import plain_settings, settings_table
 from fedlgd.cli.options import CheckOptions, FetchOptions, ShowOptions
 from fedlgd.cli.progress import progress
+from fedlgd.cli.terminal import folded
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.files import writing
 from fedlgd.data.catalogue import SUITES, data_home
@@ -50,28 +49,26 @@ def chosen_data(name: str | None, folder: Path | None) -> dict[str, str | None]:
     if name is not None and name not in SUITES and (os.sep in name or Path(name).exists()):
         folder = Path(name)
     if folder is None:
+        _refuse_misspelled_folder(name)
         return {"data.name": name}
     return {"data.name": "folders", "data.path": str(folder.expanduser().absolute())}
 
 
-def describe(name: str) -> dict[str, Any]:
-    """A federation in `fedlgd data list --json`."""
-    suite = SUITES[name]
-    return {
-        "name": name,
-        "about": suite.about,
-        "ready": not suite.missing,
-        "missing": suite.missing,
-        "fetch": fetch_command(suite),
-        "settings": msgspec.to_builtins(suite.settings()),
-    }
+def _refuse_misspelled_folder(name: str | None) -> None:
+    """A name that is more like that of a folder here than like that of a federation."""
+    if name is None or name in SUITES or ":" in name:
+        return
+    folders = [each.name for each in Path().iterdir() if each.is_dir()]
+    near = difflib.get_close_matches(name, [*folders, *SUITES], 1)
+    if near and near[0] in folders:
+        raise DataError(f"there is no folder and no federation {name!r}; did you mean the folder {near[0]!r}?")
 
 
 def show(given: ShowOptions) -> None:
     settings = {**chosen_data(given.name, None), **dict(map(parse_assignment, given.settings or ()))}
     chosen = resolve({}, settings).data
     if not given.json and (found := described(chosen.suite, "data.")):
-        Console().print(settings_table(found))
+        Console().print(settings_table(plain_settings(found)))
     with progress(given.silent):
         federation = chosen.open()
         sites = [statistics_of(site) for site in federation.sites]
@@ -197,39 +194,29 @@ def explained(chosen: DataChoice, quiet: bool) -> Iterator[None]:
             problems = check_data(Path(how.path), how=how).problems
         if len(problems) < 2:
             raise
-        Console(stderr=True).print(_problems(problems))
+        typer.echo("\n".join(_listed(problems)), err=True)
         raise DataError(f"{error}\nAll problems are listed above; {SKIP}") from error
 
 
 def print_checked(checked: Checked, err: bool = False) -> None:
-    """The problems as a table, and their number."""
-    if checked.problems:
-        Console(soft_wrap=False, stderr=err).print(_problems(checked.problems))
+    """The problems, and their number."""
+    for line in _listed(checked.problems):
+        typer.echo(line, err=err)
     found = f"{checked.count('error')} errors, {checked.count('warning')} warnings"
     typer.echo(f"{plural(checked.sites, 'site')}, {checked.images} readable images: {found}", err=err)
 
 
-def _problems(problems: Sequence[Problem]) -> Table:
-    table = Table()
-    for column in ("severity", "site", "file", "problem", "what to do"):
-        table.add_column(column, overflow="fold")
-    for p in _first_of_each_kind(problems):
-        table.add_row(*map(escape, (p.severity, p.site, p.file, p.problem, p.way_out)))
-    return table
-
-
-def _first_of_each_kind(problems: Sequence[Problem]) -> Iterator[Problem]:
-    """The first problems of each kind at each site, and the number of the others."""
-    counts = Counter((p.severity, p.site, p.way_out) for p in problems)
-    seen: Counter[tuple[str, str, str]] = Counter()
+def _listed(problems: Sequence[Problem]) -> Iterator[str]:
+    """For each kind at each site: what to do, the first problems, and the number of the others."""
+    kinds: dict[tuple[str, str, str], list[Problem]] = {}
     for problem in problems:
-        kind = (problem.severity, problem.site, problem.way_out)
-        seen[kind] += 1
-        if seen[kind] <= MAX_ALIKE:
-            yield problem
-        elif seen[kind] == counts[kind]:
-            more = f"and {counts[kind] - MAX_ALIKE} more of this kind (--json lists all)"
-            yield Problem(problem.severity, problem.site, "", more, problem.way_out)
+        kinds.setdefault((problem.severity, problem.site, problem.way_out), []).append(problem)
+    for (severity, site, way_out), found in kinds.items():
+        yield folded(f"{severity}{f' at {site}' if site else ''}: {way_out}", "  ")
+        for each in found[:MAX_ALIKE]:
+            yield folded(f"  {each.file} {each.problem}" if each.file else f"  {each.problem}", "    ")
+        if len(found) > MAX_ALIKE:
+            yield f"  and {len(found) - MAX_ALIKE} more of this kind (--json lists all)"
 
 
 def fetch(given: FetchOptions) -> None:

@@ -1,17 +1,27 @@
-"""`fedlgd provision` and `fedlgd serve`: the coordinator's side of real sites. torch is not imported."""
+"""`fedlgd provision` and `fedlgd serve`: the coordinator's side of real sites, without torch.
+
+Also the lines and the log of commands that run until they are stopped.
+"""
 
 import json as jsonlib
+import signal
 import socket
+import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FrameType
+from typing import TYPE_CHECKING, TextIO
 
 import typer
+from rich.console import Console
+from rich.markup import escape
 
 from fedlgd.cli.options import ProvisionOptions, ServeOptions
-from fedlgd.cli.terminal import folded, live_line, logged, say, stopped_by_signal
+from fedlgd.cli.terminal import folded
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import locked, private_folder
 from fedlgd.core.suggest import check_flower
@@ -20,9 +30,70 @@ if TYPE_CHECKING:
     from fedlgd.deploy.coordinator import Operator
     from fedlgd.deploy.kit import Address, Kit
 
+LARGEST_LOG = 10 << 20  # bytes
 STARTED = 60.0  # seconds that the server may take to start
 PATIENCE = 120.0  # seconds for which a server that is busy is asked again
 LOOK = 2.0  # seconds between two looks at who is connected
+
+
+def say(text: str) -> None:
+    """One line with the time, above the live line if there is one: it takes the place of `sys.stderr`."""
+    sys.stderr.write(folded(f"{datetime.now():%H:%M:%S} {text}", " " * 9) + "\n")
+
+
+@contextmanager
+def live_line() -> Iterator[Callable[[str], None]]:
+    """A live line in a terminal; nowhere else."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("") as line:
+        yield lambda text: line.update(escape(text))
+
+
+@contextmanager
+def logged(file: Path) -> Iterator[Callable[[str], None]]:
+    """A private file for what processes print, with the time. The one of the last start, or a full one, is kept."""
+    opened, alone = _new_log(file), threading.Lock()
+
+    def log(line: str) -> None:
+        nonlocal opened
+        with alone:
+            if opened.closed:
+                return
+            print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC  {line}", file=opened)
+            if opened.tell() > LARGEST_LOG:
+                opened.close()
+                opened = _new_log(file)
+
+    try:
+        yield log
+    finally:
+        with alone:
+            opened.close()
+
+
+def _new_log(file: Path) -> TextIO:
+    if file.exists():
+        file.replace(file.with_suffix(".log.1"))
+    file.touch(0o600)
+    return file.open("a", buffering=1)
+
+
+@contextmanager
+def stopped_by_signal() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the command cleanly."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("stopped")
+        raise typer.Exit(130) from None
 
 
 def provision(given: ProvisionOptions) -> None:

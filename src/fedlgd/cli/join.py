@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 import typer
 
 from fedlgd.cli.data import print_checked
+from fedlgd.cli.deploy import logged, say, stopped_by_signal
 from fedlgd.cli.options import JoinOptions
 from fedlgd.cli.progress import progress
-from fedlgd.cli.terminal import logged, say, stopped_by_signal
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import locked, private_folder
 from fedlgd.core.suggest import check_flower

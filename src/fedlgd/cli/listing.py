@@ -1,14 +1,17 @@
 """`fedlgd methods`, `fedlgd nets` and `fedlgd data list`: what can be chosen, and its settings.
 
-The short lists come from the catalogues; torch is imported only to show settings.
+What is built in is in `listed.json`, which `python docs/generate.py` writes from the classes, so that a list needs
+no torch. It is imported only for a method of the user's own, and for a method with parts.
 """
 
 import inspect
 import json as jsonlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import typer
@@ -20,15 +23,36 @@ from rich.table import Column, Table
 from fedlgd.data.catalogue import SUITES, Suite, data_home
 from fedlgd.methods.catalogue import METHODS, PARTS
 
-if TYPE_CHECKING:
-    from fedlgd.runs.described import SettingInfo
-
 MAX_LISTED = 6  # values of a list that are shown as a default
+LISTED = Path(__file__).with_name("listed.json")
+Described = Mapping[str, Any]
+"""A setting: path, default, help, allowed."""
+
+
+@cache
+def listed() -> dict[str, Any]:
+    """The built-in methods, networks and federations with their settings."""
+    found: dict[str, Any] = jsonlib.loads(LISTED.read_bytes())
+    return found
+
+
+def written() -> str:
+    """The content of `listed.json`: one line for each method, network and federation."""
+    made = {
+        "methods": {name: describe_method(name) for name in METHODS},
+        "nets": {row["name"]: row for row in describe_nets()},
+        "suites": {name: msgspec.to_builtins(suite.settings()) for name, suite in SUITES.items()},
+    }
+    groups = {
+        group: ",\n".join(f'"{name}": {jsonlib.dumps(value, ensure_ascii=False)}' for name, value in each.items())
+        for group, each in made.items()
+    }
+    return "{" + ",\n".join(f'"{group}": {{\n{lines}\n}}' for group, lines in groups.items()) + "}\n"
 
 
 def list_methods(json: bool) -> None:
     if json:
-        typer.echo(jsonlib.dumps([describe_method(name) for name in METHODS]))
+        typer.echo(jsonlib.dumps(list(listed()["methods"].values())))
         return
     table = _table("method", "about")
     for name, about in METHODS.items():
@@ -48,9 +72,7 @@ def list_methods(json: bool) -> None:
 
 def list_suites(json: bool) -> None:
     if json:
-        from fedlgd.cli.data import describe
-
-        typer.echo(jsonlib.dumps([describe(name) for name in SUITES]))
+        typer.echo(jsonlib.dumps([describe_suite(name) for name in SUITES]))
         return
     table = _table("name", "about", "state")
     for name, suite in SUITES.items():
@@ -60,6 +82,18 @@ def list_suites(json: bool) -> None:
         if suite.missing:
             typer.echo(f"{name}: " + (fetch_command(suite) or f"needs {', '.join(suite.missing)} in the data home"))
     typer.echo(f"data home: {data_home()}\nfedlgd data show NAME shows the settings and the sites of a federation.")
+
+
+def describe_suite(name: str) -> dict[str, Any]:
+    suite = SUITES[name]
+    return {
+        "name": name,
+        "about": suite.about,
+        "ready": not suite.missing,
+        "missing": suite.missing,
+        "fetch": fetch_command(suite),
+        "settings": listed()["suites"][name],
+    }
 
 
 def fetch_command(suite: Suite) -> str:
@@ -75,7 +109,7 @@ def _table(*columns: str) -> Table:
 
 
 def show_method(name: str, json: bool) -> None:
-    row = describe_method(name)
+    row = listed()["methods"].get(name) or describe_method(name)
     if json:
         typer.echo(jsonlib.dumps(row))
     else:
@@ -88,7 +122,6 @@ def describe_method(name: str) -> dict[str, Any]:
 
     cls, settings = registry.find(name), registry.recipe(name).settings
     about = inspect.getdoc(sys.modules[cls.__module__]) or ""
-    details = [{**asdict(info), "allowed": info.allowed} for info in described(settings)]
     return {
         "name": name,
         "about": METHODS[name].line if name in METHODS else about.partition("\n")[0],
@@ -96,17 +129,14 @@ def describe_method(name: str) -> dict[str, Any]:
         "settings": msgspec.to_builtins(settings()),
         "description": inspect.getdoc(cls) or "",
         "preset_settings": msgspec.to_builtins(settings.presets),
-        "setting_details": details,
+        "setting_details": plain_settings(described(settings)),
     }
 
 
 def _print_method(name: str, row: dict[str, Any]) -> None:
-    from fedlgd.methods import registry
-    from fedlgd.runs.described import described
-
     console = Console()
     console.print(f"{name}: {row['about']}\n\n{row['description']}\n", markup=False, highlight=False)
-    console.print(settings_table(described(registry.recipe(name).settings)))
+    console.print(settings_table(row["setting_details"]))
     presets = Table("preset", "settings", title="Presets: --preset NAME", show_lines=True)
     for preset, settings in row["preset_settings"].items():
         lines = [f"{path} = {jsonlib.dumps(value)}" for path, value in settings.items()]
@@ -115,35 +145,47 @@ def _print_method(name: str, row: dict[str, Any]) -> None:
         console.print(presets)
 
 
-def settings_table(settings: Iterable["SettingInfo"], owner: str = "") -> Table:
+def settings_table(settings: Iterable[Described], owner: str = "") -> Table:
     """Path, default, help line and allowed values."""
     table = Table(Column("setting", no_wrap=True), Column("default", max_width=20), "help", box=box.SIMPLE_HEAD)
     table.title = f"Settings of {owner}: --set setting=value" if owner else "Settings: --set setting=value"
     for info in settings:
-        default, about = jsonlib.dumps(info.default), f"{info.help} ({info.allowed})" if info.allowed else info.help
-        if isinstance(info.default, tuple | list) and len(info.default) > MAX_LISTED:
-            default, about = f"{len(info.default)} values", f"{about} Default: {', '.join(map(str, info.default))}"
-        table.add_row(info.path, escape(default), escape(about))
+        default, about = info["default"], f"{info['help']} ({info['allowed']})" if info["allowed"] else info["help"]
+        shown = jsonlib.dumps(default)
+        if isinstance(default, tuple | list) and len(default) > MAX_LISTED:
+            shown, about = f"{len(default)} values", f"{about} Default: {', '.join(map(str, default))}"
+        table.add_row(info["path"], escape("not set" if default is None else shown), escape(about))
     return table
 
 
-def list_nets(json: bool) -> None:
-    from fedlgd.nets.registry import NETS, build_net, settings_of
-    from fedlgd.runs.described import described_net
+def plain_settings(settings: Iterable[Any]) -> list[Described]:
+    """`SettingInfo` as it is written to JSON and shown in a table."""
+    return [{**asdict(info), "allowed": info.allowed} for info in settings]
 
-    rows: list[dict[str, Any]] = [
-        {
-            "name": name,
-            "settings": settings_of(name),
-            "parameters": (net := build_net(name, (3, 28, 28), 10)).size,
-            "MFLOP per image": round(net.flops / 1e6, 1),
-        }
-        for name in NETS
-    ]
+
+def list_nets(json: bool) -> None:
+    rows = list(listed()["nets"].values())
     if json:
         typer.echo(jsonlib.dumps(rows))
         return
     table = Table("name", "parameters", "MFLOP per image", title="for 28x28 images, 10 classes")
     for row in rows:
         table.add_row(row["name"], f"{row['parameters']:,}".replace(",", " "), str(row["MFLOP per image"]))
-    Console().print(table, *(settings_table(described_net(name), name) for name in NETS))
+    Console().print(table, *(settings_table(row["setting_details"], row["name"]) for row in rows))
+    typer.echo("Your own: --net package.module:Class")
+
+
+def describe_nets() -> list[dict[str, Any]]:
+    from fedlgd.nets.registry import NETS, build_net, settings_of
+    from fedlgd.runs.described import described_net
+
+    return [
+        {
+            "name": name,
+            "settings": settings_of(name),
+            "parameters": (net := build_net(name, (3, 28, 28), 10)).size,
+            "MFLOP per image": round(net.flops / 1e6, 1),
+            "setting_details": plain_settings(described_net(name)),
+        }
+        for name in NETS
+    ]

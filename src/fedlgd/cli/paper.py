@@ -1,93 +1,56 @@
-"""`fedlgd paper ITEM`: run a table or a figure of the paper."""
+"""`fedlgd paper` without an item, and `fedlgd paper report`; `compare` runs an item. Torch is not imported."""
 
 import json as jsonlib
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import typer
 
-from fedlgd.cli.compare import conduct
-from fedlgd.cli.estimate import estimate_jobs
 from fedlgd.cli.options import PaperOptions
-from fedlgd.cli.progress import duration
-from fedlgd.cli.run import choose_engine, open_data, place_of, set_up
-from fedlgd.core.errors import SettingError
-from fedlgd.report.formats import as_text
-from fedlgd.report.items import Comparison, Item, comparison, find, parts_at, reduced
-from fedlgd.report.verdicts import printed_table, stored_part, verdicts
-from fedlgd.runs.comparing.entries import Entry, Job, parse_entry, plan
-from fedlgd.runs.comparing.parallel import check_jobs
-
-OWNERS = {"anchors": ("fedlgd", "anchors"), "pull": ("fedlgd", "anchors"), "refine": ("fedlgd", "refine")}
-"""The methods and parts that the settings of a section apply to."""
+from fedlgd.cli.terminal import folded
+from fedlgd.core.files import writing
+from fedlgd.report.items import SCALES, Item, command_of, cpu_at, items
+from fedlgd.report.verdicts import stored, verdicts
 
 
-def run_item(given: PaperOptions) -> None:
-    """Run all parts of an item, or estimate their time."""
-    item = find(given.item or "")
-    if not item.methods:
-        raise SettingError(f"{item.name} has no runs of its own; use: {item.command}")
-    check_jobs(given.jobs, given.threads, place_of(given))
-    set_up(given.threads)
-    failed: dict[str, str] = {}
-    for part in _parts(item, given):
-        failed |= _run_part(item, part, given)
-    if given.estimate:
-        return
-    found = [each for each in verdicts(given.out, {item.name: item}) if given.scale != "tiny"]
+def list_paper(given: PaperOptions) -> None:
+    """Every item: what it is, its command, its CPU time at each scale, the stored parts, and the verdicts."""
+    found = list(verdicts(given.out))
     if given.json:
-        words = {each.claim.text: each.word for each in found}
-        typer.echo(jsonlib.dumps({"item": item.name, "scale": given.scale, "verdicts": words, "failed": failed}))
-    else:
+        typer.echo(jsonlib.dumps([_plain(item, given.out) for item in items().values()]))
+        return
+    for item in items().values():
+        typer.echo(f"{folded(f'{item.name}: {item.title}', '    ')}\n    {command_of(item)}")
+        if item.methods:
+            times = ", ".join(f"{scale} {cpu_at(item, scale)}" for scale in SCALES)
+            known = ", ".join(_stored(item, given.out)) or "nothing"
+            typer.echo(folded(f"    CPU time: {times}; stored: {known}", " " * 8))
         for each in found:
-            typer.echo(f"{each.word}: {each.claim.text} {each.why}")
-    raise typer.Exit(1 if failed else 0)
+            if each.item == item.name:
+                typer.echo(folded(f"    {each.word}: {each.claim.text}", " " * 8))
+    typer.echo(f"Verdicts are from the runs in {given.out}; fedlgd paper report writes them as a page.")
 
 
-def _parts(item: Item, given: PaperOptions) -> tuple[str, ...]:
-    known = parts_at(item, given.scale)
-    if given.part is not None and given.part not in item.parts:
-        raise SettingError(f"{item.name} has no part {given.part!r}; available: {', '.join(item.parts)}")
-    return known if given.part is None else (given.part,)
+def _stored(item: Item, folder: Path) -> Iterator[str]:
+    for found in stored(folder, item):
+        yield f"{found.part or 'all'} ({found.scale})"
 
 
-def _run_part(item: Item, part: str, given: PaperOptions) -> dict[str, str]:
-    """Run or estimate one part; returns the errors by run folder."""
-    out = given.out / given.scale / item.name / part
-    jobs = jobs_of(comparison(item, part, given.scale), out)
-    federation = open_data(jobs[0].config.data, given.silent)
-    title = f"{item.name} {part}".strip()
-    if given.estimate:
-        engine = choose_engine(given, federation, "loop" if given.jobs > 1 else None)
-        typer.echo(f"{title}: {duration(estimate_jobs(jobs, federation, engine) / given.jobs)}")
-        return {}
-    less = reduced(item, part, given.scale)
-    announced = f"{title}, scale {given.scale}: {len(jobs)} runs on {federation.name}" + (
-        less and f"; reduced: {less}"
-    )
-    outcomes = conduct(jobs, federation, given, out, announced)
-    if not given.silent:
-        table = printed_table(stored_part(given.out, item, part, given.scale))
-        typer.echo(f"\n{as_text(table)}\nReport: {out / 'report.html'}")
-    return {str(each.job.folder): each.error for each in outcomes if each.error}
+def _plain(item: Item, folder: Path) -> dict[str, object]:
+    claims = [
+        {"claim": v.claim.text, "printed": v.claim.printed, "ours": v.ours, "verdict": v.word, "why": v.why}
+        for v in verdicts(folder, {item.name: item})
+    ]
+    times = {scale: cpu_at(item, scale) for scale in SCALES} if item.methods else {}
+    known = {"item": item.name, "title": item.title, "command": command_of(item), "cpu": times}
+    return {**known, "stored": list(_stored(item, folder)), "claims": claims}
 
 
-def jobs_of(wanted: Comparison, out: Path) -> list[Job]:
-    """The runs of a comparison; all methods of a seed first, so that an interrupted one can be read."""
-    shared = {path: value for path, value in wanted.settings.items() if path.partition(".")[0] not in OWNERS}
-    entries = [_with_own(parse_entry(spec), wanted.settings) for spec in wanted.methods]
-    jobs = plan(entries, wanted.seeds, out, shared, wanted.preset)
-    return sorted(jobs, key=lambda job: job.config.plan.seed)
+def report_paper(given: PaperOptions) -> None:
+    """Write the page and say where it is."""
+    from fedlgd.report.paper import write_paper
 
-
-def _with_own(entry: Entry, settings: Mapping[str, Any]) -> Entry:
-    """The entry with the settings of anchors, pull and refine if it has them; its own settings win."""
-    words = entry.method.split("+")
-    own = {
-        path: value
-        for path, value in settings.items()
-        if any(word in words for word in OWNERS.get(path.partition(".")[0], ()))
-    }
-    return replace(entry, settings={**own, **entry.settings})
+    page = given.out / "report.html"
+    with writing(page):
+        write_paper(given.out, page)
+    typer.echo(jsonlib.dumps({"report": str(page)}) if given.json else f"Report: {page}")

@@ -15,6 +15,7 @@ from rich.table import Table
 from fedlgd.cli.options import ExportOptions, PredictOptions
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.files import read_json, writing
+from fedlgd.core.suggest import similar_path
 from fedlgd.report.formats import copies, number_of_bytes
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_figures, write_report
@@ -29,7 +30,7 @@ MOST_COLUMNS = 6  # classes with a column of their own in the table of predictio
 
 
 def report(paths: list[Path], out: Path | None, figures: Path | None, json: bool) -> None:
-    folders = _folders(paths)
+    folders = folders_of(paths)
     target = out or paths[0] / "report.html"
     with writing(target):
         page = write_report(folders, target)
@@ -50,7 +51,7 @@ def print_table(paths: list[Path], name: str, forms: list[str], alone: bool) -> 
             f"--{forms[0].lower()} prints one table and writes no file; use it without --out, --figures, --json "
             "and other formats"
         )
-    runs, unreadable = read_runs(_folders(paths))
+    runs, unreadable = read_runs(folders_of(paths))
     table = TABLES[name](group_runs(runs))
     if table is None:
         raise FedlgdError(f"these runs have no table {name!r}: it is for data with two classes and a scored round")
@@ -59,9 +60,10 @@ def print_table(paths: list[Path], name: str, forms: list[str], alone: bool) -> 
     typer.echo(copies(table)[forms[0]].rstrip("\n"))
 
 
-def _folders(paths: list[Path]) -> list[Path]:
-    if missing := [repr(str(path)) for path in paths if not path.exists()]:
-        raise FedlgdError(f"there is no folder {', '.join(missing)}; give a run folder, or a folder of run folders")
+def folders_of(paths: list[Path]) -> list[Path]:
+    if missing := [path for path in paths if not path.exists()]:
+        hint = similar_path(missing[0], folders_only=True) or "; give a run folder, or a folder of run folders"
+        raise FedlgdError(f"there is no folder {', '.join(repr(str(path)) for path in missing)}{hint}")
     folders = [run for path in paths for run in run_folders(path)]
     if not folders:
         raise FedlgdError(f"no run in {', '.join(map(str, paths))}; a run folder contains manifest.json")

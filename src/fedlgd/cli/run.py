@@ -1,54 +1,71 @@
-"""`fedlgd run` and `fedlgd demo`, and what they share with `fedlgd compare`."""
+"""`fedlgd run`, `fedlgd demo` and `fedlgd distil`."""
 
 import json as jsonlib
 import logging
-import shlex
-import shutil
 import statistics
-import sys
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from fedlgd.cli.data import chosen_data, explained
-from fedlgd.cli.estimate import announce_run, print_estimate
-from fedlgd.cli.options import ComputeOptions, ConfigOptions, DemoOptions, RunOptions
-from fedlgd.cli.progress import progress
+from fedlgd.cli.compute import (
+    announce_run,
+    assignments,
+    choose_engine,
+    command_line,
+    open_data,
+    place_of,
+    preset_of,
+    print_estimate,
+    program,
+    resumable,
+    set_up,
+)
+from fedlgd.cli.data import chosen_data
+from fedlgd.cli.options import DemoOptions, DistilOptions, RunOptions
+from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.terminal import folded, print_accuracy, two_classes
-from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
 from fedlgd.core.files import writing
 from fedlgd.core.records import RoundRecord
 from fedlgd.core.suggest import check_flower
 from fedlgd.data.federation import Federation
-from fedlgd.data.registry import DataChoice
-from fedlgd.engines.registry import Engine, choose
+from fedlgd.distill.cache import caching
+from fedlgd.engines.registry import Engine
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_report
-from fedlgd.report.presence import unscored_notes
 from fedlgd.report.read import read_runs
 from fedlgd.report.summary import unequal_cost
-from fedlgd.report.tables import missing_classes, missing_notes
+from fedlgd.report.tables import missing_classes, missing_notes, unscored_notes
+from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, resolve
+from fedlgd.runs.distilled import TRAINING, Distilled, distil_all, seconds_left
 from fedlgd.runs.literals import parse_assignment, read_toml
 from fedlgd.runs.result import Result
 from fedlgd.runs.runner import default_folder, execute
+from fedlgd.runs.store import locked
 from fedlgd.runs.track import Tracked, Tracking, check_trackers
 
 DEMO_METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg", "train_on": "virtual"},
     "fedlgd": {"method": "fedlgd"},
 }
+
+
 DEMO_SETTINGS = {"net": {"name": "convnet", "width": 32}, "evaluate_every": 3}
+
+
 DEMO_NOTE = (
     "Both methods start from the same virtual sets and take equally many steps. FedLGD also refines the sets and\n"
     "trains on anchors, so it computes more. One seed says little; for more, and controls: fedlgd compare --help"
 )
+
+
 DEMO_NEXT = (
     "open {out}/fedlgd",
     "export {out}/fedlgd",
@@ -103,54 +120,10 @@ def demo(given: DemoOptions) -> None:
         typer.echo("\n  ".join(["Next:", *(f"{program()} {line.format(out=given.out)}" for line in DEMO_NEXT)]))
 
 
-def assignments(given: ConfigOptions, more: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings given by options, by their path; `--set` wins."""
-    flags = {
-        **chosen_data(given.data, given.folder),
-        "net.name": given.net,
-        "rounds": given.rounds,
-        "ratio": given.ratio,
-        "train_on": given.train_on,
-        "data.skip_bad": given.skip_bad or None,
-        **more,
-    }
-    chosen = {path: value for path, value in flags.items() if value is not None}
-    return chosen | dict(parse_assignment(text) for text in given.settings or ())
-
-
-def preset_of(values: Mapping[str, Any], file: Mapping[str, Any]) -> str:
-    """The default preset: `strong` for a user's own images, except with private distillation, which it excludes."""
-    own = values.get("data.name") == "folders" and not file
-    other = "distil.private.epsilon" in values or ":" in values.get("method", "")
-    return "strong" if own and not other else ""
-
-
-def place_of(given: ComputeOptions) -> Place:
-    return Place(device=given.device, autocast=given.autocast)
-
-
-def choose_engine(
-    given: ComputeOptions, federation: Federation, name: str | None = None, workers: int = 0
-) -> Engine:
-    return choose(name, workers, federation, given.threads, place_of(given))
-
-
-def set_up(threads: int) -> None:
-    """Set the number of threads, and print each warning as one line."""
-    torch.set_num_threads(threads)
-    warnings.showwarning = lambda message, *_: typer.echo(f"fedlgd: {message}", err=True)
-
-
 def _prepare(config: Config, given: RunOptions, quiet: bool) -> tuple[Federation, Engine]:
     set_up(given.threads)
     federation = open_data(config.data, quiet)
     return federation, choose_engine(given, federation, given.engine, given.workers)
-
-
-def open_data(chosen: DataChoice, quiet: bool) -> Federation:
-    """The federation; if a folder of images has errors, all its problems are printed first."""
-    with explained(chosen, quiet), progress(quiet):
-        return chosen.open()
 
 
 def _execute(config: Config, folder: Path, given: RunOptions, title: str = "") -> Result:
@@ -231,29 +204,6 @@ def _execute_at_sites(config: Config, folder: Path, given: RunOptions, title: st
     return result
 
 
-@contextmanager
-def resumable(where: str = "", what: str = "Finished rounds") -> Iterator[None]:
-    """On Ctrl-C, print the command that resumes."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        message = f"\nInterrupted. {what} are saved{where}. To resume: {program()} {shlex.join(sys.argv[1:])}"
-        typer.echo(message, err=True)
-        raise typer.Exit(130) from None
-
-
-def command_line() -> str:
-    return shlex.join(["fedlgd", *sys.argv[1:]])
-
-
-def program() -> str:
-    """The command as it can be typed here: `fedlgd` if it is found, else its path."""
-    ours, here = Path(sys.executable).with_name("fedlgd"), Path.cwd()
-    if shutil.which("fedlgd") or not ours.exists():
-        return "fedlgd"
-    return str(ours.relative_to(here) if ours.is_relative_to(here) else ours)
-
-
 def _report(folders: list[Path], page: Path) -> Path:
     with writing(page):
         return write_report(folders, page)
@@ -279,3 +229,63 @@ def _print_result(accuracies: Mapping[str, Mapping[str, float]], folders: Sequen
         typer.echo(two)
     for note in map(folded, (*missing_notes(groups), *unscored_notes(groups), *unequal_cost(groups))):
         typer.echo(note)
+
+
+SECTIONS = ("data", "net", "distil")  # whose settings the sets depend on
+
+
+def distil(given: DistilOptions) -> None:
+    place, config = place_of(given), _config(given)
+    method: Any = config.method
+    set_up(given.threads)
+    with resumable(f" in {given.out}", "Finished sets"), caching(shared_cache(place)):
+        with progress(given.silent):
+            federation = config.data.open()
+        net = config.net_for(federation)
+        seconds = seconds_left(config, method.distil, federation, net, place)
+        if given.estimate:
+            typer.echo(jsonlib.dumps({"seconds": seconds}) if given.json else duration(seconds))
+            return
+        if not given.silent:
+            typer.echo(f"{len(federation.sites)} sites; estimated time: {duration(seconds)}", err=True)
+        with locked(given.out), progress(given.silent):
+            steps = given.score_steps if given.score else 0
+            made = list(distil_all(config, method.distil, federation, net, given.out, steps, place))
+            made.sort(key=lambda each: federation.names.index(each.site))
+    if given.json:
+        typer.echo(jsonlib.dumps([asdict(each) for each in made]))
+        return
+    Console().print(_table(made))
+    if given.score:
+        typer.echo(
+            f"Each network: {given.score_steps} SGD steps of batch {TRAINING.batch}, one seed, no augmentation"
+        )
+    where, per_class = f"{given.out}/", method.distil.per_class
+    start = f"distil.start={where if '/' in where.rstrip('/') else './' + where}"
+    typer.echo(f"Sets and pictures: {where}<site>.npz, .png; made from private images, so each belongs to its site")
+    typer.echo(f"To start a run from them: --set {start} --set distil.per_class={per_class} --set distil.steps=0")
+
+
+def _config(given: DistilOptions) -> Config:
+    chosen = dict(map(parse_assignment, given.settings or ()))
+    for path in chosen:
+        if path.partition(".")[0] not in SECTIONS:
+            raise SettingError(f"setting {path!r} does not change a virtual set; use data.*, net.* or distil.*")
+    flags = {**chosen_data(given.data, given.folder), "net.name": given.net, "distil.per_class": given.per_class}
+    flags |= {"method": "fedavg", "train_on": "virtual", "seed": given.seed}
+    return resolve({}, {path: value for path, value in flags.items() if value is not None} | chosen)
+
+
+def _table(made: Sequence[Distilled]) -> Table:
+    table = Table("site", title="Test accuracy (%) of a network trained on ...")
+    for column in ("images", "virtual", "as many real", "all real"):
+        table.add_column(column, justify="right")
+    rows = [(each.scores.virtual, each.scores.picks, each.scores.real) for each in made if each.scores]
+    for each in made:
+        scores = each.scores
+        cells = (scores.virtual, scores.picks, scores.real) if scores else ()
+        table.add_row(escape(each.site), str(each.images), *(f"{100 * value:.1f}" for value in cells))
+    if rows:
+        means = (statistics.fmean(column) for column in zip(*rows, strict=True))
+        table.add_row("mean", "", *(f"{100 * value:.1f}" for value in means), style="bold")
+    return table

@@ -1,25 +1,14 @@
-"""The terminal: tables that fit it, and the lines and the log of commands that run until they are stopped.
-
-A table fits by leaving out columns, or by exchanging rows and columns. Torch is not imported.
-"""
+"""Tables in the terminal: they fit by leaving out columns, or by exchanging rows and columns. Without torch."""
 
 import os
 import shutil
-import signal
 import statistics
 import string
 import sys
 import textwrap
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
-from types import FrameType
-from typing import TextIO
 
-import typer
 from rich import table as rich_table
 from rich.console import Console
 from rich.markup import escape
@@ -29,70 +18,9 @@ from fedlgd.report.groups import Group
 from fedlgd.report.tables import Missing, binary_table, marked
 
 UNBOUNDED = 10_000
-LARGEST_LOG = 10 << 20  # bytes
 LEAST_LABEL = 12  # columns for the name of a method before the table is wider than the terminal
 MAX_SITE_COLUMNS = 8
 MAX_TWO_CLASS_ROWS = 24
-
-
-def say(text: str) -> None:
-    """One line with the time, above the live line if there is one: it takes the place of `sys.stderr`."""
-    sys.stderr.write(folded(f"{datetime.now():%H:%M:%S} {text}", " " * 9) + "\n")
-
-
-@contextmanager
-def live_line() -> Iterator[Callable[[str], None]]:
-    """A live line in a terminal; nowhere else."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _: None
-        return
-    with console.status("") as line:
-        yield lambda text: line.update(escape(text))
-
-
-@contextmanager
-def logged(file: Path) -> Iterator[Callable[[str], None]]:
-    """A private file for what processes print, with the time. The one of the last start, or a full one, is kept."""
-    opened, alone = _new_log(file), threading.Lock()
-
-    def log(line: str) -> None:
-        nonlocal opened
-        with alone:
-            if opened.closed:
-                return
-            print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC  {line}", file=opened)
-            if opened.tell() > LARGEST_LOG:
-                opened.close()
-                opened = _new_log(file)
-
-    try:
-        yield log
-    finally:
-        with alone:
-            opened.close()
-
-
-def _new_log(file: Path) -> TextIO:
-    if file.exists():
-        file.replace(file.with_suffix(".log.1"))
-    file.touch(0o600)
-    return file.open("a", buffering=1)
-
-
-@contextmanager
-def stopped_by_signal() -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the command cleanly."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    except KeyboardInterrupt:
-        say("stopped")
-        raise typer.Exit(130) from None
 
 
 def terminal_width() -> int:
@@ -160,11 +88,22 @@ def _width(text: str) -> int:
 
 
 def two_classes(groups: Sequence[Group]) -> str:
-    """Balanced accuracy and AUC at each site for data with two classes; many rows are in the report only."""
+    """Balanced accuracy and AUC at each site for data with two classes; many rows are in the report only.
+
+    Long names of methods have a line of their own.
+    """
     table = binary_table(groups)
     if table is None or len(table.rows) > MAX_TWO_CLASS_ROWS:
         return ""
-    return fitted(replace(table, notes=()), terminal_width(), ("95 % interval", "test images"))
+    text = fitted(replace(table, notes=()), terminal_width(), ("95 % interval", "test images"))
+    labels = [row[0].text for row in table.rows]
+    if len(text.splitlines()) == 1 + len(labels):
+        return text
+    rows = without(replace(table, notes=()), ("method",))
+    head, *lines = fitted(rows, terminal_width(), ("95 % interval", "test images")).splitlines()
+    for at in (at for at in reversed(range(len(labels))) if labels[at] not in labels[:at]):
+        lines.insert(at, f"{labels[at]}:")
+    return "\n".join((head, *lines))
 
 
 def print_accuracy(accuracies: Mapping[str, Mapping[str, float]], missing: Missing | None = None) -> None:

@@ -8,9 +8,9 @@ import msgspec
 import typer
 
 from fedlgd.cli.compare import run_tracked
+from fedlgd.cli.compute import assignments, choose_engine, open_data, place_of, program, resumable, set_up
 from fedlgd.cli.options import TuneOptions
 from fedlgd.cli.progress import Pace, duration, progress
-from fedlgd.cli.run import assignments, choose_engine, open_data, place_of, program, resumable, set_up
 from fedlgd.cli.terminal import fitted, folded, terminal_width
 from fedlgd.core.errors import SettingError
 from fedlgd.data.federation import Federation, validation_of

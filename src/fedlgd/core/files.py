@@ -55,7 +55,7 @@ def refuse_links(folder: Path) -> None:
             for entry in sorted(os.scandir(inside), key=lambda each: each.name):
                 if entry.is_dir(follow_symlinks=False):
                     folders += [Path(entry.path)] if inside != folder or entry.name in OURS else []
-                elif not entry.is_file(follow_symlinks=False):
+                elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
                     raise _no_file(entry.path, "a symbolic link" if entry.is_symlink() else "a special file")
 
 
@@ -123,9 +123,12 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def clear_parts(folder: Path, age: float = 0.0) -> None:
-    """Remove what a killed process was writing in this folder, if it is older than `age` seconds."""
-    for part in folder.glob(".*.part"):
+def clear_parts(folder: Path, age: float = 0.0, of: str = "*") -> None:
+    """Remove what a killed process was writing in this folder, if it is older than `age` seconds.
+
+    `of`: only parts of files with such a name, for a folder in which others write, too.
+    """
+    for part in folder.glob(f".{of}.*.part"):
         with suppress(OSError):
             if not age or part.stat().st_mtime < time.time() - age:
                 part.unlink(missing_ok=True)

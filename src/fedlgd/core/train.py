@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from fedlgd.core.device import noise
-from fedlgd.core.errors import DivergedError
+from fedlgd.core.errors import DivergedError, SettingError
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.settings import Settings, setting
@@ -34,15 +34,32 @@ class Local(Settings):
     schedule: Literal["constant", "cosine"] = setting(
         "constant", "Learning rate over the rounds: `constant`, or `cosine` from `lr` to 0 at the end of the run."
     )
+    restarts: tuple[int, ...] | None = setting(
+        None, "Rounds after which `cosine` starts again from `lr`; set when a finished run gets more rounds."
+    )
     augment: tuple[Literal["rotate", "zoom", "shift", "color"], ...] = setting(
         (), "Augmentation of training batches, drawn for each image: rotate, zoom, shift, color; []: off."
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        stages = self.restarts or ()
+        if list(stages) != sorted({*stages} - {0}) or min(stages, default=1) < 0:
+            raise SettingError(
+                f"local.restarts is {list(stages)}; give rounds from 1 on, each later than the one before"
+            )
+
     def at(self, t: int, rounds: int) -> "Local":
-        """The settings of round t:  eta_t = eta (1 + cos(pi t / T)) / 2  (Loshchilov and Hutter, ICLR 2017)."""
+        """The settings of round t, between T_i and T_{i+1} of the start, the restarts and the end of the run:
+
+        eta_t = eta (1 + cos(pi (t - T_i) / (T_{i+1} - T_i))) / 2  (SGDR, Loshchilov and Hutter, ICLR 2017, Eq. 5).
+        """
         if self.schedule == "constant":
             return self
-        return replace(self, lr=self.lr * (1 + math.cos(math.pi * t / rounds)) / 2, schedule="constant")
+        limits = (0, *(self.restarts or ()), rounds)
+        first, end = max(each for each in limits if each <= t), min(each for each in limits if each > t)
+        lr = self.lr * (1 + math.cos(math.pi * (t - first) / (end - first))) / 2
+        return replace(self, lr=lr, schedule="constant", restarts=None)
 
     def count(self, n: int) -> int:
         """K: the steps of a round on n images."""

@@ -46,8 +46,8 @@ def find(name: str) -> Suite:
     if name not in SUITES:
         hint = did_you_mean(name, SUITES)
         raise DataError(
-            f"no data suite is called {name!r}{hint or ';'} available: {', '.join(SUITES)}, "
-            "or package.module:Class for a suite of your own"
+            f"no data suite and no folder is called {name!r}{hint or ';'} available: {', '.join(SUITES)}, "
+            "your own images in a folder, or package.module:Class for a suite of your own"
         )
     return SUITES[name]
 

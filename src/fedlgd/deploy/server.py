@@ -24,6 +24,7 @@ from fedlgd.engines.flower import MARGIN, PAUSE, Flower, Post, is_name
 from fedlgd.engines.messages import Description, Order, UnreadableError, read_reply
 from fedlgd.engines.validate import check_enrolled
 from fedlgd.runs.config import Config, resolve
+from fedlgd.runs.manifest import continued
 from fedlgd.runs.result import Result
 from fedlgd.runs.runner import Listener, execute
 
@@ -63,11 +64,12 @@ def main(grid: Grid, context: Context) -> None:
 def coordinate(grid: Grid, request: Request, on_round: Listener | None = None, pause: float = PAUSE) -> Result:
     """Run or resume the request with the sites that the grid reaches."""
     torch.set_num_threads(request.threads)
-    config, out = resolve(tomllib.loads(request.config)), Path(request.out).absolute()
+    out = Path(request.out).absolute()
+    config = continued(resolve(tomllib.loads(request.config)), out)
     post = Post(grid=grid, nodes=request.sites, timeout=request.timeout, pause=pause)
     run = files.digest(str(out).encode(), request.config.encode())
     federation = _known(out, request.sites) or _described(post, config, run, request)
-    order = Order(run=run, config=request.config, classes=federation.classes, shape=federation.shape)
+    order = Order(run=run, config=config.toml(), classes=federation.classes, shape=federation.shape)
     return execute(config, federation, out, on_round, request.command, engine=Flower(post=post, order=order))
 
 

@@ -49,8 +49,8 @@ def distil(site: Site, net: Net, how: Distil, rng: Stream) -> VirtualSet:
     """The first virtual set of a site, from the cache if available."""
     made_from = _made_from(site, net, how, rng)
     random, how = narrowed(family(net, how), how)
-    least = how.pictures if how.start in PICKS else how.per_class
-    classes = present_classes(site.train, net.classes, least, site.name)
+    tiles = how.tiles**2 if how.start in PICKS else 1
+    classes = present_classes(site.train, net.classes, how.per_class, site.name, tiles)
     labels = to_device(labels_for(classes, how.per_class))
 
     def compute() -> Tensor:

@@ -123,13 +123,14 @@ def labels_for(classes: Sequence[int], per_class: int) -> Tensor:
     return torch.tensor(classes).repeat_interleave(per_class)
 
 
-def present_classes(data: LabelledSet, classes: int, per_class: int, site: str) -> list[int]:
-    """The classes of a site; each must have at least `per_class` images."""
+def present_classes(data: LabelledSet, classes: int, per_class: int, site: str, tiles: int = 1) -> list[int]:
+    """The classes of a site; each must have at least `per_class` images, each of so many tiles."""
     counts = data.counts(classes).tolist()
     for k, count in enumerate(counts):
-        if 0 < count < per_class:
+        if 0 < count < per_class * tiles:
+            most, made_of = min(c for c in counts if c) // tiles, f", each of {tiles} tiles" if tiles > 1 else ""
             raise DataError(
-                f"site {site!r} has {count} images of class {k} but distil.per_class is {per_class}; "
-                f"use distil.per_class={min(c for c in counts if c)} or less"
+                f"site {site!r} has {count} images of class {k} but distil.per_class is {per_class}{made_of}; "
+                f"use {f'distil.per_class={most} or less' if most else 'distil.tiles=1'}"
             )
     return [k for k, count in enumerate(counts) if count]

@@ -93,6 +93,14 @@ def in_round(method: Method, t: int, rounds: int) -> Method:
     return method if local is None or local.schedule == "constant" else method.at(t, rounds)
 
 
+def restarted(method: Method, after: Sequence[int]) -> Method:
+    """The method with a learning rate that starts again after these rounds."""
+    if hasattr(method, "method"):
+        return replace(method, method=restarted(method.method, after))  # type: ignore[type-var]
+    restarts = tuple(after) or None
+    return replace(method, local=replace(method.local, restarts=restarts))  # type: ignore[type-var,attr-defined]
+
+
 def enrol(method: Training, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
     """Distil the first virtual set if the method trains on virtual data."""
     state = SiteState()

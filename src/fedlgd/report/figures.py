@@ -138,34 +138,37 @@ def _similarities(groups: Sequence[Group]) -> tuple[Section, ...]:
     for number, group in enumerate(groups):
         run = group.counted[0]
         if run.analysis:
-            drawings = _analysis_figures(run.analysis, f"sites{number}-{_file_name(group.label)}")
+            stem = f"sites{number}-{_file_name(group.label)}"
+            data = run.manifest.data
+            analysis = run.analysis.ordered([site.name for site in data.sites])
+            drawings = _analysis_figures(analysis, stem, data.classes)
             found.append(Section(f"{group.label}, seed {run.seed}", tuple(drawings)))
     return tuple(sorted((each for each in found if each.drawings), key=lambda each: -len(each.drawings)))
 
 
-def _analysis_figures(analysis: Analysis, stem: str) -> Iterator[Drawing]:
+def _analysis_figures(analysis: Analysis, stem: str, classes: Sequence[str]) -> Iterator[Drawing]:
     top = max((value for rows in analysis.mmd.values() for row in rows for value in row), default=0.0)
     for kind, rows in analysis.mmd.items():
         title, note = f"MMD between sites, {kind} images", f"{MMD} {analysis.images} images of each site."
         yield Drawing(f"{stem}-mmd-{kind}", title, matrix_plot(rows, analysis.sites, title, top), note)
     if features := scatter_plot(analysis.map, "features, t-SNE"):
         yield Drawing(f"{stem}-map", "Map of features", features, MAP)
-    if classes := scatter_plot(_by_class(analysis.map), "features by class, t-SNE", CLASSES):
-        yield Drawing(f"{stem}-map-classes", "Map of features by class", classes, MAP)
+    if by_class := scatter_plot(_by_class(analysis.map, classes), "features by class, t-SNE", CLASSES):
+        yield Drawing(f"{stem}-map-classes", "Map of features by class", by_class, MAP)
     if distances := line_plot(_distance_curves(analysis), "distance to the anchors"):
         about = "Distance of virtual sets to the anchors by round"
         yield Drawing(f"{stem}-distance", about, distances, DISTANCE)
 
 
-def _by_class(clouds: Sequence[Cloud]) -> list[Cloud]:
+def _by_class(clouds: Sequence[Cloud], classes: Sequence[str]) -> list[Cloud]:
     """The same points, by class in place of site; none if classes were not recorded for every point."""
-    if any(len(cloud.labels) != len(cloud.points) for cloud in clouds):
+    if any(len(cloud.labels) != len(cloud.points) or max(cloud.labels) >= len(classes) for cloud in clouds):
         return []
     found: dict[tuple[int, str], list[tuple[float, float]]] = {}
     for cloud in clouds:
         for label, point in zip(cloud.labels, cloud.points, strict=True):
             found.setdefault((label, cloud.kind), []).append(point)
-    return [Cloud(kind, f"class {label}", tuple(found[label, kind])) for label, kind in sorted(found)]  # type: ignore[arg-type]
+    return [Cloud(kind, classes[label], tuple(found[label, kind])) for label, kind in sorted(found)]  # type: ignore[arg-type]
 
 
 def _distance_curves(analysis: Analysis) -> list[Curve]:

@@ -5,6 +5,7 @@ The content security policy of the page allows only its own script, by hash.
 
 import base64
 import hashlib
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,12 +19,12 @@ from fedlgd.report.formats import copies, plural
 from fedlgd.report.grids import pictures
 from fedlgd.report.groups import Group, group_runs, site_names
 from fedlgd.report.inversion import epsilon_drawing, inversions
-from fedlgd.report.presence import presence_tables
 from fedlgd.report.privacy import privacy_of
 from fedlgd.report.read import read_runs
 from fedlgd.report.run import Run
 from fedlgd.report.summary import RULE, WINNER, caveats, headline, progress
 from fedlgd.report.sweeps import find_sweeps, sweep_tables
+from fedlgd.report.tables import presence_tables
 
 TEMPLATES = Environment(
     loader=PackageLoader("fedlgd.report"),
@@ -32,6 +33,14 @@ TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
+
+
+def tied(text: str) -> str:
+    """The text without a line break between a number and its unit."""
+    return re.sub(r"(?<=\d) (?=(?:%|s|min|h|B|[kMGT]B|points?)(?:\W|$))", "\u00a0", text)
+
+
+TEMPLATES.filters["tied"] = tied
 
 
 def write_report(run_dirs: Sequence[Path], out: Path) -> Path:

@@ -148,6 +148,9 @@ def line_plot(
     figure, axes = canvas(title, height, left=["0.000"], right=labels, bottom=0.5)
     for curve in curves:
         _draw_line(axes, curve)
+    if title.endswith("%"):  # a band can be wider
+        low, high = axes.get_ylim()
+        axes.set_ylim(max(low, -1.0), min(high, 100 + (100 - low) / 50))
     _label_lines(axes, curves, _LINE / (height - 0.8))
     axes.set_xlabel(along)
     _set_ticks(axes, units)

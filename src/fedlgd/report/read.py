@@ -5,6 +5,7 @@ A damaged or missing file is a `RunError` that names it.
 
 import json
 import math
+import os
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +36,8 @@ class _Plan:
 
 def run_folders(path: Path) -> list[Path]:
     """The path itself if it is a run folder, and all run folders inside it."""
-    return sorted({file.parent for name in ("manifest.json", "config.toml") for file in path.rglob(name)})
+    inside = os.walk(path)  # it passes over a folder that is removed meanwhile
+    return sorted(Path(folder) for folder, _, names in inside if {"manifest.json", "config.toml"} & set(names))
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[tuple[Run, ...], tuple[str, ...]]:
@@ -58,6 +60,7 @@ def read_run(path: Path) -> Run:
     refuse_links(path)
     config, settings, plan = _read_config(path / "config.toml")
     damage: list[str] = []
+    records = _read_records(path)
     return Run(
         path=path,
         config=config,
@@ -65,8 +68,8 @@ def read_run(path: Path) -> Run:
         seed=plan.seed,
         planned=plan.rounds,
         manifest=_read_manifest(path / "manifest.json"),
-        records=_read_records(path),
-        sheets=_find_sheets(path / "virtual"),
+        records=records,
+        sheets=_find_sheets(path / "virtual", records[-1].round if records else -1),
         samples={file.stem: file for file in sorted((path / "real").glob("*.png"))},
         analysis=_read_optional(path / "analysis.json", Analysis, damage),
         audit=_read_optional(path / AUDIT, Audit, damage),
@@ -84,6 +87,8 @@ def _read_config(file: Path) -> tuple[str, dict[str, Any], _Plan]:
 
 
 def _read_manifest(file: Path) -> Manifest:
+    if not file.exists():
+        raise RunError(f"{str(file)!r} is missing: the run has only just been started, or is incomplete")
     with reading(file):
         manifest = json.loads(_content(file))
         if manifest["format"] not in FORMATS:
@@ -125,11 +130,15 @@ def _read_optional(file: Path, kind: type[T], damage: list[str]) -> T | None:
         return None
 
 
-def _find_sheets(folder: Path) -> tuple[Sheet, ...]:
-    """All contact sheets, oldest version first. They are listed, so a name in a manifest cannot point outside."""
+def _find_sheets(folder: Path, last: int) -> tuple[Sheet, ...]:
+    """The contact sheets up to round `last`, oldest version first: later ones are not committed.
+
+    They are listed, so a name in a manifest cannot point outside.
+    """
     ages = {START: -1} | {each.name: int(each.name) for each in folder.glob("*") if each.name.isdecimal()}
     return tuple(
         Sheet(file.stem, version, file)
         for version in sorted(ages, key=ages.__getitem__)
+        if ages[version] <= last
         for file in sorted((folder / version).glob("*.png"))
     )

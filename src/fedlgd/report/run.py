@@ -1,6 +1,6 @@
 """A run as the report sees it: its settings, its manifest, its records and its images."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -114,6 +114,24 @@ class Analysis:
         for kind, matrix in self.mmd.items():
             if not size or [len(row) for row in matrix] != [size] * size:
                 raise ValueError(f"mmd.{kind} is not {size} by {size}")
+
+    def ordered(self, names: Sequence[str]) -> "Analysis":
+        """The same with the sites in the order of `names`, which is that of all tables; others follow."""
+
+        def place(site: str) -> int:
+            return names.index(site) if site in names else len(names)
+
+        order = sorted(range(len(self.sites)), key=lambda at: place(self.sites[at]))
+        return Analysis(
+            distances=tuple(
+                Distance(each.round, {site: each.sites[site] for site in sorted(each.sites, key=place)})
+                for each in self.distances
+            ),
+            sites=tuple(self.sites[at] for at in order),
+            images=self.images,
+            mmd={kind: tuple(tuple(rows[i][j] for j in order) for i in order) for kind, rows in self.mmd.items()},
+            map=tuple(sorted(self.map, key=lambda cloud: place(cloud.site))),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

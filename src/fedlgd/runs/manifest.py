@@ -3,6 +3,7 @@
 import platform
 import tomllib
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,14 @@ from fedlgd.core.errors import RunError
 from fedlgd.core.files import safe_name
 from fedlgd.core.net import Net
 from fedlgd.core.records import committed_records
+from fedlgd.core.train import Local
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine, facts
-from fedlgd.methods.common import in_round
+from fedlgd.methods.common import restarted
 from fedlgd.methods.parts import name_of
 from fedlgd.runs.config import Config, flat
-from fedlgd.runs.store import FORMAT, RunDirectory, check_format
+from fedlgd.runs.store import FORMAT, RunDirectory, check_format, clear_own_parts
 
 
 def open_directory(
@@ -49,7 +51,7 @@ def open_directory(
             files.write_atomic(path / "config.toml", text.encode())
         began = {**_manifest(config, federation, net, command, title), "engine": facts(engine, federation)}
         files.write_json(manifest, began)
-        files.clear_parts(path)
+        clear_own_parts(path)
     scales = {name: site.train.scale for name, site in federation.by_name.items()}
     return RunDirectory(path, scales, engine.local)
 
@@ -85,11 +87,10 @@ def _check_config(path: Path, manifest: dict[str, Any], config: Config) -> bytes
             f"{str(path)!r} has a run with another configuration: {_differences(stored.decode(), text)}; "
             f"use the settings in {file}, or another folder with --out"
         )
-    last = [in_round(config.method, before - 1, rounds) for rounds in (before, config.plan.rounds)]
-    if last[0] != last[1]:
+    if restarts_of(config) != _expected_restarts(stored, config):
         raise RunError(
-            f"{str(path)!r} has a run of {before} rounds, whose learning rates depend on their number "
-            f"(local.schedule); for {config.plan.rounds} rounds, start a new run with --out"
+            f"{str(path)!r} has a run of {before} rounds, which did not have the learning rates of "
+            f"local.restarts={list(restarts_of(config))}; leave local.restarts out, or start a new run with --out"
         )
     return stored
 
@@ -116,13 +117,56 @@ def _check_origin(path: Path, manifest: dict[str, Any], federation: Federation) 
 
 
 def rounds_before(stored: bytes, config: Config) -> int:
-    """The rounds of a stored configuration that is the same otherwise; 0 if there is another difference."""
+    """The rounds of a stored configuration that is the same but for them and for restarts; 0 if it is not."""
     try:
-        rounds = tomllib.loads(stored.decode())["rounds"]
-        same = replace(config, plan=replace(config.plan, rounds=rounds)).toml().encode() == stored
-    except (ValueError, LookupError, TypeError):
+        raw = tomllib.loads(stored.decode())
+        same = _with_stages(config, raw["rounds"], _stored_restarts(raw)).toml().encode() == stored
+    except (ValueError, LookupError, TypeError, AttributeError):
         return 0
+    rounds: int = raw["rounds"]
     return rounds if same else 0
+
+
+def continued(config: Config, path: Path) -> Config:
+    """The configuration with which a run in this folder continues: a cosine that has ended starts again.
+
+    A longer cosine would have other learning rates in the rounds that are done. With `local.restarts` in its
+    configuration, the result is that of a run with these settings from the start.
+    """
+    stored = path / "config.toml"
+    expected = _expected_restarts(stored.read_bytes(), config) if stored.is_file() else ()
+    chosen = restarts_of(config)
+    if not expected or (chosen and chosen != expected[: len(chosen)]):
+        return config
+    return _with_stages(config, config.plan.rounds, expected)
+
+
+def _expected_restarts(stored: bytes, config: Config) -> tuple[int, ...]:
+    """Those of the stored configuration, and one where it ends if `config` has more rounds."""
+    before = rounds_before(stored, config)
+    if not before or not _has_cosine(config):
+        return ()
+    more = (before,) if before < config.plan.rounds else ()
+    return (*_stored_restarts(tomllib.loads(stored.decode())), *more)
+
+
+def _with_stages(config: Config, rounds: int, restarts: Sequence[int]) -> Config:
+    method = restarted(config.method, restarts) if _has_cosine(config) else config.method
+    return replace(config, plan=replace(config.plan, rounds=rounds), method=method)
+
+
+def _has_cosine(config: Config) -> bool:
+    local = getattr(config.method, "local", None)
+    return isinstance(local, Local) and local.schedule == "cosine"
+
+
+def restarts_of(config: Config) -> tuple[int, ...]:
+    method: Any = config.method
+    return method.local.restarts or () if _has_cosine(config) else ()
+
+
+def _stored_restarts(raw: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(raw.get("local", {}).get("restarts", ()))
 
 
 def _extend(path: Path, manifest: dict[str, Any], config: Config, before: bytes, command: str) -> None:
@@ -149,13 +193,21 @@ def extension(path: Path, config: Config) -> str:
     before = rounds_before(file.read_bytes(), config) if file.is_file() else 0
     if not before or before >= config.plan.rounds:
         return ""
-    text = (
-        f"Extending the run in {path} from {before} to {config.plan.rounds} rounds. Its model, virtual sets and "
-        "anchors will be those of a run with this number of rounds from the start"
-    )
+    text = f"Extending the run in {path} from {before} to {config.plan.rounds} rounds. "
+    if _has_cosine(config):
+        restarts = list(restarts_of(continued(config, path)))
+        text += (
+            f"Its cosine schedule ends at round {before}; the learning rate starts again from local.lr and falls "
+            f"to 0 at round {config.plan.rounds}. This is recorded as local.restarts={restarts}. The result is not "
+            f"that of one cosine over {config.plan.rounds} rounds; for that, start a new run with --out"
+        )
+    else:
+        text += (
+            "Its model, virtual sets and anchors will be those of a run with this number of rounds from the start"
+        )
     if config.plan.evaluate_every:
         return f"{text}."
-    return f"{text}; only the evaluated rounds differ: the first {before} keep their own spacing."
+    return f"{text}. Evaluated rounds: the first {before} rounds keep their own spacing."
 
 
 def _differences(stored: str, wanted: str) -> str:

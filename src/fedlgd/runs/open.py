@@ -10,6 +10,8 @@ from torch import nn
 from fedlgd.core import files
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.net import Net
+from fedlgd.core.records import in_order
+from fedlgd.core.suggest import similar_path
 from fedlgd.data.federation import POOLED
 from fedlgd.data.preparation import Preparation
 from fedlgd.methods.protocol import Method
@@ -48,10 +50,15 @@ def open_run(
     if not directory.records:
         raise RunError(f"{str(folder)!r} has no finished round yet; run the command again: {manifest['command']}")
     kept = Kept(directory, directory.states, list(scales) if local else [])
-    return result_of(config, config.method.adapt(built), kept, directory.records, preparation, folder)
+    order = [site["name"] for site in manifest["data"]["sites"]]
+    records = [in_order(record, order) for record in directory.records]
+    return result_of(config, config.method.adapt(built), kept, records, preparation, folder)
 
 
 def _check_run(folder: Path) -> None:
+    if not folder.exists():
+        hint = similar_path(folder, folders_only=True) or "; fedlgd run prints the folder of a run"
+        raise RunError(f"there is no run folder {str(folder)!r}{hint}")
     if not (folder / "manifest.json").is_file():
         inside = sorted({file.parent for file in folder.rglob("manifest.json")})[:LISTED] if folder.is_dir() else []
         hint = f"; runs in it: {', '.join(map(str, inside))}" if inside else "; a run folder contains manifest.json"
@@ -97,17 +104,9 @@ def how_to_go_on(result: Result, command: str) -> str:
     """The commands for more rounds, a report and predictions."""
     folder, finished = result.folder, result.rounds >= result.planned
     more = 2 * result.planned if finished else result.planned
-    verb, out = ("More rounds", str(folder)) if finished else ("Finish", str(folder))
-    if finished and _scheduled(folder):
-        verb, out = "More rounds, as a new run (local.schedule depends on their number)", f"{folder}-{more}"
-    run = f"fedlgd run --config {folder}/config.toml --out {out}" + (f" --rounds {more}" if finished else "")
+    verb = "More rounds" if finished else "Finish"
+    run = f"fedlgd run --config {folder}/config.toml --out {folder}" + (f" --rounds {more}" if finished else "")
     if command.startswith("fedlgd.run"):
         run = f"fedlgd.run(..., rounds={more}, out={str(folder)!r}) with the same other arguments"
     site = " --site SITE" if result.personal else ""
     return f"{verb}: {run}\nPredict: fedlgd predict {folder} IMAGE...{site}"
-
-
-def _scheduled(folder: Path | None) -> bool:
-    """Whether the learning rates of a run depend on the number of its rounds."""
-    local = read_toml(folder / "config.toml").get("local", {}) if folder else {}
-    return bool(local.get("schedule", "constant") != "constant")

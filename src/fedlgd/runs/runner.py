@@ -34,7 +34,7 @@ from fedlgd.nets.registry import named_net
 from fedlgd.runs.analysis import SITES, Subject, analysed
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, configure, samples
-from fedlgd.runs.manifest import open_directory, rounds_before
+from fedlgd.runs.manifest import continued, open_directory, rounds_before
 from fedlgd.runs.pictures import write_samples
 from fedlgd.runs.result import Kept, Result, result_of
 from fedlgd.runs.store import locked
@@ -72,7 +72,8 @@ def run(
     `net` is a name, {"name": "convnet", "width": 32}, a module (its architecture is used, not its weights), or a
     class or function that makes one. If it returns logits alone, `features` names the layer whose output are the
     features; by default they are the input of the last linear layer. With `out`, the run is stored in that folder;
-    call `run` again with the same arguments to resume, or with more rounds to extend it.
+    call `run` again with the same arguments to resume, or with more rounds to extend it (a cosine schedule that has
+    ended starts again: `local.restarts`).
     `quorum` is the fraction of the sampled sites that must send a valid update; `clip_update` bounds the norm of an
     update (0: no limit). `on_round` is called with each record; `progress` shows a line on stderr. The engine
     "pool" uses `workers` processes with one thread each (0: one per core) and gives bit-identical results.
@@ -118,6 +119,8 @@ def execute(
 
     `command` and `title` are stored in the manifest: the command of the run, and its name in tables.
     """
+    if out is not None:
+        config = continued(config, out)
     net = config.net_for(federation, net_object)
     with ExitStack() as stack:
         stack.enter_context(engine.threads())

@@ -140,9 +140,16 @@ class RunDirectory:
         for file in self._state.glob("server-*"):
             if file.name != server:
                 file.unlink(missing_ok=True)
+        clear_own_parts(self.path)
         pictures = (self.path / "real", *self.path.glob("virtual/*"))
-        for folder in (self.path, self._state, self._state / "enrolled", *pictures):
+        for folder in (self._state, self._state / "enrolled", *pictures):
             files.clear_parts(folder)
+
+
+def clear_own_parts(path: Path) -> None:
+    """In the run folder itself another process can write a report at the same time: its part is not ours."""
+    for of in ("*.toml", "*.json"):
+        files.clear_parts(path, of=of)
 
 
 def check_format(path: Path, written: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from fedlgd.data.folders.decoding import (
     thumbnail,
 )
 from fedlgd.data.folders.image_source import ArrayRow, ImageFile, Picture, SiteImages
-from fedlgd.data.folders.problems import ImageError, Problem, natural, problem_of
+from fedlgd.data.folders.problems import ImageError, Problem, natural, natural_key, problem_of
 from fedlgd.data.folders.suite import Folders
 from fedlgd.data.store import PARTS, Pixels
 
@@ -75,7 +75,7 @@ def check_data(path: Path, least: int = LEAST, only: str = "", how: Folders = Fo
     names = [site.name for site in tree.sites]
     problems += [*_duplicates(seen), *_near(seen), *_patients(seen, how)]
     problems += [*_classes(names, seen, least), *_kinds(names, seen), *_formats(names, seen)]
-    ordered = sorted(problems, key=lambda p: (p.severity, p.site))
+    ordered = sorted(problems, key=lambda p: (p.severity, natural_key(p.site)))
     return Checked(len(names), len(seen), tuple(ordered))
 
 

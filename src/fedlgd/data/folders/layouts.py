@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fedlgd.core.errors import DataError
+from fedlgd.core.suggest import similar_path
 from fedlgd.data.folders.csv_table import MANIFEST, read_table
 from fedlgd.data.folders.eight_bit import is_dicom
 from fedlgd.data.folders.image_source import SUFFIXES, ImageFile, Part, SiteImages, site_of_files, site_of_npz
@@ -69,7 +70,8 @@ class Names:
 def survey(path: Path, names: Names = Names()) -> Tree:
     """The sites under `path`, by the layout that fits; no image is opened yet."""
     if not path.exists():
-        raise DataError(f"there is no folder or file {shown(path)}; correct the path")
+        hint = similar_path(path) or "; correct the path"
+        raise DataError(f"there is no folder or file {shown(path)}{hint}")
     root, problems = path.resolve(), list[Problem]()
     if path.is_dir():
         layout, sites = _survey_folder(path, root, problems, names.columns)

@@ -1,25 +1,104 @@
-"""What is said before a run or a comparison starts: above all the estimated time."""
+"""What all commands that compute share: settings from options, data, the engine, estimates, and resuming."""
 
 import json as jsonlib
-from collections.abc import Sequence
-from contextlib import suppress
+import shlex
+import shutil
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
+import torch
 import typer
 
-from fedlgd.cli.progress import duration
+from fedlgd.cli.data import chosen_data, explained
+from fedlgd.cli.options import ComputeOptions, ConfigOptions
+from fedlgd.cli.progress import duration, progress
+from fedlgd.cli.terminal import folded
 from fedlgd.core.device import Place
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.records import committed_records
 from fedlgd.data.federation import Federation
-from fedlgd.engines.registry import Engine
+from fedlgd.data.registry import DataChoice
+from fedlgd.engines.registry import Engine, choose
 from fedlgd.methods.cost import first_sets
 from fedlgd.methods.rounds import promise
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.comparing.entries import Job
 from fedlgd.runs.config import Config
 from fedlgd.runs.estimate import Estimate, estimate
+from fedlgd.runs.literals import parse_assignment
 from fedlgd.runs.manifest import extension
+
+
+def assignments(given: ConfigOptions, more: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings given by options, by their path; `--set` wins."""
+    flags = {
+        **chosen_data(given.data, given.folder),
+        "net.name": given.net,
+        "rounds": given.rounds,
+        "ratio": given.ratio,
+        "train_on": given.train_on,
+        "data.skip_bad": given.skip_bad or None,
+        **more,
+    }
+    chosen = {path: value for path, value in flags.items() if value is not None}
+    return chosen | dict(parse_assignment(text) for text in given.settings or ())
+
+
+def preset_of(values: Mapping[str, Any], file: Mapping[str, Any]) -> str:
+    """The default preset: `strong` for a user's own images, except with private distillation, which it excludes."""
+    own = values.get("data.name") == "folders" and not file
+    other = "distil.private.epsilon" in values or ":" in values.get("method", "")
+    return "strong" if own and not other else ""
+
+
+def place_of(given: ComputeOptions) -> Place:
+    return Place(device=given.device, autocast=given.autocast)
+
+
+def choose_engine(
+    given: ComputeOptions, federation: Federation, name: str | None = None, workers: int = 0
+) -> Engine:
+    return choose(name, workers, federation, given.threads, place_of(given))
+
+
+def set_up(threads: int) -> None:
+    """Set the number of threads, and print each warning as one line."""
+    torch.set_num_threads(threads)
+    warnings.showwarning = lambda message, *_: typer.echo(f"fedlgd: {message}", err=True)
+
+
+def open_data(chosen: DataChoice, quiet: bool) -> Federation:
+    """The federation; if a folder of images has errors, all its problems are printed first."""
+    with explained(chosen, quiet), progress(quiet):
+        return chosen.open()
+
+
+@contextmanager
+def resumable(where: str = "", what: str = "Finished rounds") -> Iterator[None]:
+    """On Ctrl-C, print the command that resumes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        message = f"\nInterrupted. {what} are saved{where}. To resume: {program()} {shlex.join(sys.argv[1:])}"
+        typer.echo(message, err=True)
+        raise typer.Exit(130) from None
+
+
+def command_line() -> str:
+    return shlex.join(["fedlgd", *sys.argv[1:]])
+
+
+def program() -> str:
+    """The command as it can be typed here: `fedlgd` if it is found, else its path."""
+    ours, here = Path(sys.executable).with_name("fedlgd"), Path.cwd()
+    if shutil.which("fedlgd") or not ours.exists():
+        return "fedlgd"
+    return str(ours.relative_to(here) if ours.is_relative_to(here) else ours)
+
 
 LONG = 60.0  # seconds; shorter estimates are not announced
 
@@ -56,7 +135,7 @@ def announce_run(config: Config, folder: Path, federation: Federation, engine: E
     Errors of the estimate are left for the run itself to report.
     """
     if text := extension(folder, config):
-        typer.echo(text, err=True)
+        typer.echo(folded(text), err=True)
     with suppress(FedlgdError):
         found = estimate_run(config, folder, federation, engine.place)
         _announce(found.total(engine.processes(federation)) if found else 0.0)

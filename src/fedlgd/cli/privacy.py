@@ -1,0 +1,140 @@
+"""`fedlgd audit` and `fedlgd invert`: attacks on stored runs."""
+
+import json as jsonlib
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import typer
+
+from fedlgd.cli.compute import resumable, set_up
+from fedlgd.cli.options import AuditOptions, InvertOptions
+from fedlgd.cli.progress import duration, progress
+from fedlgd.cli.report import folders_of
+from fedlgd.cli.terminal import fitted, folded, terminal_width
+from fedlgd.core.audits import AUDIT, Audit
+from fedlgd.core.errors import SettingError
+from fedlgd.engines.process import usable_cores
+from fedlgd.privacy.audit import Plan, Wish
+from fedlgd.privacy.inversion import QUICK, THOROUGH, Attack
+from fedlgd.privacy.invert import FILE, Inversion, attack, cells_of, estimate, moments_of
+from fedlgd.privacy.memorisation import FOLDER
+from fedlgd.privacy.replay import Replay, reopened
+from fedlgd.privacy.subject import chosen_site, open_subject
+from fedlgd.report.formats import Cell, Column, Table
+from fedlgd.report.privacy import audit_caveats, audit_table, verdict
+from fedlgd.runs.store import locked
+
+LONG = 3600.0  # seconds above which an audit needs --yes
+
+
+def audit(given: AuditOptions) -> None:
+    set_up(1)
+    wish = Wish(
+        attack="lira" if given.thorough and given.attack == "rmia" else given.attack,
+        site=given.site,
+        thorough=given.thorough,
+        in_sample=given.in_sample,
+        canaries=given.canaries == "mislabelled",
+    )
+    folders = folders_of(given.runs)
+    jobs = given.jobs or usable_cores()
+    done: dict[str, Audit] = {}
+    for folder in folders:
+        with resumable(f" of {folder}", "Finished federations"):
+            with progress(given.silent):
+                subject = open_subject(folder)
+                plan = Plan(subject, wish, chosen_site(subject.federation, wish.site))
+                seconds = plan.seconds(jobs)
+            _announce(plan, seconds, jobs, given)
+            with progress(given.silent):
+                found = plan.run(jobs)
+        done[str(folder)] = found
+        if not given.json:
+            table = fitted(audit_table(found), terminal_width(), ("accuracy, %", "epsilon ≥"))
+            lines = [table, *map(folded, (*audit_caveats(found), verdict(found)))]
+            typer.echo("\n".join((*lines, f"Written: {folder / AUDIT}; report: fedlgd report {folder}")))
+    if given.json:
+        typer.echo(jsonlib.dumps({folder: asdict(found) for folder, found in done.items()}))
+
+
+def _announce(plan: Plan, seconds: float, jobs: int, given: AuditOptions) -> None:
+    """The estimated time; more than an hour needs a decision."""
+    shadows = [shadow for arm in plan.shadows.values() for shadow in arm]
+    left = sum(not shadow.file.exists() for shadow in shadows)
+    if seconds > LONG and not given.yes:
+        raise SettingError(
+            f"this audit would take {duration(seconds)} ({left} federations, {jobs} at a time); add --yes to start "
+            "it, or audit a run with fewer rounds, a smaller net or fewer images (data.limit)"
+        )
+    if not given.silent:
+        label, site = plan.subject.config.method.label, plan.site
+        work = f"{left} of {len(shadows)} federations to run, {jobs} at a time; estimated time: {duration(seconds)}"
+        typer.echo(f"Audit of {label} at site {site}: {work}", err=True)
+
+
+COLUMNS = ("update", "after round", "batch", "identified", "by chance", "PSNR")
+
+
+def invert(given: InvertOptions) -> None:
+    how = _plan(given)
+    set_up(given.threads)
+    results = [_one(reopened(folder), how, given) for folder in given.runs]
+    if given.json:
+        typer.echo(jsonlib.dumps(results))
+
+
+def _plan(given: InvertOptions) -> Inversion:
+    if given.quick and given.thorough:
+        raise SettingError("--quick and --thorough exclude each other; give one of them, or none")
+    effort = QUICK if given.quick else THOROUGH if given.thorough else Attack()
+    return Inversion(
+        attack=replace(effort, tv=given.tv, loss=given.loss),
+        batches=tuple(given.batch or (1, 4)),
+        targets=max(1, given.targets // 2) if given.quick else given.targets,
+        rounds=tuple(given.at_round or ()),
+        site=given.site,
+        seed=given.seed,
+        show=given.show,
+    )
+
+
+def _one(run: Replay, how: Inversion, given: InvertOptions) -> dict[str, Any]:
+    with resumable(f" in {run.folder}", "Finished attacks"), locked(run.folder):
+        with progress(given.silent):
+            moments = moments_of(run, how)
+            cells = cells_of(run, how, moments)
+        seconds = estimate(run, how, cells)
+        if given.estimate:
+            if not given.json:
+                typer.echo(duration(seconds))
+            return {"run": str(run.folder), "seconds": seconds}
+        if not given.silent:
+            typer.echo(f"{run.folder}: {len(cells)} attacks; estimated time: {duration(seconds)}", err=True)
+            typer.echo(
+                f"Writing pictures of private images to {run.folder / FOLDER}: keep them as you keep the images",
+                err=True,
+            )
+        with progress(given.silent):
+            found = attack(run, how, cells, moments)
+    if not given.json:
+        _print(run, found)
+    return {"run": str(run.folder), **found}
+
+
+def _print(run: Replay, found: Mapping[str, Any]) -> None:
+    rows = []
+    for cell in found["cells"].values():
+        hits, chance = f"{100 * cell['identified']:.0f} % of {cell['images']}", f"{100 * cell['chance']:.0f} %"
+        numbers = (cell["round"], cell["batch"], hits, chance, f"{cell['psnr_aligned']:.1f}")
+        rows.append((Cell(cell["title"]), *(Cell(str(number)) for number in numbers)))
+    table = Table(tuple(Column(name, number=at > 0) for at, name in enumerate(COLUMNS)), tuple(rows))
+    typer.echo("Images that the attack identifies among others of their class at the site")
+    typer.echo(fitted(table, terminal_width(), ("PSNR",)))
+    for each in found["memorisation"]:
+        if each["site"] == found["settings"]["site"]:
+            share, chance = (f"{100 * each[key]:.0f} %" for key in ("nearer_training", "expected"))
+            what = f"{each['what']} after round {each['round'] + 1} at {each['site']}"
+            text = f"{what}: {share} nearer to a training image ({chance} by chance, p = {each['p_value']:.2g})"
+            typer.echo(folded(text, "  "))
+    typer.echo(f"All numbers: {run.folder / FILE}; pictures: {run.folder / FOLDER}")
