@@ -280,7 +280,8 @@ class AuditOptions(Output):
         bool, Option("--in-sample", help="With --attack paper: test densities on the points they were fitted on.")
     ] = False
     canaries: Annotated[
-        Literal["none", "mislabelled"], Option(help="Flip the label of 5 % of the images and score them apart.")
+        Literal["none", "mislabelled", "noise"],
+        Option(help="Flip the label of 5 % of the images, or replace them by noise; score them apart."),
     ] = "none"
     jobs: Annotated[int, Option(min=0, help="Federations at a time; 0: one per core.")] = 0
     yes: Annotated[bool, Option("--yes", "-y", help="Start also if it takes more than an hour.")] = False

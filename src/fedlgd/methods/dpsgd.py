@@ -149,6 +149,7 @@ class DpSgd(Part):
     def _book(self, site: Site, net: Net, rng: Stream) -> tuple[Book, str]:
         """The account of these settings at this site."""
         asked = {"dp": asdict(replace(self.dp, total=0.0, test_key="")), "local": asdict(self.local)}
+        del asked["dp"]["scores"]  # not used here
         made_from = {"site": site.name, "data": site_digest(site), "net": net.label, **asked}
         account = f"dp-sgd, seed {rng.seed}, {digest(json.dumps(made_from, sort_keys=True).encode())}"
         return open_book(site.name, self.dp), account

@@ -19,7 +19,8 @@ from fedlgd.methods.cost import images_of, is_known
 from fedlgd.methods.rounds import budget_of
 from fedlgd.privacy import paper
 from fedlgd.privacy.findings import BLIND, DELTA, Attack, blind_findings, findings_of
-from fedlgd.privacy.shadow import Pool, Seen, Shadow, Study, halved, members_in, pool_of, run_shadows, watched_set
+from fedlgd.privacy.pool import Canaries, Pool, halved, members_in, pool_of
+from fedlgd.privacy.shadow import Seen, Shadow, Study, run_shadows, watched_set
 from fedlgd.privacy.shadow import watched as watched_federation
 from fedlgd.privacy.subject import Subject, check_size
 from fedlgd.runs.cache import shared_cache
@@ -28,7 +29,7 @@ from fedlgd.runs.estimate import estimate
 
 SHADOWS: Mapping[str, int] = {"rmia": 4, "lira": 16}
 IMAGES = 2000  # largest pool
-FLIPPED = 0.05  # share of mislabelled canaries
+FLIPPED = 0.05  # share of canaries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class Wish:
     site: str = ""
     thorough: bool = False
     in_sample: bool = False
-    canaries: bool = False
+    canaries: Canaries | None = None
 
     def __post_init__(self) -> None:
         if self.in_sample and self.attack != "paper":
@@ -109,7 +110,8 @@ class Plan:
     @cached_property
     def pool(self) -> Pool:
         flip = FLIPPED if self.wish.canaries else 0.0
-        pool = pool_of(self.subject.federation, self.site, IMAGES, flip, self.subject.rng)
+        kind = self.wish.canaries or "mislabelled"
+        pool = pool_of(self.subject.federation, self.site, IMAGES, flip, self.subject.rng, kind)
         check_size(pool, self.subject, self.wish.federations)
         return pool
 
@@ -191,12 +193,12 @@ class Plan:
         return audit
 
     def _findings(self) -> Iterator[Finding]:
-        rng, flipped = self.subject.rng, self.pool.flipped.numpy()
+        rng, parts = self.subject.rng, self.pool.parts
         promise = self._promise()
         delta = promise.delta if promise else DELTA
         for arm in self.arms:
             seen = [shadow.read() for shadow in self.shadows[arm.label]]
-            yield from findings_of(seen, self.wish.attack, flipped, rng, arm.kind, arm.label, delta)
+            yield from findings_of(seen, self.wish.attack, parts, rng, arm.kind, arm.label, delta)
             if arm.kind == "run":
                 yield from blind_findings(self.study, self.subject.net, self.subject.untrained, seen, rng)
 

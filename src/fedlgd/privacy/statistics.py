@@ -12,6 +12,7 @@ from fedlgd.core.losses import class_means, cross_entropy
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params
+from fedlgd.distill.release import Told, clipped
 
 BATCH = 256
 NETS = 12  # random networks of `trace`
@@ -106,6 +107,22 @@ def nearest(x: Tensor, y: Tensor, images: Tensor, labels: Tensor) -> Tensor:
 def traced(features: Tensor, release: Tensor, reference: Tensor) -> Tensor:
     """<f(x) - r_y, v_y - r_y>  (Homer et al., 2008; Dwork et al., 2015): large if x helped to make the mean v."""
     return ((features - reference) * (release - reference)).sum(1)
+
+
+def matched(told: Told, x: Tensor, y: Tensor) -> Tensor:
+    r"""Matched filter of a noisy class sum S, the most powerful linear test for u in Gaussian noise:
+
+    <u, S_y> / (sigma C)^2,   u = clip_C(psi(A_y x) - c_y);   0 for a class that was not released
+    """
+    found = torch.zeros(len(y), dtype=torch.float64)
+    for i, k in enumerate(told.classes):
+        mine = (y == k).nonzero().flatten()
+        for index in mine.split(BATCH) if len(mine) else ():
+            with torch.no_grad():
+                features = told.net.by_batch(told.params, told.transforms[i](x[index])).features.double()
+            u = clipped(features - told.centre[i].double(), told.bound)
+            found[index] = (u @ told.sums[i]) / (told.level.sigma * told.bound) ** 2
+    return found
 
 
 @dataclass(frozen=True, eq=False)

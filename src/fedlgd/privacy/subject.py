@@ -12,7 +12,7 @@ from fedlgd.core.types import Params
 from fedlgd.data.federation import Federation
 from fedlgd.methods.common import Training
 from fedlgd.methods.rounds import budget_of
-from fedlgd.privacy.shadow import Pool, members_in
+from fedlgd.privacy.pool import Pool, members_in
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.literals import read_toml
 from fedlgd.runs.open import open_run

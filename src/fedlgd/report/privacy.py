@@ -1,9 +1,11 @@
 """The privacy section of a report: what left each site, what is promised, and what attacks found."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedlgd.core import gauss
 from fedlgd.core.audits import RATES, Audit, Finding
 from fedlgd.core.files import safe_name
 from fedlgd.report.drawing import Drawing
@@ -13,7 +15,13 @@ from fedlgd.report.roc import roc_plots
 from fedlgd.report.run import Run
 
 NO_LEAK = "no leak found by this attack"
-TARGETS = {"model": "model", "virtual": "virtual set", "anchors": "anchors", "updates": "updates"}
+TARGETS = {
+    "model": "model",
+    "virtual": "virtual set",
+    "anchors": "anchors",
+    "updates": "updates",
+    "releases": "noisy sums",
+}
 CLEAR = 0.02  # distance of an area from 1/2 below which a blind control counts as at chance
 READ_ROC = (
     "Both axes are logarithmic. Bands: 95 % over images. A curve far above the dotted line at small false positive "
@@ -75,15 +83,37 @@ def left_table(run: Run) -> Table:
     scored = len(run.evaluated)
     virtual = settings.get("train_on", "virtual" if "anchors" in settings else "real") == "virtual"
     statistics = settings.get("anchors", {}).get("start") == "statistics"
-    counts = "noisy counts" if promise(settings) else "exact counts"
-    rows: tuple[tuple[str, float | None, str], ...] = (
-        ("hello, once", hello, f"{counts} of images per class{', and pixel statistics' if statistics else ''}"),
-        ("updates", updates, f"weights and training loss. {BASIS if virtual else 'Trained on real images.'}"),
-        (f"scores, {plural(scored, 'time')}", None, "accuracy, loss and correct images per class of test images"),
-        ("seconds and FLOPs", None, "tell about how many images the site has"),
+    budget = _budget(settings)
+    counts, noisy = ("noisy", "with noise") if budget else ("exact", "exact")
+    scores = noisy if budget.get("scores") else "exact"
+    rows: tuple[tuple[str, float | None, str, str], ...] = (
+        (
+            "hello, once",
+            hello,
+            f"{counts} counts of images per class{', and pixel statistics' if statistics else ''}",
+            noisy,
+        ),
+        (
+            "updates",
+            updates,
+            f"weights and training loss. {BASIS if virtual else 'Trained on real images.'}",
+            noisy,
+        ),
+        (
+            f"scores, {plural(scored, 'time')}",
+            None,
+            "accuracy, loss and correct images per class of test images",
+            scores,
+        ),
+        ("seconds and FLOPs", None, "tell about how many images the site has", "not covered"),
     )
-    columns = (Column("what left each site", number=False), Column("bytes per site"), Column("from", number=False))
-    return Table(columns, tuple((Cell(name), _bytes(total, sites), Cell(text)) for name, total, text in rows))
+    columns = (
+        Column("what left each site", number=False),
+        Column("bytes per site"),
+        Column("from", number=False),
+        Column("what private images say in it", number=False),
+    )
+    return Table(columns, tuple((Cell(a), _bytes(n, sites), Cell(b), Cell(c)) for a, n, b, c in rows))
 
 
 def _bytes(total: float | None, sites: int) -> Cell:
@@ -105,9 +135,48 @@ def promise(settings: Mapping[str, Any]) -> str:
         return "Simulation, no privacy: the noise comes from a public key (test_key)."
     relation = "replace" if budget.get("adjacency") == "replace" else "add or remove"
     who = "Each site" if "site_dp" in settings else "Each training image of each site"
+    scores = f"Each test image: epsilon {budget['scores']:g}." if budget.get("scores") else ""
     return (
-        f"{who}: (epsilon, delta) = ({budget['epsilon']:g}, {budget['delta']:g}), {relation} one image. It covers "
-        "models, anchors, prototypes and virtual sets; not scores on test images."
+        f"{who}: (epsilon, delta) = ({budget['epsilon']:g}, {budget['delta']:g}), {relation} one image"
+        f"{_over(settings, budget)}. It covers models, anchors, prototypes and virtual sets; not "
+        f"{'the time that training takes' if scores else 'scores on test images'}. {scores}"
+    ).rstrip()
+
+
+def _over(settings: Mapping[str, Any], budget: Mapping[str, Any]) -> str:
+    """The number of releases: of the first virtual set, and of refinement."""
+    if "releases" not in budget:
+        return ""
+    refine, first = settings.get("refine", {}), budget["releases"]
+    rounds = refine["selected"]["count"] if refine.get("steps") else 0
+    later = rounds * (refine["pairs"] if settings["distil"].get("augment") else 1) if rounds else 0
+    return f", over {first}{f' + {later}' if later else ''} releases"
+
+
+def spent_together(groups: Sequence[Group]) -> str:
+    """What the sites have spent on all these runs; empty unless several runs make a promise with their secret.
+
+    Runs of private distillation on all images are Gaussian: mu^2 adds up, at the smallest delta. Otherwise both
+    epsilon and delta add up, which is always true.
+    """
+    runs = [run for group in groups for run in group.runs]
+    promised = {
+        (run.manifest.data.digest, run.seed, str(run.settings)): _budget(run.settings)
+        for run in runs
+        if _budget(run.settings) and not _budget(run.settings).get("test_key")
+    }
+    budgets = list(promised.values())
+    if len(budgets) < 2 or len({data for data, *_ in promised}) > 1:
+        return ""
+    if all(each.get("rate") == 1 for each in budgets):
+        delta = min(each["delta"] for each in budgets)
+        mu = math.sqrt(sum(gauss.mu_for(each["epsilon"], each["delta"]) ** 2 for each in budgets))
+        epsilon = gauss.epsilon(mu, delta)
+    else:
+        epsilon, delta = (sum(each[name] for each in budgets) for name in ("epsilon", "delta"))
+    return (
+        f"These {len(budgets)} runs have the same images: on them together each site has spent at most (epsilon, "
+        f"delta) = ({epsilon:.3g}, {delta:.2g}). Its ledger knows of other runs."
     )
 
 

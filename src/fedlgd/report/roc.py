@@ -57,7 +57,7 @@ def roc_plots(audit: Audit) -> Iterator[tuple[str, "Figure"]]:
         each for each in audit.findings if each.target != "model" and each.kind in ("run", "positive") and each.roc
     ]
     if others:
-        title = "true positives, attacks on virtual set, anchors and updates"
+        title = "true positives, attacks on what else was made or sent"
         names = [
             f"{'must leak: ' if each.kind == 'positive' else ''}{each.target}, {each.statistic}" for each in others
         ]
