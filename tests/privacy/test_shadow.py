@@ -53,6 +53,18 @@ def test_a_site_has_only_its_members_and_others_have_everything(data):
     assert not torch.equal(members, members_in(pool, 1, RNG))
 
 
+def test_a_large_site_keeps_the_images_that_are_not_attacked(data):
+    pool = pool_of(data, "ape", 50, 0.0, RNG)
+    train = data.by_name["ape"].train
+    assert (len(pool), len(pool.rest)) == (50, 130)
+    for members in (torch.ones(50, dtype=torch.bool), members_in(pool, 0, RNG)):
+        half = halved(data, pool, members).by_name["ape"].train
+        assert len(half) == 130 + int(members.sum())
+        kept = {x.numpy().tobytes() for x in half.x}
+        assert {x.numpy().tobytes() for x in pool.rest.x} <= kept <= {x.numpy().tobytes() for x in train.x}
+        assert not kept & {x.numpy().tobytes() for x in pool.data.x[~members]}
+
+
 def test_canaries_have_a_wrong_label_and_nothing_else_changes(data):
     plain, flipped = (pool_of(data, "ape", 1000, flip, RNG) for flip in (0.0, 0.05))
     assert torch.equal(plain.data.x, flipped.data.x)
@@ -62,11 +74,11 @@ def test_canaries_have_a_wrong_label_and_nothing_else_changes(data):
 
 def test_noise_canaries_are_other_images_with_a_wrong_label(data):
     plain = pool_of(data, "ape", 1000, 0.0, RNG)
-    noise = pool_of(data, "ape", 1000, 0.1, RNG, "noise images")
+    noise = pool_of(data, "ape", 1000, 0.1, RNG, "noise")
     changed = (plain.data.x != noise.data.x).flatten(1).any(1)
     assert torch.equal(changed, noise.flipped)
     assert torch.equal(plain.data.y != noise.data.y, noise.flipped)
-    assert set(noise.parts) == {"", ", noise images"}
+    assert set(noise.parts) == {"", ", noise"}
     assert torch.equal(data.by_name["ape"].train.x, tiny.federation(train=60, test=20).by_name["ape"].train.x)
 
 

@@ -1,7 +1,6 @@
 """`fedlgd audit`: membership inference against stored runs."""
 
 import json as jsonlib
-from collections.abc import Mapping
 from dataclasses import asdict
 
 import typer
@@ -14,12 +13,10 @@ from fedlgd.core.audits import AUDIT, Audit
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.engines.process import usable_cores
 from fedlgd.privacy.audit import Plan, Wish
-from fedlgd.privacy.pool import Canaries
 from fedlgd.privacy.subject import chosen_site, open_subject
 from fedlgd.report.privacy import audit_caveats, audit_table, verdict
 from fedlgd.report.read import run_folders
 
-CANARIES: Mapping[str, Canaries] = {"mislabelled": "mislabelled", "noise": "noise images"}
 LONG = 3600.0  # seconds above which an audit needs --yes
 
 
@@ -30,7 +27,7 @@ def audit(given: AuditOptions) -> None:
         site=given.site,
         thorough=given.thorough,
         in_sample=given.in_sample,
-        canaries=None if given.canaries == "none" else CANARIES[given.canaries],
+        canaries=given.canaries,
     )
     folders = [folder for path in given.runs for folder in run_folders(path)]
     if not folders:

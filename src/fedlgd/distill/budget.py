@@ -103,7 +103,9 @@ class Private(Budget):
 
     start: float = setting(0.1, "Share of the budget for the initial images `mean-image`.", above=0, below=0.5)
     refine: float = setting(0.3, "Share of the budget for refinement; 0: none.", least=0, below=0.9)
-    releases: int = setting(60, "Noisy sums for the first virtual set, each used again.", least=1, most=10_000)
+    releases: int = setting(
+        300, "Noisy sums for the first virtual set, each used again; at most `distil.steps`.", least=1, most=10_000
+    )
     blocks: int = setting(10, "Blocks of steps; new sums are released before each.", least=1, most=10_000)
     clip: float = setting(0.6, "Clipping norm, relative to the feature norm of noise images.", above=0, most=100)
     rate: float = setting(1.0, "Part of the images in each sum, drawn at random in secret.", above=0, most=1)

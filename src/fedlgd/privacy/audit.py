@@ -40,12 +40,12 @@ class Wish:
     site: str = ""
     thorough: bool = False
     in_sample: bool = False
-    canaries: Canaries | None = None
+    canaries: Canaries = "none"
 
     def __post_init__(self) -> None:
         if self.in_sample and self.attack != "paper":
             raise SettingError(f"--in-sample belongs to --attack paper, but the attack is {self.attack}")
-        if self.attack == "paper" and (self.canaries or self.thorough):
+        if self.attack == "paper" and (self.canaries != "none" or self.thorough):
             raise SettingError("--attack paper has no shadows and no canaries; use --attack lira or rmia")
 
     @property
@@ -109,9 +109,8 @@ class Plan:
 
     @cached_property
     def pool(self) -> Pool:
-        flip = FLIPPED if self.wish.canaries else 0.0
-        kind = self.wish.canaries or "mislabelled"
-        pool = pool_of(self.subject.federation, self.site, IMAGES, flip, self.subject.rng, kind)
+        flip = 0.0 if self.wish.canaries == "none" else FLIPPED
+        pool = pool_of(self.subject.federation, self.site, IMAGES, flip, self.subject.rng, self.wish.canaries)
         check_size(pool, self.subject, self.wish.federations)
         return pool
 
@@ -151,6 +150,8 @@ class Plan:
             "site": self.site,
             "kind": (self.wish.attack == "paper", arm.only_set, self.wish.canaries),
         }
+        if self.wish.attack != "paper" and len(self.pool.rest):
+            made_from["rest"] = len(self.pool.rest)
         key = digest(json.dumps(made_from, sort_keys=True).encode())[:12]
         return self.subject.folder / "audit" / key / f"{i:02d}.safetensors"
 

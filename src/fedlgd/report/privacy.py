@@ -269,8 +269,8 @@ def audit_caveats(audit: Audit) -> Iterator[str]:
     else:
         yield (
             f"Attacked are {plural(audit.federations, 'federation')} with the settings of the run, in which site "
-            f"{audit.site} trains on a random half of {plural(_images(audit), 'image')}; the others serve as "
-            "shadows of each. The same images are used for targets and shadows, which favours the attacker."
+            f"{audit.site} trains on a random half of {plural(_images(audit), 'image')}{_rest(audit)}; the others "
+            "serve as shadows of each. The same images are used for targets and shadows: this favours the attacker."
         )
     if audit.settings.get("in_sample"):
         yield "Biased: densities were tested on the points they were fitted on, which finds leaks in pure noise."
@@ -285,6 +285,13 @@ def audit_caveats(audit: Audit) -> Iterator[str]:
         yield f"99th percentile of the area over single images: {max(worst):.3f}."
 
 
+def _rest(audit: Audit) -> str:
+    rest = audit.images - _images(audit)
+    return f" and on its {rest:,} other images" if rest > 0 else ""
+
+
 def _images(audit: Audit) -> int:
+    """Attacked images, canaries included."""
     first = audit.findings[0]
-    return round((first.n_in + first.n_out) / first.federations)
+    parts = [each for each in audit.findings if (each.kind, each.target) == (first.kind, first.target)]
+    return round(sum((each.n_in + each.n_out) / each.federations for each in parts))
