@@ -61,7 +61,6 @@ TRIALS: Mapping[str, tuple[float, dict[str, Any]]] = {
     "30 releases, no noise, no clipping": (NOISELESS, FEW | {"distil.private.clip": 100.0}),
     "30 releases, no noise, no refinement": (NOISELESS, FEW | {"refine.steps": 0}),
     "300 releases, no noise": (NOISELESS, {"distil.private.rate": 1.0}),
-    "100 releases of a tenth of the images, epsilon 4": (4.0, {"distil.private.releases": 100}),
     "300 releases of a tenth of the images, epsilon 4": (4.0, {}),
 }
 """What costs accuracy: one change at a time, seed 0."""

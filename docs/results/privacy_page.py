@@ -24,7 +24,7 @@ numbers: [audits](../audit.md). What differential privacy promises: [privacy](..
 
 What each measurement is for: audits of a *small* site (20 images a class), to see whether distillation alone
 protects few people; of a *medium* (200) and a *full* site, to see whether leakage fades with the number of images,
-with enough of them for true positives at 1 % false positives; of the built-in digits, so that anyone can repeat one;
+with enough of them for true positives at 1 % false positives; of the built-in digits, so that anyone can repeat it;
 inversion, to see whether updates on virtual images show private ones; accuracy at several values of epsilon, to see
 whether epsilon 4 costs more than 2 points; and trials, to find the cause if it does.
 

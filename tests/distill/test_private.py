@@ -136,6 +136,22 @@ def test_a_target_has_noise_of_sigma_times_the_bound_over_the_size_of_the_class(
     assert measured == pytest.approx(wanted, rel=5 / math.sqrt(2 * samples))
 
 
+def test_counts_and_initial_images_have_the_noise_of_their_part():
+    level, zero = Level(3.0), torch.zeros(12, 5)
+    counts, sums = [], []
+    for i in range(400):
+        book = ledger.Simulation(f"key {i}", SITE.name)
+        counts.append(release.noisy_counts(book, "a", level, SITE.train, tiny.CLASSES))
+        desk = release.Releases(
+            site=SITE, book=book, account="a", levels={"start": level}, clip=1.0, classes=[0, 1, 2]
+        )
+        sums.append(desk.sums(5, 2.0, lambda x: zero[: len(x)]))
+    for found, wanted in ((counts, 3.0), (sums, 3.0 * 2.0)):
+        values = torch.stack(found)
+        error = 5 / math.sqrt(2 * (values.numel() - values[0].numel()))
+        assert float(values.var(0).mean().sqrt()) == pytest.approx(wanted, rel=error)
+
+
 def test_an_attacker_tells_neighbours_apart_by_one_over_sigma():
     """The mechanism on a toy with and without a record of norm C: (difference of means) / std = 1 / sigma."""
     sigma, bound, draws = 3.0, 2.0, 20_000
@@ -212,6 +228,14 @@ def test_noise_is_drawn_once_for_each_release_however_many_steps_use_it(draws):
     assert state.trees["released"]["targets"].shape == (4, 3, NET.features)
     assert same(state, first(replace(HOW, steps=40)))
     assert len(draws) == 6
+
+
+def test_there_are_no_more_releases_than_steps_because_each_adds_to_the_noise_of_all(draws):
+    many = private(releases=100)
+    assert many.private.releases == many.steps == 6
+    assert first(many).trees["released"]["targets"].shape[0] == 6
+    assert replace(many, steps=0).private.releases == 6
+    assert Distil(steps=6, private=Private()).private == Private()
 
 
 def test_refinement_draws_once_per_pair_and_round_and_never_again(draws):

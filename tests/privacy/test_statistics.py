@@ -70,6 +70,19 @@ def test_the_cosine_along_an_update_is_that_of_autograd(data):
     assert found[0].item() == pytest.approx(F.cosine_similarity(*flat, dim=0).item(), abs=1e-5)
 
 
+def test_the_cosine_of_all_layers_is_that_of_autograd(data):
+    net, few = tiny.net(), LabelledSet(data.x[:3], data.y[:3])
+    before, after = tiny.params(net, 0), tiny.params(net, 1)
+    module = net.module(before)
+    names = list(dict(module.named_parameters()))
+    update = torch.cat([(before[name] - after[name]).flatten() for name in names])
+    for i, found in enumerate(statistics.along_all(net, before, after, few)):
+        loss = F.cross_entropy(module(few.x[i : i + 1])[1], few.y[i : i + 1])
+        grads = torch.autograd.grad(loss, [*module.parameters()], materialize_grads=True)
+        wanted = F.cosine_similarity(torch.cat([g.flatten() for g in grads]), update, dim=0)
+        assert found.item() == pytest.approx(wanted.item(), abs=1e-5)
+
+
 def test_an_update_towards_an_image_has_the_cosine_one(data):
     net, one = tiny.net(), LabelledSet(data.x[:1], data.y[:1])
     before = tiny.params(net)

@@ -28,6 +28,7 @@ def audit(given: AuditOptions) -> None:
         thorough=given.thorough,
         in_sample=given.in_sample,
         canaries=given.canaries,
+        all_layers=given.all_layers,
     )
     folders = [folder for path in given.runs for folder in run_folders(path)]
     if not folders:

@@ -28,6 +28,7 @@ from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.estimate import estimate
 
 SHADOWS: Mapping[str, int] = {"rmia": 4, "lira": 16}
+BASELINES = 3  # federations of FedAvg for RMIA, which is almost at its best with two shadows
 IMAGES = 2000  # largest pool
 FLIPPED = 0.05  # share of canaries
 
@@ -41,6 +42,7 @@ class Wish:
     thorough: bool = False
     in_sample: bool = False
     canaries: Canaries = "none"
+    all_layers: bool = False
 
     def __post_init__(self) -> None:
         if self.in_sample and self.attack != "paper":
@@ -51,6 +53,9 @@ class Wish:
     @property
     def federations(self) -> int:
         return 1 + (SHADOWS["lira"] if self.thorough else SHADOWS[self.attack])
+
+    def federations_of(self, kind: Kind) -> int:
+        return BASELINES if kind == "baseline" and self.attack == "rmia" else self.federations
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,14 +121,16 @@ class Plan:
 
     @cached_property
     def study(self) -> Study:
-        return Study.of(self.subject.federation, self.pool, self.subject.net, self.subject.rng)
+        subject = self.subject
+        return Study.of(subject.federation, self.pool, subject.net, subject.rng, self.wish.all_layers)
 
     @cached_property
     def shadows(self) -> dict[str, list[Shadow]]:
         """The federations of each arm by its label."""
         if self.wish.attack == "paper":
             return {arm.label: [self._paper(arm)] for arm in self.arms if arm.kind != "run"}
-        return {arm.label: [self._shadow(arm, i) for i in range(self.wish.federations)] for arm in self.arms}
+        counts = {arm.label: self.wish.federations_of(arm.kind) for arm in self.arms}
+        return {arm.label: [self._shadow(arm, i) for i in range(counts[arm.label])] for arm in self.arms}
 
     def _shadow(self, arm: Arm, i: int) -> Shadow:
         subject, members = self.subject, members_in(self.pool, i, self.subject.rng)
@@ -150,6 +157,8 @@ class Plan:
             "site": self.site,
             "kind": (self.wish.attack == "paper", arm.only_set, self.wish.canaries),
         }
+        if self.wish.all_layers:
+            made_from["all layers"] = True
         if self.wish.attack != "paper" and len(self.pool.rest):
             made_from["rest"] = len(self.pool.rest)
         key = digest(json.dumps(made_from, sort_keys=True).encode())[:12]

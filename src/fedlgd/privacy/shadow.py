@@ -32,7 +32,7 @@ from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.wire import read_message, write_message
 from fedlgd.methods.common import Training
 from fedlgd.privacy.pool import Pool, halved
-from fedlgd.privacy.statistics import Tracer, along, confidence, matched, nearest, passed, queries
+from fedlgd.privacy.statistics import Tracer, along, along_all, confidence, matched, nearest, passed, queries
 from fedlgd.runs.config import Config
 
 POPULATION = 500  # test images that calibrate RMIA
@@ -66,15 +66,16 @@ class Study:
     population: LabelledSet
     reference: LabelledSet
     trace: Tracer
+    all_layers: bool = False
 
     @classmethod
-    def of(cls, federation: Federation, pool: Pool, net: Net, rng: Stream) -> "Study":
+    def of(cls, federation: Federation, pool: Pool, net: Net, rng: Stream, all_layers: bool = False) -> "Study":
         """The references are test images of the site: members and others are compared with them alike."""
         test = federation.by_name[pool.site].test
         drawn = torch.randperm(len(test), generator=rng.generator("population"))
         attacked, reference = pool.data.take(slice(None)), test.take(drawn)
         population = LabelledSet(reference.x[:POPULATION], reference.y[:POPULATION])
-        return cls(pool, attacked, population, reference, Tracer.of(net, attacked, reference, rng))
+        return cls(pool, attacked, population, reference, Tracer.of(net, attacked, reference, rng), all_layers)
 
     def of_images(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """The statistics of every attacked image against a set of images."""
@@ -149,7 +150,8 @@ class Watch(RamStates):
         self._sums = self._sums + values if len(self._sums) else values
 
     def _update(self, name: str, before: Params, after: Params) -> None:
-        values = along(self._net, before, after, self._study.attacked)
+        cosine = along_all if self._study.all_layers else along
+        values = cosine(self._net, before, after, self._study.attacked)
         if values is not None:
             self._found.setdefault(name, []).append(values)
 

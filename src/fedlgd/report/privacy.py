@@ -272,6 +272,12 @@ def audit_caveats(audit: Audit) -> Iterator[str]:
             f"{audit.site} trains on a random half of {plural(_images(audit), 'image')}{_rest(audit)}; the others "
             "serve as shadows of each. The same images are used for targets and shadows: this favours the attacker."
         )
+    fewer = {each.federations for each in audit.findings if each.kind == "baseline"} - {audit.federations}
+    if fewer and audit.attack != "paper":
+        yield (
+            f"FedAvg has {plural(min(fewer), 'federation')}, to save time: its attack has fewer shadows and is a "
+            "little weaker, so that FedAvg may leak a little more than shown. With --thorough all have the same."
+        )
     if audit.settings.get("in_sample"):
         yield "Biased: densities were tested on the points they were fitted on, which finds leaks in pure noise."
     if any("equal steps" in each.label for each in audit.findings):
