@@ -69,6 +69,10 @@ def test_what_left_a_site_is_counted_per_site_and_noise_is_told(tmp_path):
     updates = sum(record.bytes_up for record in run.records if record.round >= 0)
     assert rows["updates"][1].value == updates / len(run.manifest.data.sites)
     assert "exact counts" in rows["hello, once"][2].text
+    assert {row[3].text for row in rows.values()} == {"no"}
+    private = {"distil": {"private": {"epsilon": 4.0, "delta": 1e-5, "scores": 1.0}}}
+    noisy = privacy.left_table(read_run(write_run(tmp_path / "b", settings=private))).rows
+    assert [row[3].text for row in noisy] == ["yes", "yes", "yes", "no"]
     assert privacy.promise(run.settings) == ""
 
 

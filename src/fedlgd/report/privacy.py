@@ -84,8 +84,8 @@ def left_table(run: Run) -> Table:
     virtual = settings.get("train_on", "virtual" if "anchors" in settings else "real") == "virtual"
     statistics = settings.get("anchors", {}).get("start") == "statistics"
     budget = _budget(settings)
-    counts, noisy = ("noisy", "with noise") if budget else ("exact", "exact")
-    scores = noisy if budget.get("scores") else "exact"
+    counts, noisy = ("noisy", "yes") if budget else ("exact", "no")
+    scores = "yes" if budget.get("scores") else "no"
     rows: tuple[tuple[str, float | None, str, str], ...] = (
         (
             "hello, once",
@@ -105,13 +105,13 @@ def left_table(run: Run) -> Table:
             "accuracy, loss and correct images per class of test images",
             scores,
         ),
-        ("seconds and FLOPs", None, "tell about how many images the site has", "not covered"),
+        ("seconds and FLOPs", None, "tell about how many images the site has", "no"),
     )
     columns = (
         Column("what left each site", number=False),
         Column("bytes per site"),
         Column("from", number=False),
-        Column("what private images say in it", number=False),
+        Column("noise", number=False),
     )
     return Table(columns, tuple((Cell(a), _bytes(n, sites), Cell(b), Cell(c)) for a, n, b, c in rows))
 
