@@ -189,7 +189,9 @@ def dirac_audit(monkeypatch, epsilon: float, too_little: float = 1.0, uses: int 
 
     monkeypatch.setattr(release, "clipped_sums", with_canaries)
     monkeypatch.setattr(release, "noised", noised)
-    how = replace(HOW, start="noise", private=Private(epsilon=epsilon, releases=16, test_key="k", counts=0.3))
+    how = replace(
+        HOW, steps=16, start="noise", private=Private(epsilon=epsilon, releases=16, test_key="k", counts=0.3)
+    )
     with release.watching("ape", lambda told: scores.add_(told.sums / (told.level.sigma**2 * told.bound))):
         distilled(tiny.federation(train=80).sites[0], net, how, Stream(0).at("enrol", "ape", "distil"))
     return audited_epsilon(scores.flatten().numpy(), members, 1e-5)
@@ -201,7 +203,7 @@ def test_a_one_run_audit_with_dirac_canaries_does_not_refute_the_promise(monkeyp
     assert 0.05 * epsilon < dirac_audit(monkeypatch, epsilon) < epsilon
 
 
-@pytest.mark.parametrize("wrong", [{"too_little": 8.0}, {"uses": 256}])
+@pytest.mark.parametrize("wrong", [{"too_little": 16.0}, {"uses": 256}])
 def test_a_one_run_audit_refutes_forgotten_noise_and_noise_that_is_averaged_away(monkeypatch, wrong):
     assert dirac_audit(monkeypatch, 1.0, **wrong) > 1.0
 
