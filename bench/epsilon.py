@@ -1,11 +1,13 @@
 """The price of epsilon: accuracy of FedLGD on three real digit sites with and without privacy, and of DP-SGD.
 
 Run: FEDLGD_DATA=DATA python -m bench.epsilon OUT 0 1 2        writes OUT/epsilon.json; runs in OUT are not repeated
+     FEDLGD_DATA=DATA python -m bench.epsilon OUT trials       writes OUT/trials.json
 """
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -17,11 +19,13 @@ import torch
 from fedlgd.core.files import write_atomic
 from fedlgd.data.federation import Federation
 from fedlgd.data.registry import load
+from fedlgd.distill import release
 from fedlgd.runs.config import resolve
 from fedlgd.runs.runner import execute
 
 SITES, LIMIT, SIZE = ("mnist", "usps", "mnist-m"), 8_000, 16
 EPSILONS = (0.0, 4.0, 1.0, 10.0)  # 0: no noise
+NOISELESS = 100.0  # the releases of private distillation, with their noise left out
 COMMON: dict[str, Any] = {
     "data": {"name": "digits", "limit": LIMIT, "size": SIZE},
     "net.width": 32,
@@ -38,40 +42,57 @@ VIRTUAL: dict[str, Any] = {
     "distil.width": 16,
     "distil.private.test_key": "measurement on public images",
     "distil.steps": 600,
-    "distil.private.releases": 30,
+    "distil.private.releases": 300,
+    "distil.private.rate": 0.1,
     "refine.selected.count": 3,
     "refine.steps": 20,
     "refine.pairs": 1,
     "anchors.selected.count": 3,
     "anchors.steps": 10,
 }
-"""The same for every epsilon: chosen for time, before any result was seen."""
+"""The same for every epsilon, as the trials on seed 0 decided."""
 
-EXTRA: tuple[tuple[str, float, dict[str, Any]], ...] = (
-    ("FedLGD", 100.0, {}),
-    ("FedLGD, 120 releases", 4.0, {"distil.private.releases": 120}),
-)
-"""With the first seed: almost no noise, and more releases, to tell the price of noise from that of few releases."""
+FEW = {"distil.private.releases": 30, "distil.private.rate": 1.0}
+TRIALS: Mapping[str, tuple[float, dict[str, Any]]] = {
+    "no privacy": (0.0, {}),
+    "no privacy, twice the steps": (0.0, {"distil.steps": 1200}),
+    "no privacy, no refinement": (0.0, {"refine.steps": 0}),
+    "30 releases, no noise": (NOISELESS, FEW),
+    "30 releases, no noise, no clipping": (NOISELESS, FEW | {"distil.private.clip": 100.0}),
+    "30 releases, no noise, no refinement": (NOISELESS, FEW | {"refine.steps": 0}),
+    "300 releases, no noise": (NOISELESS, {"distil.private.rate": 1.0}),
+    "300 releases of a tenth of the images, epsilon 4": (4.0, {}),
+}
+"""What costs accuracy: one change at a time, seed 0."""
 
 START_ONLY: dict[str, Any] = {"distil.steps": 0, "refine.steps": 0}
 
 
 def runs(seeds: list[int]) -> Iterator[tuple[str, float, int, dict[str, Any]]]:
-    """Method, epsilon, seed and settings of each run: no noise and epsilon 4 of FedLGD first, the rest by seed."""
-    first = [(epsilon, seed) for seed, epsilon in product(seeds, EPSILONS[:2])]
-    rest = [(epsilon, seed) for seed, epsilon in product(seeds, EPSILONS[2:])]
+    """Method, epsilon, seed and settings of each run, by seed."""
     private = VIRTUAL | {"method": "fedlgd"}
-    for epsilon, seed in first:
+    for seed, epsilon in product(seeds, EPSILONS):
         yield "FedLGD", epsilon, seed, private | {"distil.private.epsilon": epsilon}
-    for method, epsilon, own in EXTRA:
-        yield method, epsilon, seeds[0], private | own | {"distil.private.epsilon": epsilon}
-    for seed in seeds:
-        for epsilon in EPSILONS:
-            yield "DP-SGD on real images", epsilon, seed, dp_sgd(epsilon)
-            yield "start only", epsilon, seed, private | START_ONLY | {"distil.private.epsilon": epsilon}
-        for epsilon, other in rest:
-            if other == seed:
-                yield "FedLGD", epsilon, seed, private | {"distil.private.epsilon": epsilon}
+    for seed, epsilon in product(seeds, EPSILONS):
+        yield "DP-SGD on real images", epsilon, seed, dp_sgd(epsilon)
+        yield "start only", epsilon, seed, private | START_ONLY | {"distil.private.epsilon": epsilon}
+
+
+def trials() -> Iterator[tuple[str, float, int, dict[str, Any]]]:
+    for name, (epsilon, own) in TRIALS.items():
+        yield name, epsilon, 0, VIRTUAL | own | {"method": "fedlgd", "distil.private.epsilon": epsilon}
+
+
+@contextmanager
+def noise_of(epsilon: float) -> Iterator[None]:
+    """Without noise at `NOISELESS`, which is not private."""
+    honest = release.noised
+    if epsilon == NOISELESS:
+        release.noised = lambda value, *_: value.double()
+    try:
+        yield
+    finally:
+        release.noised = honest
 
 
 def dp_sgd(epsilon: float) -> dict[str, Any]:
@@ -89,16 +110,18 @@ def federation() -> Federation:
 
 
 def main() -> None:
-    out, seeds = Path(sys.argv[1]), [int(seed) for seed in sys.argv[2:]]
+    out, asked = Path(sys.argv[1]), sys.argv[2:]
     torch.set_num_threads(1)
     data, rows = federation(), list[dict[str, Any]]()
-    for method, epsilon, seed, settings in runs(seeds):
+    only = asked == ["trials"]
+    for method, epsilon, seed, settings in trials() if only else runs([int(seed) for seed in asked]):
         config = resolve({}, COMMON | settings | {"seed": seed})
         folder = out / f"{method.replace(' ', '-')}-{epsilon:g}-seed{seed}"
-        result = execute(config, data, folder, command="python -m bench.epsilon", title=method)
+        with noise_of(epsilon):
+            result = execute(config, data, folder, command="python -m bench.epsilon", title=method)
         cpu = sum(result.spent.cpu.values())
         rows.append({"method": method, "epsilon": epsilon, "seed": seed, "accuracy": result.accuracy, "cpu": cpu})
-        write_atomic(out / "epsilon.json", json.dumps(rows).encode())
+        write_atomic(out / ("trials.json" if only else "epsilon.json"), json.dumps(rows).encode())
         print(
             f"{method}, epsilon {epsilon:g}, seed {seed}: {fmean(result.accuracy.values()):.4f}, {cpu:.0f} s",
             flush=True,

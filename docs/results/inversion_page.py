@@ -1,4 +1,4 @@
-"""The parts of docs/results/privacy.md about gradient inversion and about what epsilon costs.
+"""The part of docs/results/privacy.md about gradient inversion.
 
 python docs/results/inversion_page.py NAME RUN   adds RUN/invert.json to docs/results/privacy/invert.json as NAME
 """
@@ -6,17 +6,14 @@ python docs/results/inversion_page.py NAME RUN   adds RUN/invert.json to docs/re
 import json
 import sys
 from pathlib import Path
-from statistics import fmean
-from typing import Any
 
 import msgspec
 
-from fedlgd.report.formats import Cell, Column, Row, Table, as_markdown, percent, plural
+from fedlgd.report.formats import Cell, Column, Row, Table, as_markdown, percent
 from fedlgd.report.run import Attacked, Inversion
 
 HERE = Path(__file__).parent / "privacy"
 FILE = "invert.json"
-NOISELESS = 100.0  # an epsilon with almost no noise
 INTRO = """## Gradient inversion
 
 Can the server compute the images of a site from its update? The attack is that of Geiping et al. (2020) on one
@@ -27,17 +24,7 @@ images, which the last columns show. Distances are 1 - correlation of pixels; hi
 [invert](../invert.md).
 
 """
-BAR = 0.02
 SIGNIFICANT = 0.05
-SETUP = """`python -m bench.epsilon`: the sites MNIST, USPS and MNIST-M, at most 8 000 training images each, reduced
-to 16x16 pixels; a ConvNet of width 32, 15 rounds. Distillation: 10 images per class, 600 steps from mean images,
-random networks of width 16. With privacy: 30 releases for the first virtual sets, one in each of three refinements.
-The settings were chosen for time before any result was known; the run at epsilon 100 was added after the loss was
-seen. Three seeds and DP-SGD beside each epsilon were planned; there was no time for most of them. A cell without a
-standard deviation has one seed, and a dash is a run that was not made."""
-REASON = """The other difference is the likely reason: with privacy all steps use the class means under 30 random
-networks, without it new networks and images are drawn all the time. More releases would cost no more privacy, but
-time; whether they narrow the gap was not measured."""
 CAVEATS = """`python -m bench.inversion`: a ConvNet of width 16, images of 16x16 pixels, at most 2 000 training
 images at a site. One seed, one site, short attacks; the script now draws other targets. Longer attacks find more.
 Feature distances are those of random networks, and cannot be compared with the LPIPS of the paper.
@@ -105,35 +92,6 @@ def _memory(found: Inversion) -> str:
         )
     note = "Virtual images of a class resemble one another, so p is too small."
     return f"Memorisation, {'; '.join(parts)}. {note}" if parts else ""
-
-
-def price(folder: Path = HERE) -> str:
-    """Whether FedLGD loses at most two points at epsilon 4, and what the loss is due to."""
-    file = folder / "epsilon.json"
-    if not file.exists():
-        return ""
-    rows = json.loads(file.read_text())
-    seeds = {row["seed"] for row in rows if (row["method"], row["epsilon"]) == ("FedLGD", 4.0)}
-    plain, private = (_mean(rows, "FedLGD", epsilon, seeds) for epsilon in (0.0, 4.0))
-    within = "within" if plain - private <= BAR else "more than"
-    loss = f"{100 * (plain - private):.1f} points against no privacy ({plural(len(seeds), 'seed')})"
-    parts = [
-        SETUP,
-        f"At epsilon 4 FedLGD loses {loss}, {within} the {100 * BAR:g} points that it should lose at most.",
-    ]
-    first = {min(seeds)}
-    if any(row["epsilon"] == NOISELESS for row in rows):
-        same, noisy = (_mean(rows, "FedLGD", epsilon, first) for epsilon in (NOISELESS, 4.0))
-        parts.append(
-            f"With the same releases and almost no noise (epsilon {NOISELESS:g}, seed {min(first)}) the accuracy "
-            f"is {percent(same)} %,\nat epsilon 4 {percent(noisy)} %: noise does not explain the loss.\n{REASON}"
-        )
-    return "\n\n".join(parts) + "\n"
-
-
-def _mean(rows: list[dict[str, Any]], method: str, epsilon: float, seeds: set[int]) -> float:
-    chosen = [row for row in rows if row["method"] == method and row["epsilon"] == epsilon and row["seed"] in seeds]
-    return fmean(fmean(row["accuracy"].values()) for row in chosen)
 
 
 def store(name: str, run: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom
 
 from fedlgd.core.errors import PrivacyError
 from fedlgd.core.meter import metered, phase
@@ -22,6 +21,7 @@ from fedlgd.distill.ledger import generator_for
 from fedlgd.distill.private import distilled, refined, refinements_of
 from fedlgd.distill.release import check_protected, class_sums, clipped, clipped_sums, noised
 from fedlgd.distill.settings import Distil
+from fedlgd.privacy.membership import audited_epsilon
 from tests import tiny
 
 NET = tiny.net()
@@ -137,6 +137,22 @@ def test_a_target_has_noise_of_sigma_times_the_bound_over_the_size_of_the_class(
     assert measured == pytest.approx(wanted, rel=5 / math.sqrt(2 * samples))
 
 
+def test_counts_and_initial_images_have_the_noise_of_their_part():
+    level, zero = Level(3.0), torch.zeros(12, 5)
+    counts, sums = [], []
+    for i in range(400):
+        book = ledger.Simulation(f"key {i}", SITE.name)
+        counts.append(release.noisy_counts(book, "a", level, SITE.train, tiny.CLASSES))
+        desk = release.Releases(
+            site=SITE, book=book, account="a", levels={"start": level}, clip=1.0, classes=[0, 1, 2]
+        )
+        sums.append(desk.sums(5, 2.0, lambda x: zero[: len(x)]))
+    for found, wanted in ((counts, 3.0), (sums, 3.0 * 2.0)):
+        values = torch.stack(found)
+        error = 5 / math.sqrt(2 * (values.numel() - values[0].numel()))
+        assert float(values.var(0).mean().sqrt()) == pytest.approx(wanted, rel=error)
+
+
 def test_an_attacker_tells_neighbours_apart_by_one_over_sigma():
     """The mechanism on a toy with and without a record of norm C: (difference of means) / std = 1 / sigma."""
     sigma, bound, draws = 3.0, 2.0, 20_000
@@ -151,46 +167,46 @@ def test_an_attacker_tells_neighbours_apart_by_one_over_sigma():
     assert gap == pytest.approx(1 / sigma, abs=3 * math.sqrt(2 / draws))
 
 
-def p_value(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
-    """One-run audit (Steinke, Nasr and Jagielski, 2023): v of r guesses about m canaries are right."""
-    q = 1 / (1 + math.exp(-epsilon))
-    i = np.arange(1, v + 1)
-    share = (binom.sf(v - i - 1, r, q) - binom.sf(v - 1, r, q)) / i
-    return min(1.0, float(binom.sf(v - 1, r, q) + 2 * m * delta * share.max()))
+CANARIES = 768  # 3 classes of 256 features
 
 
-def lower_bound(m: int, r: int, v: int, delta: float) -> float:
-    """The largest epsilon that is refuted at 5 %."""
-    low, high = 0.0, 20.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if p_value(m, r, v, middle, delta) < 0.05 else (low, middle)
-    return low
+def dirac_audit(monkeypatch, epsilon: float, too_little: float = 1.0, uses: int = 1) -> float:
+    """A one-run audit of private distillation: canary i, in with probability 1/2, is C e_i in every sum.
+
+    The attacker adds up what all releases say about each canary, and guesses about the surest tenth on both ends.
+    too_little: by what the noise is divided; uses: how often a sum is used, with new noise each time.
+    """
+    net = tiny.net(width=64)
+    members = np.random.default_rng(7).random(CANARIES) < 0.5
+    inside = torch.from_numpy(members).double().view(3, -1)
+    scores, real, honest = torch.zeros(3, 256, dtype=torch.float64), release.clipped_sums, release.noised
+
+    def with_canaries(*given):
+        return real(*given) + given[-1] * inside
+
+    def noised(value, scale, generator):
+        draws = [honest(value, scale / too_little, generator) for _ in range(uses)]
+        return torch.stack(draws).mean(0)
+
+    monkeypatch.setattr(release, "clipped_sums", with_canaries)
+    monkeypatch.setattr(release, "noised", noised)
+    how = replace(
+        HOW, steps=16, start="noise", private=Private(epsilon=epsilon, releases=16, test_key="k", counts=0.3)
+    )
+    with release.watching("ape", lambda told: scores.add_(told.sums / (told.level.sigma**2 * told.bound))):
+        distilled(tiny.federation(train=80).sites[0], net, how, Stream(0).at("enrol", "ape", "distil"))
+    return audited_epsilon(scores.flatten().numpy(), members, 1e-5)
 
 
-@pytest.mark.parametrize(
-    ("m", "r", "v", "delta", "epsilon"),
-    [(1000, 100, 75, 1e-4, 0.67298), (1000, 100, 100, 1e-5, 3.465), (1000, 1000, 1000, 1e-5, 5.782)],
-)
-def test_the_audit_is_that_of_the_specification(m, r, v, delta, epsilon):
-    assert lower_bound(m, r, v, delta) == pytest.approx(epsilon, abs=1e-3)
+@pytest.mark.parametrize("epsilon", [4.0, 10.0])
+def test_a_one_run_audit_with_dirac_canaries_does_not_refute_the_promise(monkeypatch, epsilon):
+    """It sees a part of a true epsilon: with 1 000 canaries about 1.4 of 4, and 3.5 of 10."""
+    assert 0.05 * epsilon < dirac_audit(monkeypatch, epsilon) < epsilon
 
 
-def audited(noise: float, promised: Private, m: int = 1000) -> float:
-    """One release of m orthogonal canaries C e_i, each in with probability 1/2; the 100 + 100 surest guesses."""
-    members = np.random.default_rng(7).random(m) < 0.5
-    level = Level(1 / promised.mu)
-    sums = torch.from_numpy(members.astype(float))
-    scores = noised(sums, noise * level.sigma, generator_for(b"audit", "0")).numpy()
-    order = scores.argsort()
-    right = int((~members[order[:100]]).sum() + members[order[-100:]].sum())
-    return lower_bound(m, 200, right, promised.delta)
-
-
-def test_a_one_run_audit_refutes_forgotten_noise_and_not_the_promise():
-    promised = Private(epsilon=1)
-    assert audited(1.0, promised) < 1.0
-    assert audited(1 / 8, promised) > 1.0
+@pytest.mark.parametrize("wrong", [{"too_little": 16.0}, {"uses": 256}])
+def test_a_one_run_audit_refutes_forgotten_noise_and_noise_that_is_averaged_away(monkeypatch, wrong):
+    assert dirac_audit(monkeypatch, 1.0, **wrong) > 1.0
 
 
 # How often noise is drawn
@@ -215,6 +231,14 @@ def test_noise_is_drawn_once_for_each_release_however_many_steps_use_it(draws):
     assert state.trees["released"]["targets"].shape == (4, 3, NET.features)
     assert same(state, first(replace(HOW, steps=40)))
     assert len(draws) == 6
+
+
+def test_there_are_no_more_releases_than_steps_because_each_adds_to_the_noise_of_all(draws):
+    many = private(releases=100)
+    assert many.private.releases == many.steps == 6
+    assert first(many).trees["released"]["targets"].shape[0] == 6
+    assert replace(many, steps=0).private.releases == 6
+    assert Distil(steps=6, private=Private()).private == Private()
 
 
 def test_refinement_draws_once_per_pair_and_round_and_never_again(draws):

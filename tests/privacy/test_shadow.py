@@ -11,23 +11,14 @@ from fedlgd.core.types import LabelledSet
 from fedlgd.engines.plan import Plan
 from fedlgd.privacy import shadow
 from fedlgd.privacy.findings import BLIND, blind_findings, findings_of
-from fedlgd.privacy.shadow import (
-    Seen,
-    Shadow,
-    Study,
-    halved,
-    members_in,
-    pool_of,
-    run_shadows,
-    watched,
-    watched_set,
-)
+from fedlgd.privacy.pool import halved, members_in, pool_of
+from fedlgd.privacy.shadow import Seen, Shadow, Study, run_shadows, watched, watched_set
 from fedlgd.runs.config import Config
 from tests import tiny
 
 RNG = Stream(0).at("audit")
 PLAN = Plan(rounds=3, evaluate_every=3, analysis=False, real_samples=0)
-NO_FLIPS = np.zeros(180, dtype=bool)
+EVERYONE = {"": np.ones(180, dtype=bool)}
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +53,33 @@ def test_a_site_has_only_its_members_and_others_have_everything(data):
     assert not torch.equal(members, members_in(pool, 1, RNG))
 
 
+def test_a_large_site_keeps_the_images_that_are_not_attacked(data):
+    pool = pool_of(data, "ape", 50, 0.0, RNG)
+    train = data.by_name["ape"].train
+    assert (len(pool), len(pool.rest)) == (50, 130)
+    for members in (torch.ones(50, dtype=torch.bool), members_in(pool, 0, RNG)):
+        half = halved(data, pool, members).by_name["ape"].train
+        assert len(half) == 130 + int(members.sum())
+        kept = {x.numpy().tobytes() for x in half.x}
+        assert {x.numpy().tobytes() for x in pool.rest.x} <= kept <= {x.numpy().tobytes() for x in train.x}
+        assert not kept & {x.numpy().tobytes() for x in pool.data.x[~members]}
+
+
 def test_canaries_have_a_wrong_label_and_nothing_else_changes(data):
     plain, flipped = (pool_of(data, "ape", 1000, flip, RNG) for flip in (0.0, 0.05))
     assert torch.equal(plain.data.x, flipped.data.x)
     assert torch.equal(plain.data.y != flipped.data.y, flipped.flipped)
     assert 2 <= int(flipped.flipped.sum()) <= 20
+
+
+def test_noise_canaries_are_other_images_with_a_wrong_label(data):
+    plain = pool_of(data, "ape", 1000, 0.0, RNG)
+    noise = pool_of(data, "ape", 1000, 0.1, RNG, "noise")
+    changed = (plain.data.x != noise.data.x).flatten(1).any(1)
+    assert torch.equal(changed, noise.flipped)
+    assert torch.equal(plain.data.y != noise.data.y, noise.flipped)
+    assert set(noise.parts) == {"", ", noise"}
+    assert torch.equal(data.by_name["ape"].train.x, tiny.federation(train=60, test=20).by_name["ape"].train.x)
 
 
 def test_the_tap_sees_every_message_and_changes_none():
@@ -104,12 +117,25 @@ def test_every_target_of_fedlgd_is_seen_and_fedavg_has_only_model_and_updates(da
     assert {name.partition("/")[0] for name in seen} == {"model", "updates", "blind"}
 
 
+def test_noisy_sums_are_a_target_of_a_simulation_of_privacy(data):
+    study = study_of(data)
+    members = members_in(study.pool, 0, RNG)
+    values = {"epsilon": 60.0, "counts": 0.2, "releases": 3, "blocks": 1, "test_key": "k"}
+    private = tiny.fedlgd(distil__plan="bank", **{f"distil__private__{k}": v for k, v in values.items()})
+    first, again = (
+        watched(Config(method=private, plan=PLAN), data, tiny.net(), study, members).statistics for _ in range(2)
+    )
+    assert "releases/filter" in first
+    assert torch.equal(first["releases/filter"], again["releases/filter"])
+    assert (first["releases/filter"] != 0).all()
+
+
 def test_a_start_from_real_images_is_detected_and_blind_controls_are_at_chance(data):
     study = study_of(data)
     start = replace(config(), method=tiny.fedavg(distil__start="real", distil__steps=0, distil__per_class=10))
     masks = [members_in(study.pool, i, RNG) for i in range(5)]
     seen = [watched_set(start, data, tiny.net(), study, members) for members in masks]
-    found = findings_of(seen, "rmia", NO_FLIPS, RNG, "positive", "real start", 1e-5)
+    found = findings_of(seen, "rmia", EVERYONE, RNG, "positive", "real start", 1e-5)
     closest = next(each for each in found if each.statistic == "nearest image")
     assert closest.auc[0] > 0.55
     net = tiny.net()
@@ -135,7 +161,7 @@ def test_mislabelled_images_are_scored_apart(data):
         phi = torch.randn(180, 5, generator=torch.Generator().manual_seed(i), dtype=torch.float64)
         statistics = {"model/phi": phi, "model/p": phi[:, 0].sigmoid(), "model/population": torch.rand(50)}
         seen.append(Seen(members=members_in(study.pool, i, RNG), statistics=statistics, accuracy=0.5))
-    found = findings_of(seen, "lira", study.pool.flipped.numpy(), RNG, "run", "x", 1e-5)
+    found = findings_of(seen, "lira", study.pool.parts, RNG, "run", "x", 1e-5)
     sizes = {each.statistic: each.n_in + each.n_out for each in found}
     flipped = int(study.pool.flipped.sum())
     assert sizes == {"LiRA": 3 * (180 - flipped), "LiRA, mislabelled": 3 * flipped}

@@ -2,16 +2,24 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import norm
 from torch.nn import functional as F
 
 from fedlgd.core.evaluate import area
+from fedlgd.core.losses import class_means
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet
-from fedlgd.privacy import statistics
+from fedlgd.distill.budget import Level
+from fedlgd.distill.ledger import generator_for
+from fedlgd.distill.release import Told, clipped_sums, noised
+from fedlgd.privacy import membership, statistics
+from fedlgd.privacy.statistics import matched
 from tests import tiny
+
+LABELS = torch.arange(tiny.CLASSES).repeat_interleave(30)
 
 
 @pytest.fixture
@@ -62,6 +70,19 @@ def test_the_cosine_along_an_update_is_that_of_autograd(data):
     assert found[0].item() == pytest.approx(F.cosine_similarity(*flat, dim=0).item(), abs=1e-5)
 
 
+def test_the_cosine_of_all_layers_is_that_of_autograd(data):
+    net, few = tiny.net(), LabelledSet(data.x[:3], data.y[:3])
+    before, after = tiny.params(net, 0), tiny.params(net, 1)
+    module = net.module(before)
+    names = list(dict(module.named_parameters()))
+    update = torch.cat([(before[name] - after[name]).flatten() for name in names])
+    for i, found in enumerate(statistics.along_all(net, before, after, few)):
+        loss = F.cross_entropy(module(few.x[i : i + 1])[1], few.y[i : i + 1])
+        grads = torch.autograd.grad(loss, [*module.parameters()], materialize_grads=True)
+        wanted = F.cosine_similarity(torch.cat([g.flatten() for g in grads]), update, dim=0)
+        assert found.item() == pytest.approx(wanted.item(), abs=1e-5)
+
+
 def test_an_update_towards_an_image_has_the_cosine_one(data):
     net, one = tiny.net(), LabelledSet(data.x[:1], data.y[:1])
     before = tiny.params(net)
@@ -99,3 +120,45 @@ def test_a_released_copy_of_the_members_is_traced(data):
     found = tracer(data.x[members], data.y[members])
     assert area(found, members) > 0.8
     assert torch.equal(tracer(data.x[:0], data.y[:0]), torch.zeros(len(data), dtype=torch.float64))
+
+
+def told(data, members, sigma: float, number: int) -> Told:
+    """A release of class sums of these members, as `distil.private` makes it."""
+    net = tiny.net(width=64)
+    params = net.init(Stream(number).at("net"))
+    half = LabelledSet(data.x[members], data.y[members])
+    classes, sides = list(range(tiny.CLASSES)), [lambda x: x] * tiny.CLASSES
+    centre, bound = class_means(net.by_batch(params, data.x).features, data.y, torch.tensor(classes)), 0.5
+    clean = clipped_sums(net, params, half, [half.of_class(k) for k in classes], sides, centre, bound)
+    noisy = noised(clean, sigma * bound, generator_for(b"k", str(number)))
+    return Told(net, params, sides, classes, centre, bound, Level(sigma), noisy)
+
+
+def test_the_matched_filter_finds_members_in_sums_with_little_noise_and_not_in_sums_with_much():
+    data = LabelledSet(torch.randn(90, *tiny.net().shape, generator=torch.Generator().manual_seed(0)), LABELS)
+    masks = np.random.default_rng(0).random((9, 90)) < 0.5
+    areas = {}
+    for sigma in (0.2, 1000.0):
+        found = [
+            sum(matched(told(data, torch.from_numpy(mask), sigma, 4 * f + r), data.x, data.y) for r in range(4))
+            for f, mask in enumerate(masks)
+        ]
+        values = torch.stack(found).numpy()[:, :, None]
+        scores = np.stack([membership.lira(values, masks, t, online=False) for t in range(9)])
+        areas[sigma] = membership.roc(scores.ravel(), masks.ravel()).auc
+    assert areas[0.2] > 0.8
+    assert areas[1000.0] == pytest.approx(0.5, abs=0.08)
+
+
+def test_the_matched_filter_is_the_inner_product_with_the_clipped_features_in_units_of_the_noise():
+    data = LabelledSet(torch.randn(90, *tiny.net().shape, generator=torch.Generator().manual_seed(0)), LABELS)
+    release = told(data, torch.ones(90, dtype=torch.bool), 2.0, 0)
+    found = matched(release, data.x, data.y)
+    for i in (0, 1, 89):
+        feature = release.net.by_batch(release.params, data.x[i : i + 1]).features[0].double()
+        feature = feature - release.centre[int(data.y[i])].double()
+        short = feature * min(1.0, 0.5 / float(feature.norm()))
+        wanted = float(short @ release.sums[int(data.y[i])]) / (2.0 * 0.5) ** 2
+        assert float(found[i]) == pytest.approx(wanted, rel=1e-3)
+    unreleased = release._replace(classes=[1], centre=release.centre[1:2], sums=release.sums[1:2])
+    assert matched(unreleased, data.x, data.y)[data.y != 1].abs().max() == 0

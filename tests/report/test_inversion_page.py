@@ -1,4 +1,4 @@
-"""The parts of the results page about inversion and the price of epsilon follow the stored numbers."""
+"""The part of the results page about inversion follows the stored numbers."""
 
 import json
 import runpy
@@ -25,7 +25,7 @@ def keep(folder: Path, *cells: dict[str, Any]) -> None:
 
 
 def test_without_files_there_is_nothing(page, tmp_path):
-    assert page["inversion"](tmp_path) == page["price"](tmp_path) == ""
+    assert page["inversion"](tmp_path) == ""
 
 
 def test_no_sign_of_training_images_decides_nothing_and_a_sign_refutes(page, tmp_path):
@@ -35,13 +35,3 @@ def test_no_sign_of_training_images_decides_nothing_and_a_sign_refutes(page, tmp
     assert "p = 0.003" in text
     keep(tmp_path, CELL, VIRTUAL | {"p_value": 0.001})
     assert "**Not confirmed**: a leak was found in FedAvg on virtual images" in page["inversion"](tmp_path)
-
-
-@pytest.mark.parametrize(("private", "words"), [(0.89, "loses 1.0 points"), (0.8, "more than the 2 points")])
-def test_the_loss_at_epsilon_four_is_compared_with_the_bar(page, tmp_path, private, words):
-    scores = {0.0: 0.9, 4.0: private, 100.0: 0.85}
-    rows = [{"method": "FedLGD", "epsilon": e, "seed": 0, "accuracy": {"a": a}} for e, a in scores.items()]
-    (tmp_path / "epsilon.json").write_text(json.dumps(rows))
-    text = page["price"](tmp_path)
-    assert words in text
-    assert "almost no noise (epsilon 100, seed 0) the accuracy is 85.0 %" in text

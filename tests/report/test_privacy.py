@@ -49,6 +49,9 @@ def test_caveats_tell_what_was_done():
         "bootstrap over images",
     ):
         assert words in said
+    assert "FedAvg has" not in said
+    fewer = found(label="FedAvg on real data", kind="baseline", federations=3)
+    assert "FedAvg has 3 federations" in " ".join(privacy.audit_caveats(audit(findings=(found(), fewer))))
     said = " ".join(privacy.audit_caveats(audit(attack="paper", settings={"in_sample": True})))
     assert "Biased" in said
     assert "origin" in said
@@ -66,6 +69,10 @@ def test_what_left_a_site_is_counted_per_site_and_noise_is_told(tmp_path):
     updates = sum(record.bytes_up for record in run.records if record.round >= 0)
     assert rows["updates"][1].value == updates / len(run.manifest.data.sites)
     assert "exact counts" in rows["hello, once"][2].text
+    assert {row[3].text for row in rows.values()} == {"no"}
+    private = {"distil": {"private": {"epsilon": 4.0, "delta": 1e-5, "scores": 1.0}}}
+    noisy = privacy.left_table(read_run(write_run(tmp_path / "b", settings=private))).rows
+    assert [row[3].text for row in noisy] == ["yes", "yes", "yes", "no"]
     assert privacy.promise(run.settings) == ""
 
 
@@ -75,3 +82,29 @@ def test_a_promise_names_what_it_covers_and_a_simulation_says_so():
     assert "not scores on test images" in privacy.promise(settings)
     settings["distil"]["private"]["test_key"] = "x"
     assert privacy.promise(settings).startswith("Simulation, no privacy")
+
+
+def test_a_promise_tells_over_how_many_releases_and_whether_scores_have_noise():
+    private = {"epsilon": 4.0, "delta": 1e-5, "adjacency": "add-remove", "releases": 60, "rate": 1.0}
+    settings = {"distil": {"private": private, "augment": ["crop"]}}
+    refine = {"steps": 10, "pairs": 5, "selected": {"count": 3}}
+    assert "one image, over 60 releases." in privacy.promise(settings)
+    assert "over 60 + 15 releases" in privacy.promise(settings | {"refine": refine})
+    assert "over 60 + 3 releases" in privacy.promise(
+        {"distil": {"private": private, "augment": []}, "refine": refine}
+    )
+    private["scores"] = 2.0
+    said = privacy.promise(settings)
+    assert said.endswith("Each test image: epsilon 2.")
+    assert "not scores" not in said
+
+
+def test_runs_on_the_same_images_add_up_what_a_site_has_spent(make_groups):
+    private = {"epsilon": 4.0, "delta": 1e-5, "adjacency": "add-remove", "releases": 60, "rate": 1.0}
+    runs = [{"label": "A", "seed": seed, "settings": {"distil": {"private": private}}} for seed in range(3)]
+    assert privacy.spent_together(make_groups(runs[0])) == ""
+    assert "(epsilon, delta) = (7.63, 1e-05)" in privacy.spent_together(make_groups(*runs))
+    private |= {"rate": 0.1}
+    assert "(epsilon, delta) = (12, 3e-05)" in privacy.spent_together(make_groups(*runs))
+    private |= {"test_key": "k"}
+    assert privacy.spent_together(make_groups(*runs)) == ""

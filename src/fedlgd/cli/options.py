@@ -283,7 +283,12 @@ class AuditOptions(Output):
         bool, Option("--in-sample", help="With --attack paper: test densities on the points they were fitted on.")
     ] = False
     canaries: Annotated[
-        Literal["none", "mislabelled"], Option(help="Flip the label of 5 % of the images and score them apart.")
+        Literal["none", "mislabelled", "noise"],
+        Option(help="Flip the label of 5 % of the images, or replace them by noise; score them apart."),
     ] = "none"
+    all_layers: Annotated[
+        bool,
+        Option("--all-layers", help="Attack updates by the gradients of all layers, one image at a time: slow."),
+    ] = False
     jobs: Annotated[int, Option(min=0, help="Federations at a time; 0: one per core.")] = 0
     yes: Annotated[bool, Option("--yes", "-y", help="Start also if it takes more than an hour.")] = False

@@ -35,7 +35,8 @@ def audit(given: AuditOptions) -> None:
         site=given.site,
         thorough=given.thorough,
         in_sample=given.in_sample,
-        canaries=given.canaries == "mislabelled",
+        canaries=given.canaries,
+        all_layers=given.all_layers,
     )
     folders = folders_of(given.runs)
     jobs = given.jobs or usable_cores()

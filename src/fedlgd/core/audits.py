@@ -26,7 +26,7 @@ class Finding:
 
     label: str
     kind: Kind
-    target: Literal["model", "virtual", "anchors", "updates"]
+    target: Literal["model", "virtual", "anchors", "updates", "releases"]
     statistic: str
     federations: int
     n_in: int

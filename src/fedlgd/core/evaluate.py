@@ -1,5 +1,7 @@
 """Evaluation of a model on a labelled set: eval mode, large batches, no gradients."""
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -11,10 +13,12 @@ from fedlgd.core.records import Score
 from fedlgd.core.types import LabelledSet, Params
 
 
-def score(net: Net, params: Params, data: LabelledSet, classes: int, batch: int = 256) -> Score:
+def score(
+    net: Net, params: Params, data: LabelledSet, classes: int, batch: int = 256, most: float = math.inf
+) -> Score:
     """Accuracy, mean cross-entropy and per-class counts; with two classes also the area under the ROC curve.
 
-    Only the first `classes` logits are used.
+    Only the first `classes` logits are used. most: the largest loss of an image.
     """
     margins: list[Tensor] = []
     correct = torch.zeros(classes, dtype=torch.int64)
@@ -23,7 +27,7 @@ def score(net: Net, params: Params, data: LabelledSet, classes: int, batch: int 
         for start in range(0, len(data), batch):
             part = data.take(slice(start, start + batch))
             logits = net.frozen(params, part.x).logits[:, :classes]
-            loss += to_cpu(F.cross_entropy(logits, part.y, reduction="sum").double())
+            loss += to_cpu(_loss(logits, part.y, most).double())
             correct += to_cpu(torch.bincount(part.y[logits.argmax(1) == part.y], minlength=classes))
             if classes == 2:
                 margins.append(to_cpu(logits[:, 1].double() - logits[:, 0].double()))
@@ -35,6 +39,12 @@ def score(net: Net, params: Params, data: LabelledSet, classes: int, batch: int 
         total=tuple(total.tolist()),
         auc=area(torch.cat(margins), data.y == 1) if margins else None,
     )
+
+
+def _loss(logits: Tensor, y: Tensor, most: float) -> Tensor:
+    if most == math.inf:
+        return F.cross_entropy(logits, y, reduction="sum")
+    return F.cross_entropy(logits, y, reduction="none").nan_to_num(most).clamp(max=most).sum()
 
 
 def area(scores: Tensor, positive: Tensor) -> float | None:

@@ -38,8 +38,9 @@ class Level(NamedTuple):
 class Budget(Settings):
     """An (epsilon, delta) promise for each training image of a site.
 
-    `total` is what a site may spend in all runs together. `test_key` replaces the secret of the site, for tests and
-    simulations: the noise can be computed again by anyone, so nothing is protected and no ledger is kept.
+    `total` is what a site may spend in all runs together, on each training image and on each test image.
+    `test_key` replaces the secret of the site, for tests and simulations: anyone can compute the noise. Nothing is
+    protected then, and no ledger is kept.
     """
 
     epsilon: float = setting(0.0, "Privacy budget of this run at each site; 0 or inf: no noise.", least=0)
@@ -49,6 +50,9 @@ class Budget(Settings):
     )
     total: float = setting(0.0, "Budget of a site over all its runs; 0: the budget of this run.", least=0)
     counts: float = setting(0.01, "Share of the budget for the number of images per class.", above=0, below=0.5)
+    scores: float = setting(
+        0.0, "Privacy budget of each test image for all scores of a run; 0: scores are exact.", least=0, most=MOST
+    )
     test_key: str = setting("", "For tests: a public key instead of the site's secret. No privacy, no ledger.")
 
     def __post_init__(self) -> None:
@@ -61,6 +65,8 @@ class Budget(Settings):
                 f"{self.section}.total is {self.total:g}, less than {path}, which is {self.epsilon:g}; lower "
                 f"epsilon, or leave total out"
             )
+        known = not self.scores or (self.on and self.scores <= self.limit)
+        check(known, f"{self.section}.scores", self.scores, f"use at most {path}, which is {self.epsilon:g}")
 
     @property
     def on(self) -> bool:
@@ -97,7 +103,9 @@ class Private(Budget):
 
     start: float = setting(0.1, "Share of the budget for the initial images `mean-image`.", above=0, below=0.5)
     refine: float = setting(0.3, "Share of the budget for refinement; 0: none.", least=0, below=0.9)
-    releases: int = setting(60, "Noisy sums for the first virtual set, each used again.", least=1, most=10_000)
+    releases: int = setting(
+        300, "Noisy sums for the first virtual set, each used again; at most `distil.steps`.", least=1, most=10_000
+    )
     blocks: int = setting(10, "Blocks of steps; new sums are released before each.", least=1, most=10_000)
     clip: float = setting(0.6, "Clipping norm, relative to the feature norm of noise images.", above=0, most=100)
     rate: float = setting(1.0, "Part of the images in each sum, drawn at random in secret.", above=0, most=1)

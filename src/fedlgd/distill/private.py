@@ -19,6 +19,7 @@ of one person need that many times the epsilon. The noise comes from a secret of
 import json
 import math
 from dataclasses import asdict, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -35,7 +36,7 @@ from fedlgd.distill.augment import Transform
 from fedlgd.distill.cache import recall
 from fedlgd.distill.distribution import Pair, distil, draw_transforms, family, image_gradient, narrowed, refine
 from fedlgd.distill.ledger import open_book
-from fedlgd.distill.release import Releases, check_delta, check_protected, noisy_counts
+from fedlgd.distill.release import Releases, check_delta, check_protected, noisy_counts, watched
 from fedlgd.distill.settings import Distil
 from fedlgd.distill.start import from_mean_image, from_noise, from_statistics, labels_for
 
@@ -57,7 +58,8 @@ def distilled(site: Site, net: Net, how: Distil, rng: Stream, refinements: int =
     releases = replace(releases, classes=classes, sizes=counts[classes])
     labels = labels_for(classes, how.per_class)
     made_from = {"account": releases.account, "secret": releases.book.fingerprint}
-    flat = recall(made_from, lambda: _flat(_matched(releases, labels, random, scaled, _stream(site, rng.seed))))
+    compute = partial(_flat, releases, labels, random, scaled, _stream(site, rng.seed))
+    flat = compute() if watched(site.name) else recall(made_from, compute)
     images, targets = flat.tensor_split([len(labels) * math.prod(net.shape)])
     virtual = VirtualSet(images=images.view(-1, *net.shape), labels=labels, origin=site.name, round=-1)
     released = {"targets": targets.view(-1, len(classes), random.features), "counts": counts}
@@ -120,7 +122,7 @@ def _releases(site: Site, net: Net, how: Distil, seed: int, refinements: int) ->
     if refinements:
         levels[f"refine {refinements}"] = levels.pop("refine")
     asked = asdict(replace(how, private=replace(how.private, total=0.0, test_key="")))
-    del asked["tiles"]  # always 1 here; accounts are older than this setting
+    del asked["tiles"], asked["private"]["scores"]  # accounts are older than these settings, and do not use them
     made_from = {"site": site.name, "data": site_digest(site), "net": family(net, how).label, "how": asked}
     account = f"distil, seed {seed}, {digest(json.dumps(made_from, sort_keys=True).encode())}"
     book = open_book(site.name, how.private)
@@ -207,9 +209,9 @@ def _start(releases: Releases, shape: tuple[int, int, int], how: Distil, rng: St
     return from_statistics(torch.stack([mean, std], 1), how.per_class, shape[1:], how.start_scale, generator)
 
 
-def _flat(matched: tuple[Tensor, list[Pair]]) -> Tensor:
+def _flat(releases: Releases, labels: Tensor, net: Net, how: Distil, rng: Stream) -> Tensor:
     """Images and targets as one tensor, for the cache."""
-    images, pairs = matched
+    images, pairs = _matched(releases, labels, net, how, rng)
     return to_cpu(torch.cat([images.flatten(), *(pair.target.flatten() for pair in pairs)]))
 
 

@@ -7,8 +7,11 @@ changes S by at most 2 C. Only S is kept.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +31,43 @@ from fedlgd.distill.start import from_noise
 
 CHUNK = 512  # images in memory at once
 PROBES = 64  # noise images whose features give the clipping norm
+
+
+class Told(NamedTuple):
+    """One release as an attacker who sees everything that is public has it; `sums` are the noisy ones."""
+
+    net: Net
+    params: Params
+    transforms: list[Transform]
+    classes: list[int]
+    centre: Tensor
+    bound: float
+    level: Level
+    sums: Tensor
+
+
+_watch: ContextVar[tuple[str, Callable[[Told], None]] | None] = ContextVar("watch", default=None)
+
+
+@contextmanager
+def watching(site: str, on: Callable[[Told], None]) -> Iterator[None]:
+    """`on` sees every release that this site makes inside of this context: an audit of a simulation."""
+    token = _watch.set((site, on))
+    try:
+        yield
+    finally:
+        _watch.reset(token)
+
+
+def watched(site: str) -> bool:
+    watch = _watch.get()
+    return watch is not None and watch[0] == site
+
+
+def _tell(site: str, told: Told) -> None:
+    watch = _watch.get()
+    if watch is not None and watch[0] == site:
+        watch[1](told)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,6 +96,7 @@ class Releases:
             sums = clipped_sums(net, params, self.site.train, members, transforms, centre, bound)
             meter.spend(int(level.rate * self.sizes.sum()) * net.flops)
             noisy = noised(sums, level.sigma * bound, generator)
+            _tell(self.site.name, Told(net, params, transforms, self.classes, centre, bound, level, noisy))
             return {"target": (to_cpu(centre).double() + noisy / (level.rate * self.sizes[:, None])).float()}
 
         level = self.levels[part]

@@ -55,6 +55,8 @@ class Distil(Settings):
                 raise SettingError(f"distil.augment has {name!r}; available: {', '.join(OPERATIONS)}")
         if self.private.on:
             self._check_private()
+            if 0 < self.steps < self.private.releases:  # a sum that no step uses would only add to the noise
+                object.__setattr__(self, "private", replace(self.private, releases=self.steps))
 
     def _check_private(self) -> None:
         """Refuse what differential privacy does not cover."""

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from fedlgd.core.device import Place
 from fedlgd.core.errors import DivergedError
-from fedlgd.core.evaluate import score
 from fedlgd.core.meter import metered, phase
 from fedlgd.core.net import Net
 from fedlgd.core.pack import same
@@ -19,6 +18,7 @@ from fedlgd.engines.memory import States
 from fedlgd.engines.plan import Plan
 from fedlgd.methods.common import in_round
 from fedlgd.methods.protocol import Method
+from fedlgd.methods.scores import Scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,8 +65,10 @@ class Sites:
         self._method, self._net, self._root, self._rounds = method, net, Stream(plan.seed), plan.rounds
         self._states, self._place = states, place
         self._sites = federation.by_name
-        self._tested = {site.name: site for site in federation.tested}
-        self._classes = len(federation.classes)
+        planned, classes = sum(map(plan.scores, range(plan.rounds))), len(federation.classes)
+        self._scores = {
+            site.name: Scores.of(method, site, classes, plan.seed, planned) for site in federation.tested
+        }
 
     def __call__(self, task: Task) -> Answer:
         do = {"enrol": self._enrol, "train": self._train, "score": self._score}[task.what]
@@ -75,6 +77,8 @@ class Sites:
         return Answer(site=task.site, **meter.spent(), **parts)
 
     def _enrol(self, task: Task) -> dict[str, Any]:
+        if task.site in self._scores:
+            self._scores[task.site].reserve()
         enrol = partial(self._method.enrol, self._sites[task.site], self._net)
         state, hello = self._place.do(enrol, self._root.at("enrol", task.site))
         self._states.save(task.site, -1, state, before=-1)
@@ -105,10 +109,9 @@ class Sites:
     def _score(self, task: Task) -> dict[str, Any]:
         """Evaluate the model in the message, or the site's own model for personalised methods."""
         assert task.message is not None
-        params, test = task.message.params, self._tested[task.site].test
+        params = task.message.params
         if self._method.personal:
             if not self._states.has(task.site, task.after):
                 return {"fault": "it has no model of its own", "version": task.after}
             params = self._method.model_at(params, self._states.load(task.site, task.after))
-        measure = partial(score, self._net, data=test, classes=self._classes)
-        return {"score": self._place.do(measure, params), "version": task.after}
+        return {"score": self._place.do(partial(self._scores[task.site], self._net), params), "version": task.after}

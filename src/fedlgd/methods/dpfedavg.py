@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedlgd.core.errors import PrivacyError
+from fedlgd.core.errors import PrivacyError, check
 from fedlgd.core.tree import Mean, cast, double, only, scale, sqnorm, sub
 from fedlgd.core.types import Hello, Params, ServerState, Update
 from fedlgd.distill.budget import Budget
@@ -33,6 +33,10 @@ class SiteDp(Budget):
     epsilon: float = setting(10.0, "Privacy budget of all rounds together for a site.", above=0, most=100)
     clip: float = setting(1.0, "Largest L2 norm of a site's change of the model.", above=0)
     rounds: int = setting(0, "Rounds that share the budget; 0: all rounds of the run.", least=0, most=1_000_000)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(not self.scores, "site_dp.scores", self.scores, "but sites are hidden here, not images; leave it out")
 
     @property
     def multiplier(self) -> float:

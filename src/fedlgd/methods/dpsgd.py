@@ -150,6 +150,7 @@ class DpSgd(Part):
         """The account of these settings at this site."""
         local = {name: value for name, value in asdict(self.local).items() if value is not None}
         asked = {"dp": asdict(replace(self.dp, total=0.0, test_key="")), "local": local}
+        del asked["dp"]["scores"]  # not used here
         made_from = {"site": site.name, "data": site_digest(site), "net": net.label, **asked}
         account = f"dp-sgd, seed {rng.seed}, {digest(json.dumps(made_from, sort_keys=True).encode())}"
         return open_book(site.name, self.dp), account

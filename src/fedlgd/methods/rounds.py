@@ -36,7 +36,8 @@ def promise(method: Method) -> str:
         return f"Simulation, no privacy: the noise comes from {budget.section}.test_key, which is public."
     if isinstance(budget, SiteDp):
         return f"Privacy of each site in this run: (epsilon, delta) = ({budget.epsilon:g}, {budget.delta:g})."
-    return f"Privacy of each training image: {budget.promise}. Not covered: scores on test images."
+    scores = f"epsilon {budget.scores:g} for each of them" if budget.scores else "not covered"
+    return f"Privacy of each training image: {budget.promise}. Scores on test images: {scores}."
 
 
 def for_rounds(method: Method, rounds: int) -> Method:

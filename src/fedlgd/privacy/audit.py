@@ -19,7 +19,8 @@ from fedlgd.methods.cost import images_of, is_known
 from fedlgd.methods.rounds import budget_of
 from fedlgd.privacy import paper
 from fedlgd.privacy.findings import BLIND, DELTA, Attack, blind_findings, findings_of
-from fedlgd.privacy.shadow import Pool, Seen, Shadow, Study, halved, members_in, pool_of, run_shadows, watched_set
+from fedlgd.privacy.pool import Canaries, Pool, halved, members_in, pool_of
+from fedlgd.privacy.shadow import Seen, Shadow, Study, run_shadows, watched_set
 from fedlgd.privacy.shadow import watched as watched_federation
 from fedlgd.privacy.subject import Subject, check_size
 from fedlgd.runs.cache import shared_cache
@@ -27,8 +28,9 @@ from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.estimate import estimate
 
 SHADOWS: Mapping[str, int] = {"rmia": 4, "lira": 16}
+BASELINES = 3  # federations of FedAvg for RMIA, which is almost at its best with two shadows
 IMAGES = 2000  # largest pool
-FLIPPED = 0.05  # share of mislabelled canaries
+FLIPPED = 0.05  # share of canaries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,17 +41,21 @@ class Wish:
     site: str = ""
     thorough: bool = False
     in_sample: bool = False
-    canaries: bool = False
+    canaries: Canaries = "none"
+    all_layers: bool = False
 
     def __post_init__(self) -> None:
         if self.in_sample and self.attack != "paper":
             raise SettingError(f"--in-sample belongs to --attack paper, but the attack is {self.attack}")
-        if self.attack == "paper" and (self.canaries or self.thorough):
+        if self.attack == "paper" and (self.canaries != "none" or self.thorough):
             raise SettingError("--attack paper has no shadows and no canaries; use --attack lira or rmia")
 
     @property
     def federations(self) -> int:
         return 1 + (SHADOWS["lira"] if self.thorough else SHADOWS[self.attack])
+
+    def federations_of(self, kind: Kind) -> int:
+        return BASELINES if kind == "baseline" and self.attack == "rmia" else self.federations
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,21 +114,23 @@ class Plan:
 
     @cached_property
     def pool(self) -> Pool:
-        flip = FLIPPED if self.wish.canaries else 0.0
-        pool = pool_of(self.subject.federation, self.site, IMAGES, flip, self.subject.rng)
+        flip = 0.0 if self.wish.canaries == "none" else FLIPPED
+        pool = pool_of(self.subject.federation, self.site, IMAGES, flip, self.subject.rng, self.wish.canaries)
         check_size(pool, self.subject, self.wish.federations)
         return pool
 
     @cached_property
     def study(self) -> Study:
-        return Study.of(self.subject.federation, self.pool, self.subject.net, self.subject.rng)
+        subject = self.subject
+        return Study.of(subject.federation, self.pool, subject.net, subject.rng, self.wish.all_layers)
 
     @cached_property
     def shadows(self) -> dict[str, list[Shadow]]:
         """The federations of each arm by its label."""
         if self.wish.attack == "paper":
             return {arm.label: [self._paper(arm)] for arm in self.arms if arm.kind != "run"}
-        return {arm.label: [self._shadow(arm, i) for i in range(self.wish.federations)] for arm in self.arms}
+        counts = {arm.label: self.wish.federations_of(arm.kind) for arm in self.arms}
+        return {arm.label: [self._shadow(arm, i) for i in range(counts[arm.label])] for arm in self.arms}
 
     def _shadow(self, arm: Arm, i: int) -> Shadow:
         subject, members = self.subject, members_in(self.pool, i, self.subject.rng)
@@ -149,6 +157,10 @@ class Plan:
             "site": self.site,
             "kind": (self.wish.attack == "paper", arm.only_set, self.wish.canaries),
         }
+        if self.wish.all_layers:
+            made_from["all layers"] = True
+        if self.wish.attack != "paper" and len(self.pool.rest):
+            made_from["rest"] = len(self.pool.rest)
         key = digest(json.dumps(made_from, sort_keys=True).encode())[:12]
         return self.subject.folder / "audit" / key / f"{i:02d}.safetensors"
 
@@ -191,12 +203,12 @@ class Plan:
         return audit
 
     def _findings(self) -> Iterator[Finding]:
-        rng, flipped = self.subject.rng, self.pool.flipped.numpy()
+        rng, parts = self.subject.rng, self.pool.parts
         promise = self._promise()
         delta = promise.delta if promise else DELTA
         for arm in self.arms:
             seen = [shadow.read() for shadow in self.shadows[arm.label]]
-            yield from findings_of(seen, self.wish.attack, flipped, rng, arm.kind, arm.label, delta)
+            yield from findings_of(seen, self.wish.attack, parts, rng, arm.kind, arm.label, delta)
             if arm.kind == "run":
                 yield from blind_findings(self.study, self.subject.net, self.subject.untrained, seen, rng)
 

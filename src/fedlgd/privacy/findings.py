@@ -103,6 +103,7 @@ TARGETS: Mapping[str, str] = {
     "anchors/trace": "trace",
     "anchors/nearest": "nearest image",
     "updates/along": "cosine with the update",
+    "releases/filter": "matched filter",
 }
 """The names of attacks in tables."""
 
@@ -114,16 +115,21 @@ def attacked(seen: Sequence[Seen], attack: Attack) -> list[str]:
 
 
 def findings_of(
-    seen: Sequence[Seen], attack: Attack, flipped: Mask, rng: Stream, kind: Kind, label: str, delta: float
+    seen: Sequence[Seen],
+    attack: Attack,
+    parts: Mapping[str, Mask],
+    rng: Stream,
+    kind: Kind,
+    label: str,
+    delta: float,
 ) -> list[Finding]:
-    """Every attack on these federations; mislabelled images are scored apart."""
+    """Every attack on these federations; canaries are scored apart."""
     members = np.stack([each.members.numpy() for each in seen])
     accuracies = [each.accuracy for each in seen if each.accuracy is not None]
     accuracy = float(np.mean(accuracies)) if accuracies else None
     found = []
     for name in attacked(seen, attack):
         scores, target = calibrated(name, seen, members, attack), name.partition("/")[0]
-        parts = {"": ~flipped} | ({", mislabelled": flipped} if flipped.any() else {})
         for suffix, part in parts.items():
             about: dict[str, Any] = {
                 "label": label,

@@ -5,7 +5,7 @@ stored in one file per federation, so that an interrupted audit goes on. Virtual
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from fedlgd.core.device import Place
 from fedlgd.core.errors import FedlgdError, RunError
-from fedlgd.core.files import digest
 from fedlgd.core.meter import tick
 from fedlgd.core.net import Net
 from fedlgd.core.records import RoundRecord
@@ -24,6 +23,7 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params, SiteState, VirtualSet
 from fedlgd.data.federation import Federation
 from fedlgd.distill.private import distilled
+from fedlgd.distill.release import Told, watching
 from fedlgd.engines.loop import serve
 from fedlgd.engines.memory import Ram, RamStates
 from fedlgd.engines.process import Child
@@ -31,49 +31,12 @@ from fedlgd.engines.server import Work
 from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.wire import read_message, write_message
 from fedlgd.methods.common import Training
-from fedlgd.privacy.statistics import Tracer, along, confidence, nearest, passed, queries
+from fedlgd.privacy.pool import Pool, halved
+from fedlgd.privacy.statistics import Tracer, along, along_all, confidence, matched, nearest, passed, queries
 from fedlgd.runs.config import Config
 
 POPULATION = 500  # test images that calibrate RMIA
 WATCHED = 6  # rounds whose updates are attacked, evenly spaced
-
-
-@dataclass(frozen=True, eq=False)
-class Pool:
-    """The attacked images of a site, in an order that depends only on their content, and which labels are wrong."""
-
-    site: str
-    data: LabelledSet
-    flipped: Tensor
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-
-def pool_of(federation: Federation, site: str, size: int, flip: float, rng: Stream) -> Pool:
-    """At most `size` training images; a share `flip` of them gets another label."""
-    train = federation.by_name[site].train
-    keys = [digest(x.numpy().tobytes(), bytes([int(y) % 256])) for x, y in zip(train.x, train.y, strict=True)]
-    order = torch.tensor(sorted(range(len(keys)), key=keys.__getitem__))
-    chosen = order[torch.randperm(len(order), generator=rng.generator("pool"))[:size]]
-    labels, classes = train.y[chosen].clone(), len(federation.classes)
-    flipped = torch.rand(len(chosen), generator=rng.generator("canaries")) < flip
-    others = torch.randint(1, classes, (len(chosen),), generator=rng.generator("labels"))
-    labels[flipped] = (labels + others)[flipped] % classes
-    return Pool(site, LabelledSet(train.x[chosen], labels, train.scale), flipped)
-
-
-def members_in(pool: Pool, federation: int, rng: Stream) -> Tensor:
-    """Every image is a member with probability 1/2, independently."""
-    return torch.rand(len(pool), generator=rng.generator("members", federation)) < 0.5
-
-
-def halved(federation: Federation, pool: Pool, members: Tensor) -> Federation:
-    """The federation in which the site has only its members."""
-    data = pool.data
-    train = LabelledSet(data.x[members], data.y[members], data.scale)
-    sites = (replace(site, train=train) if site.name == pool.site else site for site in federation.sites)
-    return replace(federation, sites=tuple(sites))
 
 
 def tapped(work: Work, on: Callable[[Task, Answer], None]) -> Work:
@@ -103,15 +66,16 @@ class Study:
     population: LabelledSet
     reference: LabelledSet
     trace: Tracer
+    all_layers: bool = False
 
     @classmethod
-    def of(cls, federation: Federation, pool: Pool, net: Net, rng: Stream) -> "Study":
+    def of(cls, federation: Federation, pool: Pool, net: Net, rng: Stream, all_layers: bool = False) -> "Study":
         """The references are test images of the site: members and others are compared with them alike."""
         test = federation.by_name[pool.site].test
         drawn = torch.randperm(len(test), generator=rng.generator("population"))
         attacked, reference = pool.data.take(slice(None)), test.take(drawn)
         population = LabelledSet(reference.x[:POPULATION], reference.y[:POPULATION])
-        return cls(pool, attacked, population, reference, Tracer.of(net, attacked, reference, rng))
+        return cls(pool, attacked, population, reference, Tracer.of(net, attacked, reference, rng), all_layers)
 
     def of_images(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """The statistics of every attacked image against a set of images."""
@@ -138,7 +102,7 @@ class Seen:
 class Watch(RamStates):
     """Collects statistics: of messages as a tap, and of the virtual sets that the site stores.
 
-    Several versions of a set, and several updates, are averaged.
+    Several versions of a set, and several updates, are averaged. Noisy sums are seen in a simulation of privacy.
     """
 
     def __init__(self, study: Study, net: Net, rounds: int) -> None:
@@ -147,10 +111,12 @@ class Watch(RamStates):
         self._rounds = {round(i * (rounds - 1) / max(1, WATCHED - 1)) for i in range(WATCHED)}
         self._found: dict[str, list[Tensor]] = {}
         self._anchors = -1
+        self._sums = torch.zeros(0)
 
     @property
     def found(self) -> dict[str, Tensor]:
-        return {name: torch.stack(values).mean(0) for name, values in self._found.items()}
+        means = {name: torch.stack(values).mean(0) for name, values in self._found.items()}
+        return means | ({"releases/filter": self._sums} if len(self._sums) else {})
 
     def save(self, site: str, version: int, state: SiteState, before: int) -> None:
         super().save(site, version, state, before)
@@ -178,8 +144,14 @@ class Watch(RamStates):
         for name, values in self._study.of_images(images.data.x, images.data.y).items():
             self._found.setdefault(f"{target}/{name}", []).append(values)
 
+    def release(self, told: Told) -> None:
+        """Releases add up: their noise is independent."""
+        values = matched(told, self._study.attacked.x, self._study.attacked.y)
+        self._sums = self._sums + values if len(self._sums) else values
+
     def _update(self, name: str, before: Params, after: Params) -> None:
-        values = along(self._net, before, after, self._study.attacked)
+        cosine = along_all if self._study.all_layers else along
+        values = cosine(self._net, before, after, self._study.attacked)
         if values is not None:
             self._found.setdefault(name, []).append(values)
 
@@ -197,8 +169,9 @@ def watched(
     net = method.adapt(net)
     watch = Watch(study, net, plan.rounds)
     work = tapped(partial(map, Sites(method, half, net, plan, watch, Place())), watch.tap)
-    for record in serve(method, half, net, plan, memory, work, Place()):
-        on_round(record)
+    with watching(study.pool.site, watch.release):
+        for record in serve(method, half, net, plan, memory, work, Place()):
+            on_round(record)
     state = memory.server()
     assert state is not None
     if state.anchors:

@@ -12,6 +12,7 @@ from fedlgd.core.losses import class_means, cross_entropy
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params
+from fedlgd.distill.release import Told, clipped
 
 BATCH = 256
 NETS = 12  # random networks of `trace`
@@ -59,15 +60,25 @@ class Gradients(NamedTuple):
 def gradients(net: Net, params: Params, data: LabelledSet) -> Gradients:
     """One image at a time."""
     seen = passed(net, params, data.x)
-    norms = []
-    for x, y in zip(data.x.split(1), data.y.split(1), strict=True):
-        leaves = {k: v.detach().requires_grad_(k in net.trainable) for k, v in params.items()}
-        wanted = [v for v in leaves.values() if v.requires_grad]
-        found = torch.autograd.grad(cross_entropy(net(leaves, x).logits, y), wanted, allow_unused=True)
-        norms.append(sum(g.double().square().sum() for g in found if g is not None) ** 0.5)
+    norms = [each.norm() for each in single_gradients(net, params, data)]
     error = seen.logits.softmax(1) - F.one_hot(data.y, net.classes)
     last = error.norm(dim=1) * (seen.features.square().sum(1) + 1).sqrt()
     return Gradients(torch.stack(norms), last, F.cross_entropy(seen.logits, data.y, reduction="none"))
+
+
+def single_gradients(net: Net, params: Params, data: LabelledSet) -> Iterator[Tensor]:
+    """The gradient of the cross-entropy of each image by all trainable parameters, in the order of `params`."""
+    for x, y in zip(data.x.split(1), data.y.split(1), strict=True):
+        leaves = {k: v.detach().requires_grad_(k in net.trainable) for k, v in params.items()}
+        wanted = [v for v in leaves.values() if v.requires_grad]
+        found = torch.autograd.grad(cross_entropy(net(leaves, x).logits, y), wanted, materialize_grads=True)
+        yield torch.cat([g.double().flatten() for g in found])
+
+
+def along_all(net: Net, before: Params, after: Params, data: LabelledSet) -> Tensor:
+    """c = cos(grad l(x; theta_t), theta_t - theta_{c,t}) over all layers, one image at a time."""
+    moved = torch.cat([(before[k] - after[k]).double().flatten() for k in before if k in net.trainable])
+    return torch.stack([F.cosine_similarity(g, moved, dim=0) for g in single_gradients(net, before, data)])
 
 
 def along(net: Net, before: Params, after: Params, data: LabelledSet) -> Tensor | None:
@@ -106,6 +117,22 @@ def nearest(x: Tensor, y: Tensor, images: Tensor, labels: Tensor) -> Tensor:
 def traced(features: Tensor, release: Tensor, reference: Tensor) -> Tensor:
     """<f(x) - r_y, v_y - r_y>  (Homer et al., 2008; Dwork et al., 2015): large if x helped to make the mean v."""
     return ((features - reference) * (release - reference)).sum(1)
+
+
+def matched(told: Told, x: Tensor, y: Tensor) -> Tensor:
+    r"""Matched filter of a noisy class sum S, the most powerful linear test for u in Gaussian noise:
+
+    <u, S_y> / (sigma C)^2,   u = clip_C(psi(A_y x) - c_y);   0 for a class that was not released
+    """
+    found = torch.zeros(len(y), dtype=torch.float64)
+    for i, k in enumerate(told.classes):
+        mine = (y == k).nonzero().flatten()
+        for index in mine.split(BATCH) if len(mine) else ():
+            with torch.no_grad():
+                features = told.net.by_batch(told.params, told.transforms[i](x[index])).features.double()
+            u = clipped(features - told.centre[i].double(), told.bound)
+            found[index] = (u @ told.sums[i]) / (told.level.sigma * told.bound) ** 2
+    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
 from fedlgd.core.errors import DataError, PrivacyError, RunError, SettingError
 from fedlgd.core.files import read_json
 from fedlgd.core.net import Net
@@ -12,7 +14,7 @@ from fedlgd.core.types import Params
 from fedlgd.data.federation import Federation
 from fedlgd.methods.common import Training
 from fedlgd.methods.rounds import budget_of
-from fedlgd.privacy.shadow import Pool, members_in
+from fedlgd.privacy.pool import Pool, members_in
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.literals import read_toml
 from fedlgd.runs.open import open_run
@@ -105,7 +107,8 @@ def check_size(pool: Pool, subject: Subject, federations: int) -> None:
     distil = method.distil
     for i in range(federations):
         classes = subject.net.classes
-        counts = pool.data.y[members_in(pool, i, subject.rng)].bincount(minlength=classes)
+        labels = torch.cat([pool.data.y[members_in(pool, i, subject.rng)], pool.rest.y])
+        counts = labels.bincount(minlength=classes)
         fewest = int(counts[pool.data.y.bincount(minlength=classes) > 0].min())
         if fewest < distil.per_class:
             raise DataError(

@@ -19,7 +19,7 @@ from fedlgd.report.formats import copies, plural
 from fedlgd.report.grids import pictures
 from fedlgd.report.groups import Group, group_runs, site_names
 from fedlgd.report.inversion import epsilon_drawing, inversions
-from fedlgd.report.privacy import privacy_of
+from fedlgd.report.privacy import privacy_of, spent_together
 from fedlgd.report.read import read_runs
 from fedlgd.report.run import Run
 from fedlgd.report.summary import RULE, WINNER, caveats, headline, progress
@@ -83,6 +83,7 @@ def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
         cost_copies=copies(cost),
         break_even=tables.break_even_table(even) if even else None,
         privacy=privacy_of(groups),
+        spent_together=spent_together(groups),
         inversions=inversions(groups),
         by_epsilon=epsilon_drawing(groups),
         presence=presence_tables(groups),

@@ -1,24 +1,27 @@
 """The privacy section of a report: what left each site, what is promised, and what attacks found."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fedlgd.core import gauss
 from fedlgd.core.audits import RATES, Audit, Finding
 from fedlgd.core.files import safe_name
 from fedlgd.report.drawing import Drawing
 from fedlgd.report.formats import NONE, Cell, Column, Row, Table, number_of_bytes, percent, plural
 from fedlgd.report.groups import Group
-from fedlgd.report.plots import FAINT, INK, canvas, series_style, styled, wrapped
+from fedlgd.report.roc import roc_plots
 from fedlgd.report.run import Run
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
 NO_LEAK = "no leak found by this attack"
-TARGETS = {"model": "model", "virtual": "virtual set", "anchors": "anchors", "updates": "updates"}
+TARGETS = {
+    "model": "model",
+    "virtual": "virtual set",
+    "anchors": "anchors",
+    "updates": "updates",
+    "releases": "noisy sums",
+}
 CLEAR = 0.02  # distance of an area from 1/2 below which a blind control counts as at chance
 READ_ROC = (
     "Both axes are logarithmic. Bands: 95 % over images. A curve far above the dotted line at small false positive "
@@ -80,15 +83,37 @@ def left_table(run: Run) -> Table:
     scored = len(run.evaluated)
     virtual = settings.get("train_on", "virtual" if "anchors" in settings else "real") == "virtual"
     statistics = settings.get("anchors", {}).get("start") == "statistics"
-    counts = "noisy counts" if promise(settings) else "exact counts"
-    rows: tuple[tuple[str, float | None, str], ...] = (
-        ("hello, once", hello, f"{counts} of images per class{', and pixel statistics' if statistics else ''}"),
-        ("updates", updates, f"weights and training loss. {BASIS if virtual else 'Trained on real images.'}"),
-        (f"scores, {plural(scored, 'time')}", None, "accuracy, loss and correct images per class of test images"),
-        ("seconds and FLOPs", None, "tell about how many images the site has"),
+    budget = _budget(settings)
+    counts, noisy = ("noisy", "yes") if budget else ("exact", "no")
+    scores = "yes" if budget.get("scores") else "no"
+    rows: tuple[tuple[str, float | None, str, str], ...] = (
+        (
+            "hello, once",
+            hello,
+            f"{counts} counts of images per class{', and pixel statistics' if statistics else ''}",
+            noisy,
+        ),
+        (
+            "updates",
+            updates,
+            f"weights and training loss. {BASIS if virtual else 'Trained on real images.'}",
+            noisy,
+        ),
+        (
+            f"scores, {plural(scored, 'time')}",
+            None,
+            "accuracy, loss and correct images per class of test images",
+            scores,
+        ),
+        ("seconds and FLOPs", None, "tell about how many images the site has", "no"),
     )
-    columns = (Column("what left each site", number=False), Column("bytes per site"), Column("from", number=False))
-    return Table(columns, tuple((Cell(name), _bytes(total, sites), Cell(text)) for name, total, text in rows))
+    columns = (
+        Column("what left each site", number=False),
+        Column("bytes per site"),
+        Column("from", number=False),
+        Column("noise", number=False),
+    )
+    return Table(columns, tuple((Cell(a), _bytes(n, sites), Cell(b), Cell(c)) for a, n, b, c in rows))
 
 
 def _bytes(total: float | None, sites: int) -> Cell:
@@ -110,9 +135,48 @@ def promise(settings: Mapping[str, Any]) -> str:
         return "Simulation, no privacy: the noise comes from a public key (test_key)."
     relation = "replace" if budget.get("adjacency") == "replace" else "add or remove"
     who = "Each site" if "site_dp" in settings else "Each training image of each site"
+    scores = f"Each test image: epsilon {budget['scores']:g}." if budget.get("scores") else ""
     return (
-        f"{who}: (epsilon, delta) = ({budget['epsilon']:g}, {budget['delta']:g}), {relation} one image. It covers "
-        "models, anchors, prototypes and virtual sets; not scores on test images."
+        f"{who}: (epsilon, delta) = ({budget['epsilon']:g}, {budget['delta']:g}), {relation} one image"
+        f"{_over(settings, budget)}. It covers models, anchors, prototypes and virtual sets; not "
+        f"{'the time that training takes' if scores else 'scores on test images'}. {scores}"
+    ).rstrip()
+
+
+def _over(settings: Mapping[str, Any], budget: Mapping[str, Any]) -> str:
+    """The number of releases: of the first virtual set, and of refinement."""
+    if "releases" not in budget:
+        return ""
+    refine, first = settings.get("refine", {}), budget["releases"]
+    rounds = refine["selected"]["count"] if refine.get("steps") else 0
+    later = rounds * (refine["pairs"] if settings["distil"].get("augment") else 1) if rounds else 0
+    return f", over {first}{f' + {later}' if later else ''} releases"
+
+
+def spent_together(groups: Sequence[Group]) -> str:
+    """What the sites have spent on all these runs; empty unless several runs make a promise with their secret.
+
+    Runs of private distillation on all images are Gaussian: mu^2 adds up, at the smallest delta. Otherwise both
+    epsilon and delta add up, which is always true.
+    """
+    runs = [run for group in groups for run in group.runs]
+    promised = {
+        (run.manifest.data.digest, run.seed, str(run.settings)): _budget(run.settings)
+        for run in runs
+        if _budget(run.settings) and not _budget(run.settings).get("test_key")
+    }
+    budgets = list(promised.values())
+    if len(budgets) < 2 or len({data for data, *_ in promised}) > 1:
+        return ""
+    if all(each.get("rate") == 1 for each in budgets):
+        delta = min(each["delta"] for each in budgets)
+        mu = math.sqrt(sum(gauss.mu_for(each["epsilon"], each["delta"]) ** 2 for each in budgets))
+        epsilon = gauss.epsilon(mu, delta)
+    else:
+        epsilon, delta = (sum(each[name] for each in budgets) for name in ("epsilon", "delta"))
+    return (
+        f"These {len(budgets)} runs have the same images: on them together each site has spent at most (epsilon, "
+        f"delta) = ({epsilon:.3g}, {delta:.2g}). Its ledger knows of other runs."
     )
 
 
@@ -205,8 +269,14 @@ def audit_caveats(audit: Audit) -> Iterator[str]:
     else:
         yield (
             f"Attacked are {plural(audit.federations, 'federation')} with the settings of the run, in which site "
-            f"{audit.site} trains on a random half of {plural(_images(audit), 'image')}; the others serve as "
-            "shadows of each. The same images are used for targets and shadows, which favours the attacker."
+            f"{audit.site} trains on a random half of {plural(_images(audit), 'image')}{_rest(audit)}; the others "
+            "serve as shadows of each. The same images are used for targets and shadows: this favours the attacker."
+        )
+    fewer = {each.federations for each in audit.findings if each.kind == "baseline"} - {audit.federations}
+    if fewer and audit.attack != "paper":
+        yield (
+            f"FedAvg has {plural(min(fewer), 'federation')}, to save time: its attack has fewer shadows and is a "
+            "little weaker, so that FedAvg may leak a little more than shown. With --thorough all have the same."
         )
     if audit.settings.get("in_sample"):
         yield "Biased: densities were tested on the points they were fitted on, which finds leaks in pure noise."
@@ -221,66 +291,13 @@ def audit_caveats(audit: Audit) -> Iterator[str]:
         yield f"99th percentile of the area over single images: {max(worst):.3f}."
 
 
+def _rest(audit: Audit) -> str:
+    rest = audit.images - _images(audit)
+    return f" and on its {rest:,} other images" if rest > 0 else ""
+
+
 def _images(audit: Audit) -> int:
+    """Attacked images, canaries included."""
     first = audit.findings[0]
-    return round((first.n_in + first.n_out) / first.federations)
-
-
-LEAST = 1e-3  # of both axes
-TICKS = {0.001: "0.1 %", 0.01: "1 %", 0.1: "10 %", 1.0: "100 %"}
-
-
-@styled()
-def roc_plot(findings: Sequence[Finding], names: Sequence[str], title: str, mu: float | None) -> "Figure":
-    """A curve with its band for each finding, the diagonal of a guess, and the ceiling of a promise, if any."""
-    figure, axes = canvas(title, 4.6, left=["100 %"], right=["0 %"], bottom=0.5)
-    axes.plot([LEAST, 1], [LEAST, 1], color=INK, linestyle=":", linewidth=1, label="guessing")
-    for number, (found, name) in enumerate(zip(findings, names, strict=True)):
-        colour, dashes = series_style(number)
-        fpr, tpr, low, high = zip(*(point for point in found.roc if point[0] > 0), strict=True)
-        axes.plot(fpr, tpr, color=colour, linestyle=dashes, linewidth=1.6, label=wrapped(name, 26))
-        axes.fill_between(fpr, low, high, color=colour, alpha=0.12, linewidth=0)
-    if mu is not None:
-        rates = [LEAST ** (1 - i / 100) for i in range(101)]
-        axes.plot(
-            rates, [ceiling(mu, rate) for rate in rates], color=INK, linewidth=1.2, label="ceiling of the promise"
-        )
-    for axis in ("x", "y"):
-        getattr(axes, f"set_{axis}scale")("log")
-        getattr(axes, f"set_{axis}ticks")(list(TICKS), list(TICKS.values()))
-        getattr(axes, f"{axis}axis").minorticks_off()
-        getattr(axes, f"set_{axis}lim")(LEAST, 1)
-    axes.set_xlabel("false positive rate")
-    axes.grid(color=FAINT, linewidth=0.5, axis="both")
-    axes.legend(loc="lower right", frameon=False, fontsize="small")
-    return figure
-
-
-def ceiling(mu: float, fpr: float) -> float:
-    """TPR of the best attack on a mu-GDP release:  Phi(mu + Phi^-1(FPR))."""
-    normal = NormalDist()
-    return 1.0 if fpr >= 1 else normal.cdf(mu + normal.inv_cdf(fpr))
-
-
-def roc_plots(audit: Audit) -> Iterator[tuple[str, "Figure"]]:
-    """One plot for attacks on the model with its controls, and one for what else an attacker can have."""
-    mu = audit.promised.mu if audit.promised else None
-    on_model = [each for each in audit.findings if each.target == "model"]
-    if on_model:
-        title = "true positives, attacks on the model"
-        yield title, roc_plot(on_model, [_named(each, on_model) for each in on_model], title, mu)
-    others = [
-        each for each in audit.findings if each.target != "model" and each.kind in ("run", "positive") and each.roc
-    ]
-    if others:
-        title = "true positives, attacks on virtual set, anchors and updates"
-        names = [
-            f"{'must leak: ' if each.kind == 'positive' else ''}{each.target}, {each.statistic}" for each in others
-        ]
-        yield title, roc_plot(others, names, title, mu)
-
-
-def _named(found: Finding, among: Sequence[Finding]) -> str:
-    """The label, with the statistic where a label has several."""
-    several = sum(each.label == found.label for each in among) > 1
-    return f"{found.label}, {found.statistic}" if several else found.label
+    parts = [each for each in audit.findings if (each.kind, each.target) == (first.kind, first.target)]
+    return round(sum((each.n_in + each.n_out) / each.federations for each in parts))

@@ -1,0 +1,51 @@
+"""The part of the results page about the price of epsilon follows the stored numbers."""
+
+import json
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs/results/epsilon_page.py"
+
+
+@pytest.fixture(scope="module")
+def page() -> Any:
+    return runpy.run_path(str(PAGE))["epsilon"]
+
+
+def keep(folder: Path, file: str, *rows: tuple[str, float, int, float]) -> None:
+    stored = [
+        {"method": method, "epsilon": epsilon, "seed": seed, "accuracy": {"a": accuracy}}
+        for method, epsilon, seed, accuracy in rows
+    ]
+    (folder / file).write_text(json.dumps(stored))
+
+
+def test_without_files_there_is_nothing(page, tmp_path):
+    assert page(tmp_path) == ""
+
+
+@pytest.mark.parametrize(("private", "words"), [(0.89, "within the 2 points"), (0.8, "more than the 2 points")])
+def test_the_loss_at_epsilon_four_is_compared_with_the_bar(page, tmp_path, private, words):
+    keep(tmp_path, "epsilon.json", ("FedLGD", 0.0, 0, 0.9), ("FedLGD", 0.0, 1, 0.5), ("FedLGD", 4.0, 0, private))
+    text = page(tmp_path)
+    assert words in text
+    assert f"loses {100 * (0.9 - private):.1f} points against no privacy (1 seed:" in text
+
+
+def test_trials_tell_what_few_releases_cost(page, tmp_path):
+    keep(tmp_path, "epsilon.json", ("FedLGD", 0.0, 0, 0.9))
+    keep(
+        tmp_path,
+        "trials.json",
+        ("no privacy", 0.0, 0, 0.72),
+        ("30 releases, no noise", 100.0, 0, 0.69),
+        ("300 releases, no noise", 100.0, 0, 0.725),
+        ("30 releases, no noise, no clipping", 100.0, 0, 0.68),
+    )
+    text = page(tmp_path)
+    assert "was not measured" in text
+    assert "30 releases cost 3.0 points and 300 releases -0.5" in text
+    assert "| 30 releases, no noise | 69.0 | -3.0 |" in text
