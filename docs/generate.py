@@ -29,7 +29,7 @@ from fedlgd.nets.registry import NETS
 from fedlgd.report.formats import Cell, Table
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.read import read_runs
-from fedlgd.report.summary import caveats, difference, unequal_cost
+from fedlgd.report.summary import caveats, difference, paired, unequal_cost
 from fedlgd.report.tables import accuracy_table, cost_table
 from fedlgd.runs.described import SettingInfo, described, described_net
 
@@ -345,16 +345,42 @@ def _holds(name: str) -> str:
 
 
 def _tried(name: str) -> str:
-    """The trials of a search on validation images: docs/results/search/<name>.jsonl, in their order."""
-    trials = [json.loads(line) for line in (HERE / "results" / "search" / f"{name}.jsonl").read_text().splitlines()]
-    sites = list(trials[0]["sites"])
-    heads = ["trial", "rounds x steps", *sites, "mean", "CPU seconds"]
+    """The trials of a search on validation images: docs/results/search/<name>.jsonl, in their order.
+
+    With several seeds, the difference of a trial is to the first one with the same rounds, steps and width.
+    """
+    rows = [json.loads(line) for line in (HERE / "results" / "search" / f"{name}.jsonl").read_text().splitlines()]
+    trials: dict[tuple[Any, ...], list[Any]] = {}
+    for row in rows:
+        trials.setdefault((row["what"], row["rounds"], row["steps"], row["width"]), []).append(row)
+    several, sites = any(len(found) > 1 for found in trials.values()), list(rows[0]["sites"])
+    heads = [
+        "trial",
+        "rounds x steps",
+        *sites,
+        "mean",
+        *(["difference, 95 % interval"] if several else []),
+        "CPU seconds",
+    ]
     lines = [f"| {' | '.join(heads)} |", f"| :-- |{' --: |' * (len(heads) - 1)}"]
-    for trial in trials:
-        cells = [trial["what"], f"{trial['rounds']} x {trial['steps']}"]
-        cells += [f"{trial['sites'][site]:.1f}" for site in sites]
-        lines.append(f"| {' | '.join([*cells, format(trial['acc'], '.1f'), format(trial['total'], '.0f')])} |")
+    first: dict[tuple[Any, ...], list[Any]] = {}
+    for (what, *size), found in trials.items():
+        base = first.setdefault(tuple(size), found)
+        cells = [what, f"{size[0]} x {size[1]}"]
+        cells += [f"{fmean(row['sites'][site] for row in found):.1f}" for site in sites]
+        cells += [_spread([row["acc"] for row in found], ".1f")]
+        cells += [_gap(found, base)] if several else []
+        lines.append(f"| {' | '.join([*cells, format(fmean(row['total'] for row in found), '.0f')])} |")
     return "\n".join(lines)
+
+
+def _gap(found: list[Any], base: list[Any]) -> str:
+    """The paired difference of the mean accuracy of trials, with its interval."""
+    one, other = ({row["seed"]: row["acc"] for row in rows} for rows in (found, base))
+    gap = None if found is base else paired(one, other)
+    if gap is None:
+        return ""
+    return f"{gap.mean:+.1f}" + (f" ({gap.interval[0]:+.1f} to {gap.interval[1]:+.1f})" if gap.interval else "")
 
 
 def _spread(values: list[float], form: str) -> str:
