@@ -50,8 +50,8 @@ class Trial:
 
 
 VIRTUAL = {"train_on": "virtual"}
-MOVED = {"anchors.per_class": 10, "anchors.selected.count": 6, "anchors.steps": 50}
-STILL = {"anchors.per_class": 10, "anchors.selected.count": 6, "anchors.steps": 0}
+MOVED = {"anchors.per_class": 10, "anchors.selected.count": 4, "anchors.steps": 50}
+STILL = {"anchors.per_class": 10, "anchors.selected.count": 4, "anchors.steps": 0}
 PUBLISHED = {
     "local.lr": 0.01,
     "local.momentum": 0.0,
@@ -68,7 +68,7 @@ TRIALS: Mapping[str, Sequence[Trial]] = {
     ],
     "anchors": [
         *(
-            Trial(what, width=16, settings=settings)
+            Trial(what, rounds=20, width=16, settings=settings)
             for what, settings in {
                 "tuned training, no anchors": {},
                 "anchors in the cross-entropy, no pull": {**MOVED, "pull.weight": 0.0},

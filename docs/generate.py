@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import msgspec
@@ -29,7 +28,7 @@ from fedlgd.nets.registry import NETS
 from fedlgd.report.formats import Cell, Table
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.read import read_runs
-from fedlgd.report.summary import caveats, difference, paired, unequal_cost
+from fedlgd.report.summary import caveats, unequal_cost
 from fedlgd.report.tables import accuracy_table, cost_table
 from fedlgd.runs.described import SettingInfo, described, described_net
 
@@ -66,6 +65,7 @@ def pages() -> dict[Path, str]:
         *sorted((HERE / "methods").glob("*.md")),
     ]
     made |= {page: filled(page.read_text()) for page in parts}
+    made |= {HERE / "images" / name: text for name, text in accuracy_page()["figures"]().items()}
     if (RECORDS / REACH).exists():
         drawn = _bench_module("reach").figures(groups_of(RECORDS / REACH))
         made |= {HERE / "images" / name: text for name, text in drawn.items()}
@@ -172,6 +172,10 @@ def suites() -> list[Path]:
     return sorted(folder for folder in RECORDS.glob("*") if folder.is_dir() and folder.name not in ("paper", REACH))
 
 
+def accuracy_page() -> dict[str, Any]:
+    return runpy.run_path(str(HERE / "results" / "accuracy_page.py"))
+
+
 def paper_page() -> dict[str, Any]:
     return runpy.run_path(str(HERE / "results" / "paper_page.py"))
 
@@ -213,9 +217,8 @@ def filled(text: str) -> str:
         "demo": _demo,
         "bench": _bench,
         "headline": _headline,
-        "holds": _holds,
-        "tried": _tried,
     }
+    parts |= {part: accuracy_page()[part] for part in ("holds", "tried", "per_class")}
     parts["paper"] = lambda place: paper_page()["main_table"](place).rstrip()
     parts |= {"deploy": _deploy, "reach": _reach, "space": _space}
     return pattern.sub(lambda m: f"<!-- generated: {m[1]} {m[2]} -->\n{parts[m[1]](m[2])}\n<!-- end -->", text)
@@ -326,66 +329,6 @@ def _headline(name: str) -> str:
         f"{min(loads):.1f} to {max(loads):.1f} of {machine['cores']} cores."
     )
     return textwrap.fill(text, 120)
-
-
-def _holds(name: str) -> str:
-    """Accuracy of stored runs compared with the published procedure, or FedLGD: paired differences over seeds."""
-    if not (RECORDS / name).is_dir():
-        return "No stored runs."
-    groups = sorted(groups_of(RECORDS / name), key=lambda g: not g.label.startswith(("published", "FedLGD")))
-    base = groups[0]
-    lines = ["| | seeds | mean | difference | 95 % interval |", "| :-- | --: | --: | --: | :-: |"]
-    for group in groups:
-        values = [100 * final.accuracy for final in group.finals]
-        gap = None if group is base else difference(group, base)
-        shown = [group.label, str(len(values)), _spread(values, ".1f"), f"{100 * gap.mean:+.1f}" if gap else ""]
-        ends = gap.interval if gap and gap.interval else ()
-        lines.append(f"| {' | '.join([*shown, ' to '.join(f'{100 * end:+.1f}' for end in ends)])} |")
-    return "\n".join(lines)
-
-
-def _tried(name: str) -> str:
-    """The trials of a search on validation images: docs/results/search/<name>.jsonl, in their order.
-
-    With several seeds, the difference of a trial is to the first one with the same rounds, steps and width.
-    """
-    rows = [json.loads(line) for line in (HERE / "results" / "search" / f"{name}.jsonl").read_text().splitlines()]
-    trials: dict[tuple[Any, ...], list[Any]] = {}
-    for row in rows:
-        trials.setdefault((row["what"], row["rounds"], row["steps"], row["width"]), []).append(row)
-    several, sites = any(len(found) > 1 for found in trials.values()), list(rows[0]["sites"])
-    heads = [
-        "trial",
-        "rounds x steps",
-        *sites,
-        "mean",
-        *(["difference, 95 % interval"] if several else []),
-        "CPU seconds",
-    ]
-    lines = [f"| {' | '.join(heads)} |", f"| :-- |{' --: |' * (len(heads) - 1)}"]
-    first: dict[tuple[Any, ...], list[Any]] = {}
-    for (what, *size), found in trials.items():
-        base = first.setdefault(tuple(size), found)
-        cells = [what, f"{size[0]} x {size[1]}"]
-        cells += [f"{fmean(row['sites'][site] for row in found):.1f}" for site in sites]
-        cells += [_spread([row["acc"] for row in found], ".1f")]
-        cells += [_gap(found, base)] if several else []
-        lines.append(f"| {' | '.join([*cells, format(fmean(row['total'] for row in found), '.0f')])} |")
-    return "\n".join(lines)
-
-
-def _gap(found: list[Any], base: list[Any]) -> str:
-    """The paired difference of the mean accuracy of trials, with its interval."""
-    one, other = ({row["seed"]: row["acc"] for row in rows} for rows in (found, base))
-    gap = None if found is base else paired(one, other)
-    if gap is None:
-        return ""
-    return f"{gap.mean:+.1f}" + (f" ({gap.interval[0]:+.1f} to {gap.interval[1]:+.1f})" if gap.interval else "")
-
-
-def _spread(values: list[float], form: str) -> str:
-    """Mean ± sample standard deviation."""
-    return f"{fmean(values):{form}}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
 def _demo(name: str) -> str:
