@@ -3,7 +3,7 @@
 FedLGD with our defaults and with presets is measured, the published procedure is projected.
 
 Run: python -m bench.reach OUT [SEED ...]     then: python docs/generate.py OUT reach
-It needs the files of `fedlgd data fetch digits`. The same command continues. Absent presets are left out.
+It needs the files of `fedlgd data fetch digits`. The same command continues.
 """
 
 import sys
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from bench import project
+from fedlgd.core.files import safe_name
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.report.cost import CPU, cumulative_bytes, cumulative_time
 from fedlgd.report.formats import BYTES, NONE, TIME, duration, number_of_bytes, percent, percent_stat, plural
@@ -28,10 +29,14 @@ from fedlgd.runs.runner import execute
 
 TARGET = 0.84  # the mean of the paper's FedLGD over these four sites is 83.95 %
 DEFAULTS = "FedLGD, defaults"
-ARMS = {DEFAULTS: "", "FedLGD, strong": "strong"}
+ARMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "FedLGD, strong, width 32": ("strong", {"rounds": 30, "net.width": 32}),
+    "FedLGD, strong, width 64": ("strong", {"rounds": 60, "net.width": 64, "local.steps": 30}),
+    DEFAULTS: ("", {"rounds": 60}),
+}
+"""The preset and the settings of each arm. The defaults have the width of the paper, 128."""
 SETTINGS: dict[str, Any] = {
     "data": {"name": "digits", "synth": "none"},
-    "rounds": 60,
     "evaluate_every": 5,
     "analysis": False,
     "real_samples": 0,
@@ -52,11 +57,9 @@ def main() -> None:
 def measure(out: Path, seeds: Sequence[int], more: Mapping[str, Any] | None = None) -> Iterator[tuple[str, float]]:
     """Run, or continue, each arm with each seed: its name, and its accuracy after the last round."""
     for seed in seeds:
-        for label, preset in ARMS.items():
-            if preset and preset not in FedLGD.presets:
-                continue
-            config = resolve({}, {**SETTINGS, **(more or {}), "seed": seed}, preset)
-            folder = out / (preset or "defaults") / f"seed{seed}"
+        for label, (preset, own) in ARMS.items():
+            config = resolve({}, {**SETTINGS, **own, **(more or {}), "seed": seed}, preset)
+            folder = out / safe_name(label) / f"seed{seed}"
             command = f"python -m bench.reach OUT {seed}"
             result = execute(config, config.data.open(), folder, command=command, title=label)
             yield f"{label}, seed {seed}", result.records[-1].accuracy

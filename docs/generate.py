@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import msgspec
@@ -30,7 +29,7 @@ from fedlgd.nets.registry import NETS
 from fedlgd.report.formats import Cell, Table
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.read import read_runs
-from fedlgd.report.summary import caveats, difference, unequal_cost
+from fedlgd.report.summary import caveats, unequal_cost
 from fedlgd.report.tables import accuracy_table, cost_table
 from fedlgd.runs.described import SettingInfo, described, described_net
 
@@ -67,6 +66,7 @@ def pages() -> dict[Path, str]:
         *sorted((HERE / "methods").glob("*.md")),
     ]
     made |= {page: filled(page.read_text()) for page in parts}
+    made |= {HERE / "images" / name: text for name, text in accuracy_page()["figures"]().items()}
     if (RECORDS / REACH).exists():
         drawn = _bench_module("reach").figures(groups_of(RECORDS / REACH))
         made |= {HERE / "images" / name: text for name, text in drawn.items()}
@@ -173,6 +173,10 @@ def suites() -> list[Path]:
     return sorted(folder for folder in RECORDS.glob("*") if folder.is_dir() and folder.name not in ("paper", REACH))
 
 
+def accuracy_page() -> dict[str, Any]:
+    return runpy.run_path(str(HERE / "results" / "accuracy_page.py"))
+
+
 def paper_page() -> dict[str, Any]:
     return runpy.run_path(str(HERE / "results" / "paper_page.py"))
 
@@ -214,9 +218,8 @@ def filled(text: str) -> str:
         "demo": _demo,
         "bench": _bench,
         "headline": _headline,
-        "holds": _holds,
-        "tried": _tried,
     }
+    parts |= {part: accuracy_page()[part] for part in ("holds", "tried", "per_class")}
     parts["paper"] = lambda place: paper_page()["main_table"](place).rstrip()
     parts |= {"deploy": _deploy, "reach": _reach, "space": _space}
     return pattern.sub(lambda m: f"<!-- generated: {m[1]} {m[2]} -->\n{parts[m[1]](m[2])}\n<!-- end -->", text)
@@ -351,40 +354,6 @@ def _headline(name: str) -> str:
         f"{min(loads):.1f} to {max(loads):.1f} of {machine['cores']} cores."
     )
     return textwrap.fill(text, 120)
-
-
-def _holds(name: str) -> str:
-    """Accuracy of stored runs compared with the published procedure, or FedLGD: paired differences over seeds."""
-    if not (RECORDS / name).is_dir():
-        return "No stored runs."
-    groups = sorted(groups_of(RECORDS / name), key=lambda g: not g.label.startswith(("published", "FedLGD")))
-    base = groups[0]
-    lines = ["| | seeds | mean | difference | 95 % interval |", "| :-- | --: | --: | --: | :-: |"]
-    for group in groups:
-        values = [100 * final.accuracy for final in group.finals]
-        gap = None if group is base else difference(group, base)
-        shown = [group.label, str(len(values)), _spread(values, ".1f"), f"{100 * gap.mean:+.1f}" if gap else ""]
-        ends = gap.interval if gap and gap.interval else ()
-        lines.append(f"| {' | '.join([*shown, ' to '.join(f'{100 * end:+.1f}' for end in ends)])} |")
-    return "\n".join(lines)
-
-
-def _tried(name: str) -> str:
-    """The trials of a search on validation images: docs/results/search/<name>.jsonl, in their order."""
-    trials = [json.loads(line) for line in (HERE / "results" / "search" / f"{name}.jsonl").read_text().splitlines()]
-    sites = list(trials[0]["sites"])
-    heads = ["trial", "rounds x steps", *sites, "mean", "CPU seconds"]
-    lines = [f"| {' | '.join(heads)} |", f"| :-- |{' --: |' * (len(heads) - 1)}"]
-    for trial in trials:
-        cells = [trial["what"], f"{trial['rounds']} x {trial['steps']}"]
-        cells += [f"{trial['sites'][site]:.1f}" for site in sites]
-        lines.append(f"| {' | '.join([*cells, format(trial['acc'], '.1f'), format(trial['total'], '.0f')])} |")
-    return "\n".join(lines)
-
-
-def _spread(values: list[float], form: str) -> str:
-    """Mean ± sample standard deviation."""
-    return f"{fmean(values):{form}}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
 def _demo(name: str) -> str:

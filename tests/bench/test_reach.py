@@ -53,13 +53,14 @@ def test_the_time_to_an_accuracy_is_that_of_the_first_round_that_reaches_it(tmp_
     assert set(reach.figures(groups)) == {"reach-time.svg", "reach-bytes.svg"}
 
 
-def test_arms_run_and_continue_and_absent_presets_are_left_out(digits_home, tmp_path, monkeypatch):
-    monkeypatch.setattr(reach, "ARMS", {reach.DEFAULTS: "", "FedLGD, none": "no-such-preset"})
+def test_arms_run_and_continue(digits_home, tmp_path, monkeypatch):
+    monkeypatch.setattr(reach, "ARMS", {reach.DEFAULTS: ("", {"rounds": 60})})
     more = {"data": {"name": "builtin-digits"}, "rounds": 1, **TINY}
     ((title, accuracy),) = reach.measure(tmp_path / "out", [0], more)
     assert title == "FedLGD, defaults, seed 0"
     assert 0 <= accuracy <= 1
     assert list(reach.measure(tmp_path / "out", [0], more)) == [(title, accuracy)]
-    (found,) = group_runs([read_run(tmp_path / "out/defaults/seed0")])
+    (folder,) = (tmp_path / "out").glob("*/seed0")
+    (found,) = group_runs([read_run(folder)])
     assert found.label == reach.DEFAULTS
     assert list(reach.cpu_time(found.runs[0])) == [-1, 0]

@@ -1,0 +1,121 @@
+"""The generated parts of accuracy.md and speed.md: comparisons over seeds, trials, and images per class."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from fedlgd.report.groups import Curve, Group, group_runs, summarise
+from fedlgd.report.plots import line_plot, svg
+from fedlgd.report.read import read_runs
+from fedlgd.report.run import Run
+from fedlgd.report.summary import Difference, difference, paired
+
+HERE = Path(__file__).parent
+RECORDS, SEARCH = HERE / "records", HERE / "search"
+COUNTED = ("accuracy-count", "accuracy-four")  # stored runs with different numbers of images per class
+
+
+def holds(name: str) -> str:
+    """Accuracy of stored runs compared with the published procedure, or FedLGD: paired differences over seeds."""
+    if not (RECORDS / name).is_dir():
+        return "No stored runs."
+    groups = sorted(groups_of(name), key=lambda g: not g.label.startswith(("published", "FedLGD")))
+    rows = []
+    for group in groups:
+        values = [100 * final.accuracy for final in group.finals]
+        gap = None if group is groups[0] else difference(group, groups[0])
+        ends = " to ".join(f"{100 * end:+.1f}" for end in gap.interval or ()) if gap else ""
+        rows.append([group.label, str(len(values)), spread(values), f"{100 * gap.mean:+.1f}" if gap else "", ends])
+    return table(["", "seeds", "mean", "difference", "95 % interval"], rows)
+
+
+def groups_of(name: str) -> tuple[Group, ...]:
+    return group_runs(runs_of(name))
+
+
+def runs_of(*names: str) -> Sequence[Run]:
+    return read_runs(sorted({file.parent for name in names for file in (RECORDS / name).rglob("manifest.json")}))[0]
+
+
+def tried(name: str) -> str:
+    """The trials of a search on validation images: docs/results/search/<name>.jsonl, in their order.
+
+    With several seeds, the difference of a trial is to the first one with the same rounds, steps and width.
+    """
+    rows = [json.loads(line) for line in (SEARCH / f"{name}.jsonl").read_text().splitlines()]
+    trials: dict[tuple[Any, ...], list[Any]] = {}
+    for row in rows:
+        trials.setdefault((row["what"], row["rounds"], row["steps"], row["width"]), []).append(row)
+    several, sites = any(len(found) > 1 for found in trials.values()), list(rows[0]["sites"])
+    first: dict[tuple[Any, ...], list[Any]] = {}
+    lines = []
+    for (what, *size), found in trials.items():
+        cells = [what, f"{size[0]} x {size[1]}"]
+        cells += [f"{fmean(row['sites'][site] for row in found):.1f}" for site in sites]
+        cells += [spread([row["acc"] for row in found])]
+        base = first.setdefault(tuple(size), found)
+        cells += [gap_between(found, base)] if several else []
+        lines.append([*cells, format(fmean(row["total"] for row in found), ".0f")])
+    compared = ["difference, 95 % interval"] if several else []
+    return table(["trial", "rounds x steps", *sites, "mean", *compared, "CPU seconds"], lines)
+
+
+def gap_between(found: Sequence[Any], base: Sequence[Any]) -> str:
+    """The paired difference of the mean accuracy of trials, with its interval."""
+    one, other = ({row["seed"]: row["acc"] for row in rows} for rows in (found, base))
+    return "" if found is base else shown(paired(one, other))
+
+
+def shown(gap: Difference | None) -> str:
+    if gap is None:
+        return ""
+    return f"{gap.mean:+.1f}" + (f" ({gap.interval[0]:+.1f} to {gap.interval[1]:+.1f})" if gap.interval else "")
+
+
+def per_class(name: str) -> str:
+    """Accuracy by the number of virtual images per class, and that of as many steps on all real images."""
+    found = by_count()
+    counts = sorted({count for arm in found.values() for count in arm if count})
+    rows = [[str(n), *(spread(arm[n]) if n in arm else "" for arm in found.values())] for n in counts]
+    rows += [["all real images", *(spread(arm[0]) if 0 in arm else "" for arm in found.values())]]
+    return (
+        table(["virtual images per class", *found], rows)
+        + "\n\n![Accuracy by images per class](../images/accuracy-count.svg)"
+    )
+
+
+def by_count() -> Mapping[str, Mapping[int, Sequence[float]]]:
+    """Accuracies (%) by arm and number of virtual images per class; 0 stands for all real images."""
+    found: dict[str, dict[int, list[float]]] = {"FedLGD": {}, "FedAvg": {}}
+    for run in (run for run in runs_of(*COUNTED) if run.evaluated):
+        distil, real = run.settings["distil"], run.settings.get("train_on") == "real"
+        if not real and distil["start"] != "neighbours":
+            continue  # picks of real images
+        arm = found["FedLGD" if run.manifest.method == "fedlgd" else "FedAvg"]
+        arm.setdefault(0 if real else distil["per_class"], []).append(100 * run.evaluated[-1].accuracy)
+    return found
+
+
+def figures() -> Mapping[str, str]:
+    """SVG texts by file name."""
+    curves = []
+    for style, (label, arm) in enumerate(by_count().items()):
+        counts = sorted(count for count in arm if count)
+        curves.append(Curve(label, tuple(counts), tuple(summarise(arm[n]) for n in counts), style))
+        if 0 in arm:
+            ends = (counts[0], counts[-1])
+            curves.append(Curve("all real images", ends, (summarise(arm[0]),) * 2, style + 1))
+    figure = line_plot(curves, "accuracy, %", "virtual images per class")
+    return {"accuracy-count.svg": svg(figure, "accuracy-count")} if figure else {}
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(heads)} |", f"| :-- |{' --: |' * (len(heads) - 1)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean ± sample standard deviation."""
+    return f"{fmean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
