@@ -2,8 +2,9 @@
 
 Run: python -m bench.many_sites [OUT.json]      a few minutes; docs/deploy.md shows the result
 
-The messages are those of the network, and the sites are those of `fedlgd join` without their processes. `peak` is
-the largest resident size in MB, of the coordinator and one site at a time.
+The messages are those of the network, and the sites are those of `fedlgd join` without their processes. Replies
+wait in files, as in the database of the server. `start` and `peak` are the resident size in MB before the run and
+its largest value, of the coordinator and one site at a time; `update` is the size of an update in MB.
 """
 
 import json
@@ -11,12 +12,40 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import cast
+
+import msgspec
+from flwr.app import Message
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
 from bench.memory import resident
+from tests.deploy.grid import LocalGrid
 
 OUT = Path(__file__).parents[1] / "docs" / "results" / "deploy" / "many-sites.json"
 SITES, ROUNDS = (10, 100), 2
+
+
+class StoringGrid(LocalGrid):
+    """Keeps replies in files until they are pulled."""
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterator[str]:
+        for key in super().push_messages(messages):
+            reply = self.replies.pop(key)
+            parts = {name: part.deflate() for name, part in get_all_nested_objects(reply).items()}
+            self._file(key).write_bytes(msgspec.msgpack.encode((reply.object_id, parts)))
+            yield key
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterator[Message]:
+        for key in message_ids:
+            found, parts = msgspec.msgpack.decode(self._file(key).read_bytes(), type=tuple[str, dict[str, bytes]])
+            self._file(key).unlink()
+            yield cast(Message, inflate_object_from_contents(found, parts))
+
+    def _file(self, key: str) -> Path:
+        return next(iter(self.folders.values())).parent / f"{key}.reply"
 
 
 def measure(sites: int) -> dict[str, float]:
@@ -33,7 +62,7 @@ def measure(sites: int) -> dict[str, float]:
     config = resolve({}, {**settings, "data.name": "real-sites", "evaluate_every": 1})
     with tempfile.TemporaryDirectory(prefix="fedlgd-") as name:
         folders, _ = grid.sites(Path(name) / "sites", tiny.federation([f"s{i:03}" for i in range(sites)], side=16))
-        at = grid.LocalGrid(folders)
+        at = StoringGrid(folders)
         names = {name: node for node, name in at.names.items()}
         before, began = resident(), time.perf_counter()
         request = Request(config=config.toml(), out=f"{name}/run", sites=names)

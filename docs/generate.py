@@ -332,8 +332,9 @@ def _many_sites(rows: Sequence[Mapping[str, float]]) -> str:
     few, many = rows
     return (
         f"In one process without a network, a round with {few['sites']:g} sites took {few['seconds']:.1f} s and "
-        f"one with {many['sites']:g} sites {many['seconds']:.1f} s. The largest memory was {few['peak']:.0f} MB "
-        f"and {many['peak']:.0f} MB, with updates of {many['update']:.1f} MB from each site "
+        f"one with {many['sites']:g} sites {many['seconds']:.1f} s. At its peak the run had "
+        f"{few['peak'] - few['start']:.0f} MB and {many['peak'] - many['start']:.0f} MB more than before it; the "
+        f"updates of {many['sites']:g} sites have {many['sites'] * many['update']:.0f} MB "
         "(`python -m bench.many_sites`)."
     )
 
