@@ -5,9 +5,12 @@ import re
 
 import pytest
 
-from fedlgd.cli.terminal import fitted
+from fedlgd.cli.terminal import fitted, two_classes
 from fedlgd.report.formats import Cell, Column, Table
+from fedlgd.report.groups import group_runs
+from fedlgd.report.read import read_runs
 from tests.cli.conftest import TINY, tiny_run
+from tests.report.fake import write_run
 
 SMALL = [f"--set={k}={v}" for k, v in TINY.items() if not k.startswith(("refine", "anchors"))]
 
@@ -82,3 +85,19 @@ def test_a_pipe_is_not_bounded(fedlgd, tmp_path, monkeypatch):
     )
     assert "spread" in done.out.strip().splitlines()[0]
     assert json.loads(fedlgd("methods", "--json").out)
+
+
+def test_long_names_of_methods_have_a_line_of_their_own_in_the_table_of_two_classes(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ("FedAvg on virtual data (train_on=virtual)", "Scaffold + anchors on virtual data")
+    runs = [
+        write_run(
+            tmp_path / str(at), label=name, classes=("ill", "well"), auc=0.9, final={"a": 0.5, "the clinic": 0.6}
+        )
+        for at, name in enumerate(names)
+    ]
+    head, *lines = two_classes(group_runs(read_runs(runs)[0])).splitlines()
+    assert head.split()[0] == "site"
+    assert [lines[at] for at in (0, 3)] == [f"{name}:" for name in names]
+    assert [line.split()[0] for line in lines[1:3]] == ["a", "the"]
+    assert max(map(len, (head, *lines))) <= 80
