@@ -5,10 +5,13 @@ import re
 
 import pytest
 
-from fedlgd.cli import terminal
-from fedlgd.cli.terminal import fitted
+from fedlgd.cli import deploy
+from fedlgd.cli.terminal import fitted, two_classes
 from fedlgd.report.formats import Cell, Column, Table
+from fedlgd.report.groups import group_runs
+from fedlgd.report.read import read_runs
 from tests.cli.conftest import TINY, tiny_run
+from tests.report.fake import write_run
 
 SMALL = [f"--set={k}={v}" for k, v in TINY.items() if not k.startswith(("refine", "anchors"))]
 
@@ -86,10 +89,10 @@ def test_a_pipe_is_not_bounded(fedlgd, tmp_path, monkeypatch):
 
 
 def test_a_log_is_private_has_times_and_does_not_grow_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(terminal, "LARGEST_LOG", 1000)
+    monkeypatch.setattr(deploy, "LARGEST_LOG", 1000)
     file, old = tmp_path / "server.log", tmp_path / "server.log.1"
     for start in range(2):
-        with terminal.logged(file) as log:
+        with deploy.logged(file) as log:
             for i in range(40):
                 log(f"start {start} line {i}")
         log("after the end")
@@ -99,3 +102,19 @@ def test_a_log_is_private_has_times_and_does_not_grow_without_end(tmp_path, monk
     lines = (old.read_text() + file.read_text()).splitlines()
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC  start 1 line 39", lines[-1])
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_long_names_of_methods_have_a_line_of_their_own_in_the_table_of_two_classes(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    names = ("FedAvg on virtual data (train_on=virtual)", "Scaffold + anchors on virtual data")
+    runs = [
+        write_run(
+            tmp_path / str(at), label=name, classes=("ill", "well"), auc=0.9, final={"a": 0.5, "the clinic": 0.6}
+        )
+        for at, name in enumerate(names)
+    ]
+    head, *lines = two_classes(group_runs(read_runs(runs)[0])).splitlines()
+    assert head.split()[0] == "site"
+    assert [lines[at] for at in (0, 3)] == [f"{name}:" for name in names]
+    assert [line.split()[0] for line in lines[1:3]] == ["a", "the"]
+    assert max(map(len, (head, *lines))) <= 80
