@@ -15,6 +15,7 @@ import hmac
 import time
 import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -219,10 +220,10 @@ class Gate:
 
 def _read_as(kind: type[Kind], content: bytes) -> Kind:
     """A message of Flower; an empty one if it is malformed: Flower refuses that."""
-    try:
-        return kind.FromString(content)
-    except DecodeError:
-        return kind()
+    read: Kind = kind()
+    with suppress(DecodeError):
+        read = kind.FromString(content)
+    return read
 
 
 async def _respond(send: Any, status: int, text: str) -> None:
