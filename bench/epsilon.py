@@ -62,6 +62,7 @@ TRIALS: Mapping[str, tuple[float, dict[str, Any]]] = {
     "30 releases, no noise, no refinement": (NOISELESS, FEW | {"refine.steps": 0}),
     "300 releases, no noise": (NOISELESS, {"distil.private.rate": 1.0}),
     "300 releases of a tenth of the images, epsilon 4": (4.0, {}),
+    "300 releases of a tenth of the images, epsilon 4, clip 0.3": (4.0, {"distil.private.clip": 0.3}),
 }
 """What costs accuracy: one change at a time, seed 0."""
 

@@ -152,6 +152,25 @@ def test_rmia_is_the_share_of_the_population_that_an_image_beats():
         assert rmia(p, members, 0, population, gamma)[0] == pytest.approx(np.mean(mine / others >= gamma))
 
 
+def test_untied_scores_refine_the_shares_and_can_tell_who_beats_everyone():
+    """Members beat the whole population, and so do other images, by less: shares alone cannot tell them apart."""
+    rng, members = random_halves(5, 600)
+    population = rng.uniform(0.1, 0.2, size=(5, 50))
+    p = rng.uniform(0.5, 0.6, size=members.shape) + 0.3 * members
+    shares, untied = (
+        np.stack([score(p, members, t, population) for t in range(5)]) for score in (rmia, membership.rmia_untied)
+    )
+    assert (shares == 1).mean() > 0.9
+    assert ((untied >= shares) & (untied < shares + 1 / 50)).all()
+    assert at_fpr(shares.ravel(), members.ravel(), 0.01) == 0
+    assert at_fpr(untied.ravel(), members.ravel(), 0.01) > 0.5
+    other = members.copy()
+    other[2] = ~other[2]
+    np.testing.assert_array_equal(
+        membership.rmia_untied(p, members, 2, population), membership.rmia_untied(p, other, 2, population)
+    )
+
+
 @pytest.mark.parametrize(
     ("m", "r", "v", "delta", "epsilon"),
     [(1000, 100, 75, 1e-4, 0.673), (1000, 100, 100, 1e-5, 3.465), (1000, 1000, 1000, 1e-5, 5.782)],

@@ -46,7 +46,7 @@ def _rmia(p: Array, members: Mask, target: int, population: Array) -> Array:
     if rest.sum() >= 3:
         areas = {a: _mean_area(p[rest], members[rest], population[rest], a) for a in OFFSETS}
         best = max(areas, key=areas.__getitem__)
-    return membership.rmia(p, members, target, population, a=best)
+    return membership.rmia_untied(p, members, target, population, a=best)
 
 
 def _mean_area(p: Array, members: Mask, population: Array, a: float) -> float:

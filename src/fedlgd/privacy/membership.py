@@ -101,15 +101,30 @@ def rmia(p: Array, members: Mask, target: int, population: Array, gamma: float =
     P(x) = ((1 + a) mean over OUT shadows p(x) + 1 - a) / 2
     score(x) = share of z with  (p_t(x) / P(x)) / (p_t(z) / P(z)) >= gamma
     """
+    ratio, reference = _ratios(p, members, target, population, a)
+    below = np.searchsorted(np.sort(reference), ratio / gamma, side="right")
+    return np.asarray(below / population.shape[1])
+
+
+def rmia_untied(p: Array, members: Mask, target: int, population: Array, a: float = 0.3) -> Array:
+    """`rmia`, with images of the same share in the order of p_t(x) / P(x), by less than a share of one z.
+
+    Many images beat the whole population. With their ties, no threshold has a small false positive rate.
+    """
+    ratio, _ = _ratios(p, members, target, population, a)
+    rank = np.searchsorted(np.sort(ratio), ratio) / (len(ratio) + 1)
+    return rmia(p, members, target, population, a=a) + rank / population.shape[1]
+
+
+def _ratios(p: Array, members: Mask, target: int, population: Array, a: float) -> tuple[Array, Array]:
+    """p_t(x) / P(x) of the images, and of the population."""
     shadows = np.arange(len(members)) != target
     out = ~members[shadows]
     count = out.sum(0)
     sums = (p[shadows] * out).sum(0)
     mean = np.where(count > 0, sums / np.maximum(count, 1), sums.sum() / max(1, count.sum()))
     ratio = p[target] / (((1 + a) * mean + 1 - a) / 2)
-    reference = population[target] / (((1 + a) * population[shadows].mean(0) + 1 - a) / 2)
-    below = np.searchsorted(np.sort(reference), ratio / gamma, side="right")
-    return np.asarray(below / population.shape[1])
+    return ratio, population[target] / (((1 + a) * population[shadows].mean(0) + 1 - a) / 2)
 
 
 class Curve(NamedTuple):
