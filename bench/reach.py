@@ -84,7 +84,7 @@ def published_seconds(bench: Sequence[Mapping[str, Any]], sites: int, t: int, in
 
 
 def table(groups: Sequence[Group], bench: Sequence[Mapping[str, Any]], target: float = TARGET) -> str:
-    """Rounds, CPU time and bytes to the target: means over the seeds that reach it. Last, the published procedure."""
+    """Rounds, CPU time and bytes to the target: means over seeds that reach it; then the published procedure."""
     last = "accuracy at the end, %"
     heads = ("FedLGD", "seeds", f"of them reach {percent(target)} %", "rounds", "CPU time", "bytes", last)
     lines = [heads, (":--", *["--:"] * (len(heads) - 1))]
