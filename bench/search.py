@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from fedlgd.data.validation import validation_of
+from fedlgd.data.federation import validation_of
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.runner import execute
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench import project, reach, run
+from fedlgd.report.formats import duration
 from fedlgd.report.groups import group_runs
 from fedlgd.report.read import read_run
 from tests.cli.conftest import TINY
@@ -49,6 +50,8 @@ def test_the_time_to_an_accuracy_is_that_of_the_first_round_that_reaches_it(tmp_
     assert "after" in reach.headline(groups, 0.5)
     assert reach.headline(groups, 0.95) == "No stored run reaches 95.0 %."
     assert "| 0 | – | – | – |" in reach.table(groups, BENCH, 0.95)
+    whole = reach.published_seconds(BENCH, len(groups[0].counted[0].manifest.data.sites), 99, 10_000)
+    assert f"| published, 10000 initial steps, projected | – | – | 100 | {duration(whole)} |" in table
     assert all(text.startswith("<svg") for text in reach.figures(groups).values())
     assert set(reach.figures(groups)) == {"reach-time.svg", "reach-bytes.svg"}
 

@@ -7,7 +7,7 @@ import torch
 
 from bench import search
 from fedlgd.data.registry import load
-from fedlgd.data.validation import validation_of
+from fedlgd.data.federation import validation_of
 from tests.cli.conftest import TINY
 
 

@@ -79,7 +79,7 @@ def test_what_is_no_run_is_named_with_the_runs_inside(data, tmp_path):
     start(data, "fedavg", tmp_path / "a", rounds=1)
     with pytest.raises(RunError, match=r"is not a run folder; runs in it: .*a"):
         open_run(tmp_path)
-    with pytest.raises(RunError, match=r"contains manifest.json"):
+    with pytest.raises(RunError, match=r"there is no run folder .*none"):
         open_run(tmp_path / "none")
 
 

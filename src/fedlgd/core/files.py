@@ -126,9 +126,9 @@ def sync_folder(folder: Path) -> None:
 def clear_parts(folder: Path, age: float = 0.0, of: str = "*") -> None:
     """Remove what a killed process was writing in this folder, if it is older than `age` seconds.
 
-    `of`: only parts of files with such a name, for a folder in which others write, too.
+    `of`: only parts with such a name, for a folder in which others write, too.
     """
-    for part in folder.glob(f".{of}.*.part"):
+    for part in folder.glob(f".{of}.part"):
         with suppress(OSError):
             if not age or part.stat().st_mtime < time.time() - age:
                 part.unlink(missing_ok=True)

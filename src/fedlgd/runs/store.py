@@ -148,7 +148,7 @@ class RunDirectory:
 
 def clear_own_parts(path: Path) -> None:
     """In the run folder itself another process can write a report at the same time: its part is not ours."""
-    for of in ("*.toml", "*.json"):
+    for of in ("*.toml.*", "*.json.*"):
         files.clear_parts(path, of=of)
 
 
