@@ -6,8 +6,8 @@ from dataclasses import replace
 import torch
 
 from bench import search
-from fedlgd.data.registry import load
 from fedlgd.data.federation import validation_of
+from fedlgd.data.registry import load
 from tests.cli.conftest import TINY
 
 
