@@ -39,7 +39,10 @@ are accused wrongly. Brackets are 95 % intervals over images; one seed. Controls
 LEAK = "a leak was found"
 LARGE = 1000  # training images of a site
 CLEAR = 0.02  # difference of accuracies
-SMALL = "small nets, few rounds and short distillation: leakage of longer training can be larger"
+SMALL = (
+    "small nets, few rounds and short distillation: leakage of longer training can be larger. Those of small sites\n"
+    "were made before preset `quick` got its present training, with five federations of FedAvg"
+)
 
 
 def page() -> str:
