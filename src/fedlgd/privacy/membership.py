@@ -113,7 +113,7 @@ def rmia_untied(p: Array, members: Mask, target: int, population: Array, a: floa
     """
     ratio, _ = _ratios(p, members, target, population, a)
     rank = np.searchsorted(np.sort(ratio), ratio) / (len(ratio) + 1)
-    return rmia(p, members, target, population, a=a) + rank / population.shape[1]
+    return np.asarray(rmia(p, members, target, population, a=a) + rank / population.shape[1])
 
 
 def _ratios(p: Array, members: Mask, target: int, population: Array, a: float) -> tuple[Array, Array]:
