@@ -40,8 +40,8 @@ LEAK = "a leak was found"
 LARGE = 1000  # training images of a site
 CLEAR = 0.02  # difference of accuracies
 SMALL = (
-    "small nets, few rounds and short distillation: leakage of longer training can be larger. Those of small sites\n"
-    "were made before preset `quick` got its present training, with five federations of FedAvg"
+    "small nets, few rounds and short distillation: leakage of longer training can be larger. Those of small\n"
+    "sites were made before preset `quick` got its present training, with five federations of FedAvg"
 )
 
 
