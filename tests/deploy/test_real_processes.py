@@ -214,7 +214,9 @@ def test_a_run_survives_the_loss_of_a_site_of_the_coordinator_and_of_the_server(
     assert set(records[-1].scores) == set(SITES)
     assert not records[-1].refused
     assert any("b" in r.refused for r in records)
-    assert {site for r in records for site in r.refused} == {"b"}
+    absent = [(site, why) for r in records for site, why in r.refused.items()]
+    assert {site for site, _ in absent} <= {"b", "c"}  # those that were killed; the server may take c for connected
+    assert all("connect" in why for _, why in absent)
     assert not any(r.joined for r in records)  # nobody lost its state
 
 
