@@ -37,7 +37,7 @@ are accused wrongly. Brackets are 95 % intervals over images; one seed. Controls
 
 """
 LEAK = "a leak was found"
-LARGE = 1000  # training images of a site
+LARGE, FULL = 1000, 5000  # training images of a site
 CLEAR = 0.02  # difference of accuracies
 SMALL = (
     "small nets, few rounds and short distillation: leakage of longer training can be larger. Those of small\n"
@@ -73,9 +73,20 @@ def membership() -> str:
         lines += [f"{verdict(audit)}{_cost(about)}\n"]
         lines += [as_markdown(audit_table(audit)), *(f"- {caveat}" for caveat in audit_caveats(audit)), ""]
     lines += [f"All of these have {SMALL}.\n"]
-    if not any(audit.images >= LARGE and audit.attack != "paper" for _, audit in stored.values()):
-        lines += [f"Not measured yet: shadow federations at sites with {LARGE} images or more.\n"]
+    if missing := list(_missing(stored)):
+        lines += [f"Not measured yet: {'; '.join(missing)}.\n"]
     return "\n".join(lines)
+
+
+def _missing(stored: Mapping[str, tuple[dict[str, Any], Audit]]) -> Iterator[str]:
+    """What the introduction names and no stored audit is about."""
+    sizes = [audit.images for _, audit in stored.values() if audit.attack != "paper"]
+    if not any(size >= LARGE for size in sizes):
+        yield f"shadow federations at sites with {LARGE} images or more"
+    if not any(size > FULL for size in sizes):
+        yield "full sites"
+    if not any(name.startswith("builtin") for name in stored):
+        yield "the built-in digits, and whether their default audit ends within 6 minutes on two cores"
 
 
 def _cost(about: Mapping[str, Any]) -> str:
