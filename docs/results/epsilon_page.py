@@ -15,8 +15,8 @@ to 16x16 pixels; a ConvNet of width 32, 15 rounds. Distillation: 10 images per c
 random networks of width 16. With privacy: 300 releases for the first virtual sets, each of a tenth of the images,
 and one in each of three refinements. DP-SGD takes 5 steps a round on 256 real images at each site; without noise
 it is FedAvg on real images with these steps. Its clipping norm, learning rate and number of steps were not tuned:
-if its accuracy hardly depends on epsilon, they limit it and not the noise, and nothing follows about which method is
-better. A cell without a standard deviation has one seed, and a dash is a run that was not made."""
+if its accuracy hardly depends on epsilon, they limit it and not the noise, and nothing follows about which method
+is better. A cell without a standard deviation has one seed, and a dash is a run that was not made."""
 TRIALS = """### Where the loss came from
 
 With 30 releases, as measured before, FedLGD lost more than that, also without noise. One change at a time on
