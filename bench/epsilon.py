@@ -2,6 +2,7 @@
 
 Run: FEDLGD_DATA=DATA python -m bench.epsilon OUT 0 1 2        writes OUT/epsilon.json; runs in OUT are not repeated
      FEDLGD_DATA=DATA python -m bench.epsilon OUT trials       writes OUT/trials.json
+     FEDLGD_DATA=DATA python -m bench.epsilon OUT dp-sgd       writes OUT/dp-sgd.json
 """
 
 import json
@@ -66,6 +67,18 @@ TRIALS: Mapping[str, tuple[float, dict[str, Any]]] = {
 }
 """What costs accuracy: one change at a time, seed 0."""
 
+DP_SGD: dict[str, Any] = {"local.batch": 256, "local.lr": 0.5, "local.steps": 5}
+DP_TRIALS: Mapping[str, dict[str, Any]] = {
+    "rate 0.5, 5 steps": {},
+    "rate 2, 5 steps": {"local.lr": 2.0},
+    "rate 4, 5 steps": {"local.lr": 4.0},
+    "rate 1, 20 steps": {"local.lr": 1.0, "local.steps": 20},
+    "rate 2, 20 steps": {"local.lr": 2.0, "local.steps": 20},
+    "rate 4, 20 steps": {"local.lr": 4.0, "local.steps": 20},
+    "rate 2, 20 steps, clip 0.3": {"local.lr": 2.0, "local.steps": 20, "dp.clip": 0.3},
+}
+"""Settings of DP-SGD at epsilon 4, seed 0."""
+
 START_ONLY: dict[str, Any] = {"distil.steps": 0, "refine.steps": 0}
 
 
@@ -84,6 +97,11 @@ def trials() -> Iterator[tuple[str, float, int, dict[str, Any]]]:
         yield name, epsilon, 0, VIRTUAL | own | {"method": "fedlgd", "distil.private.epsilon": epsilon}
 
 
+def dp_trials() -> Iterator[tuple[str, float, int, dict[str, Any]]]:
+    for name, own in DP_TRIALS.items():
+        yield name, 4.0, 0, dp_sgd(4.0) | own
+
+
 @contextmanager
 def noise_of(epsilon: float) -> Iterator[None]:
     """Without noise at `NOISELESS`, which is not private."""
@@ -98,11 +116,10 @@ def noise_of(epsilon: float) -> Iterator[None]:
 
 def dp_sgd(epsilon: float) -> dict[str, Any]:
     """The same steps without noise: FedAvg."""
-    steps = {"local.batch": 256, "local.lr": 0.5, "local.steps": 5}
     if not epsilon:
-        return {"method": "fedavg", "train_on": "real", **steps}
+        return {"method": "fedavg", "train_on": "real", **DP_SGD}
     noise = {"dp.epsilon": epsilon, "dp.test_key": "measurement on public images"}
-    return {"method": "fedavg+dp-sgd", "train_on": "real", **steps, **noise}
+    return {"method": "fedavg+dp-sgd", "train_on": "real", **DP_SGD, **noise}
 
 
 def federation() -> Federation:
@@ -110,19 +127,23 @@ def federation() -> Federation:
     return replace(whole, sites=tuple(site for site in whole.sites if site.name in SITES))
 
 
+CHOICES = {"trials": trials, "dp-sgd": dp_trials}
+
+
 def main() -> None:
     out, asked = Path(sys.argv[1]), sys.argv[2:]
     torch.set_num_threads(1)
     data, rows = federation(), list[dict[str, Any]]()
-    only = asked == ["trials"]
-    for method, epsilon, seed, settings in trials() if only else runs([int(seed) for seed in asked]):
+    name = asked[0] if asked[0] in CHOICES else "epsilon"
+    chosen = CHOICES[name]() if name in CHOICES else runs([int(seed) for seed in asked])
+    for method, epsilon, seed, settings in chosen:
         config = resolve({}, COMMON | settings | {"seed": seed})
         folder = out / f"{method.replace(' ', '-')}-{epsilon:g}-seed{seed}"
         with noise_of(epsilon):
             result = execute(config, data, folder, command="python -m bench.epsilon", title=method)
         cpu = sum(result.spent.cpu.values())
         rows.append({"method": method, "epsilon": epsilon, "seed": seed, "accuracy": result.accuracy, "cpu": cpu})
-        write_atomic(out / ("trials.json" if only else "epsilon.json"), json.dumps(rows).encode())
+        write_atomic(out / f"{name}.json", json.dumps(rows).encode())
         print(
             f"{method}, epsilon {epsilon:g}, seed {seed}: {fmean(result.accuracy.values()):.4f}, {cpu:.0f} s",
             flush=True,

@@ -51,7 +51,7 @@ def test_caveats_tell_what_was_done():
         assert words in said
     assert "FedAvg has" not in said
     fewer = found(label="FedAvg on real data", kind="baseline", federations=3)
-    assert "FedAvg has 3 federations" in " ".join(privacy.audit_caveats(audit(findings=(found(), fewer))))
+    assert "Controls have 3 federations" in " ".join(privacy.audit_caveats(audit(findings=(found(), fewer))))
     said = " ".join(privacy.audit_caveats(audit(attack="paper", settings={"in_sample": True})))
     assert "Biased" in said
     assert "origin" in said

@@ -28,7 +28,7 @@ from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.estimate import estimate
 
 SHADOWS: Mapping[str, int] = {"rmia": 4, "lira": 16}
-BASELINES = 3  # federations of FedAvg for RMIA, which is almost at its best with two shadows
+CONTROLS = 3  # federations of a control for RMIA, which is almost at its best with two shadows
 IMAGES = 2000  # largest pool
 FLIPPED = 0.05  # share of canaries
 
@@ -55,7 +55,7 @@ class Wish:
         return 1 + (SHADOWS["lira"] if self.thorough else SHADOWS[self.attack])
 
     def federations_of(self, kind: Kind) -> int:
-        return BASELINES if kind == "baseline" and self.attack == "rmia" else self.federations
+        return self.federations if kind == "run" or self.attack != "rmia" else CONTROLS
 
 
 @dataclass(frozen=True, eq=False)

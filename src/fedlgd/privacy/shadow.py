@@ -32,7 +32,17 @@ from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.wire import read_message, write_message
 from fedlgd.methods.common import Training
 from fedlgd.privacy.pool import Pool, halved
-from fedlgd.privacy.statistics import Tracer, along, along_all, confidence, matched, nearest, passed, queries
+from fedlgd.privacy.statistics import (
+    Passed,
+    Tracer,
+    along,
+    along_all,
+    confidence,
+    matched,
+    nearest,
+    passed,
+    queries,
+)
 from fedlgd.runs.config import Config
 
 POPULATION = 500  # test images that calibrate RMIA
@@ -111,6 +121,7 @@ class Watch(RamStates):
         self._rounds = {round(i * (rounds - 1) / max(1, WATCHED - 1)) for i in range(WATCHED)}
         self._found: dict[str, list[Tensor]] = {}
         self._anchors = -1
+        self._pass: tuple[Params, Passed] | None = None
         self._sums = torch.zeros(0)
 
     @property
@@ -150,10 +161,19 @@ class Watch(RamStates):
         self._sums = self._sums + values if len(self._sums) else values
 
     def _update(self, name: str, before: Params, after: Params) -> None:
-        cosine = along_all if self._study.all_layers else along
-        values = cosine(self._net, before, after, self._study.attacked)
+        attacked = self._study.attacked
+        if self._study.all_layers:
+            values: Tensor | None = along_all(self._net, before, after, attacked)
+        else:
+            values = along(self._net, before, after, attacked, self._passed(before))
         if values is not None:
             self._found.setdefault(name, []).append(values)
+
+    def _passed(self, params: Params) -> Passed:
+        """Of the attacked images; all sites of a round start from the same model."""
+        if self._pass is None or self._pass[0] is not params:
+            self._pass = params, passed(self._net, params, self._study.attacked.x)
+        return self._pass[1]
 
 
 def watched(

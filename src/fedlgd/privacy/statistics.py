@@ -81,10 +81,10 @@ def along_all(net: Net, before: Params, after: Params, data: LabelledSet) -> Ten
     return torch.stack([F.cosine_similarity(g, moved, dim=0) for g in single_gradients(net, before, data)])
 
 
-def along(net: Net, before: Params, after: Params, data: LabelledSet) -> Tensor | None:
+def along(net: Net, before: Params, after: Params, data: LabelledSet, seen: Passed | None = None) -> Tensor | None:
     """c = cos(grad l(x; theta_t), theta_t - theta_{c,t}) over the last layer, whose gradient is (p - e_y) (psi, 1).
 
-    None if the network does not end in a linear layer on its features.
+    None if the network does not end in a linear layer on its features. `seen`: the pass of the images, if known.
     """
     weight = last_layer(net, before)
     if weight is None:
@@ -92,7 +92,7 @@ def along(net: Net, before: Params, after: Params, data: LabelledSet) -> Tensor 
     moved = (before[weight] - after[weight]).double()[: net.classes]
     bias = weight.removesuffix("weight") + "bias"
     shift = (before[bias] - after[bias]).double()[: net.classes] if bias in before else moved.new_zeros(len(moved))
-    seen = passed(net, before, data.x)
+    seen = seen or passed(net, before, data.x)
     error = seen.logits.softmax(1) - F.one_hot(data.y, net.classes)
     product = ((error @ moved) * seen.features).sum(1) + error @ shift
     length = error.norm(dim=1) * (seen.features.square().sum(1) + (bias in before)).sqrt()

@@ -270,8 +270,8 @@ def audit_caveats(audit: Audit) -> Iterator[str]:
     fewer = {each.federations for each in audit.findings if each.kind == "baseline"} - {audit.federations}
     if fewer and audit.attack != "paper":
         yield (
-            f"FedAvg has {plural(min(fewer), 'federation')}, to save time: its attack has fewer shadows and is a "
-            "little weaker, so that FedAvg may leak a little more than shown. With --thorough all have the same."
+            f"Controls have {plural(min(fewer), 'federation')}, to save time: their attack has fewer shadows and "
+            "is a little weaker, so that FedAvg may leak a little more than shown. With --thorough all have the same."
         )
     if audit.settings.get("in_sample"):
         yield "Biased: densities were tested on the points they were fitted on, which finds leaks in pure noise."
