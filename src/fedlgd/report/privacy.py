@@ -271,7 +271,7 @@ def audit_caveats(audit: Audit) -> Iterator[str]:
     if fewer and audit.attack != "paper":
         yield (
             f"Controls have {plural(min(fewer), 'federation')}, to save time: their attack has fewer shadows and "
-            "is a little weaker, so that FedAvg may leak a little more than shown. With --thorough all have the same."
+            "is a little weaker: FedAvg can leak a little more than shown. With --thorough all have the same."
         )
     if audit.settings.get("in_sample"):
         yield "Biased: densities were tested on the points they were fitted on, which finds leaks in pure noise."
