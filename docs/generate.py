@@ -28,9 +28,11 @@ from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS
 from fedlgd.report.formats import Cell, Table
 from fedlgd.report.groups import Group, group_runs
+from fedlgd.report.items import FOLDER
 from fedlgd.report.read import read_runs
 from fedlgd.report.summary import caveats, unequal_cost
 from fedlgd.report.tables import accuracy_table, cost_table
+from fedlgd.report.verdicts import MEASURED, to_ship
 from fedlgd.runs.described import SettingInfo, described, described_net
 
 HERE = Path(__file__).parent
@@ -55,6 +57,7 @@ def pages() -> dict[Path, str]:
     made = {HERE / "settings.md": settings_page(), LISTED: written()}
     made |= {HERE / "results" / f"{folder.name}.md": results_page(folder) for folder in suites()}
     made |= paper_page()["pages"]()
+    made[Path(str(FOLDER / MEASURED))] = to_ship(paper_page()["RECORDS"])
     made[HERE / "results" / "shift.md"] = runpy.run_path(str(HERE / "results" / "shift_page.py"))["page"]()
     made[HERE / "results" / "privacy.md"] = runpy.run_path(str(HERE / "results" / "privacy_page.py"))["page"]()
     parts = [
