@@ -222,7 +222,7 @@ def filled(text: str) -> str:
         "bench": _bench,
         "headline": _headline,
     }
-    parts |= {part: accuracy_page()[part] for part in ("holds", "tried", "per_class")}
+    parts |= {part: accuracy_page()[part] for part in ("holds", "tried", "per_class", "searched")}
     parts["paper"] = lambda place: paper_page()["main_table"](place).rstrip()
     parts |= {"deploy": _deploy, "reach": _reach, "space": _space}
     return pattern.sub(lambda m: f"<!-- generated: {m[1]} {m[2]} -->\n{parts[m[1]](m[2])}\n<!-- end -->", text)
