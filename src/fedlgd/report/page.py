@@ -17,7 +17,7 @@ from fedlgd.report.cost import break_evens, clock
 from fedlgd.report.figures import draw, save_all
 from fedlgd.report.formats import copies, plural
 from fedlgd.report.grids import pictures
-from fedlgd.report.groups import Group, group_runs, site_names
+from fedlgd.report.groups import Group, group_runs, site_names, told_apart
 from fedlgd.report.inversion import epsilon_drawing, inversions
 from fedlgd.report.privacy import privacy_of, spent_together
 from fedlgd.report.read import read_runs
@@ -60,6 +60,7 @@ def write_figures(run_dirs: Sequence[Path], folder: Path) -> list[Path]:
 
 def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
     """The page as text. The same runs give the same bytes."""
+    runs = told_apart(runs)
     groups = group_runs(runs)
     accuracy, binary = tables.accuracy_table(groups), tables.binary_table(groups)
     cost, even = tables.cost_table(groups), break_evens(groups)

@@ -11,12 +11,10 @@ from fedlgd.core.files import safe_name
 from fedlgd.report.drawing import Drawing
 from fedlgd.report.formats import NONE, Cell, Column, Row, Table, number_of_bytes, percent, plural
 from fedlgd.report.groups import Group
-from fedlgd.report.roc import roc_plots
+from fedlgd.report.roc import TARGETS, roc_plots
 from fedlgd.report.run import Run
 
 NO_LEAK = "no leak found by this attack"
-TARGETS = {"model": "model", "virtual": "virtual set", "anchors": "anchors"}
-TARGETS |= {"updates": "updates", "releases": "noisy sums"}
 CLEAR = 0.02  # distance of an area from 1/2 below which a blind control counts as at chance
 READ_ROC = (
     "Both axes are logarithmic. Bands: 95 % over images. A curve far above the dotted line at small false positive "
