@@ -79,6 +79,7 @@ def left_table(run: Run) -> Table:
     budget = _budget(settings)
     counts, noisy = ("noisy", "yes") if budget else ("exact", "no")
     scores = "yes" if budget.get("scores") else "no"
+    sent = "weights" if "dp" in settings else "weights and training loss"
     rows: tuple[tuple[str, float | None, str, str], ...] = (
         (
             "hello, once",
@@ -89,7 +90,7 @@ def left_table(run: Run) -> Table:
         (
             "updates",
             updates,
-            f"weights and training loss. {BASIS if virtual else 'Trained on real images.'}",
+            f"{sent}. {BASIS if virtual else 'Trained on real images.'}",
             noisy,
         ),
         (
