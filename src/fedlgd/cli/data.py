@@ -3,10 +3,11 @@
 import difflib
 import json as jsonlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich import box
@@ -179,6 +180,19 @@ def check(given: CheckOptions) -> None:
     else:
         print_checked(checked)
     raise typer.Exit(1 if errors or (given.strict and warnings) else 0)
+
+
+def checked_site(path: Path, site: str, settings: Mapping[str, Any], quiet: bool) -> Folders:
+    """The images of one real site; its problems are printed, and errors end the command."""
+    how = resolve({}, {**settings, "data.name": "folders", "data.path": str(path)}).data.suite
+    assert isinstance(how, Folders)
+    with progress(quiet):
+        checked = check_data(path, only=site, how=how)
+    if not quiet or checked.count("error"):
+        print_checked(checked, err=True)
+    if checked.count("error"):
+        raise typer.Exit(1)
+    return how
 
 
 @contextmanager

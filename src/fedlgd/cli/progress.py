@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedlgd.cli.table import Evaluations
+from fedlgd.cli.terminal import Evaluations
 from fedlgd.core.errors import RunError
 from fedlgd.core.meter import listening
 from fedlgd.core.records import RoundRecord, committed_records, in_order

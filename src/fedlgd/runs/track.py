@@ -201,19 +201,13 @@ class Tracking:
             )
 
 
-def training_loss(record: RoundRecord) -> float:
-    """Mean over the sampled sites of the mean loss during training; NaN if no site was trained."""
-    losses = [metrics["loss"] for metrics in record.metrics.values() if "loss" in metrics]
-    return fmean(losses) if losses else math.nan
-
-
 def numbers(records: Sequence[RoundRecord]) -> dict[str, float]:
     """The values to log for the last record, without NaN; bytes are sums over all records."""
     last = records[-1]
     found = {
         "mean/accuracy": last.accuracy,
         "mean/test_loss": fmean(s.loss for s in last.scores.values()) if last.scores else math.nan,
-        "mean/train_loss": training_loss(last),
+        "mean/train_loss": last.training_loss,
         "bytes/up": sum(record.bytes_up for record in records),
         "bytes/down": sum(record.bytes_down for record in records),
         **{f"accuracy/{safe_name(site)}": score.accuracy for site, score in last.scores.items()},
