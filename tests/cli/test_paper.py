@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fedlgd.report.items import items, parts_at
+from fedlgd.report.paper.items import items, parts_at
 
 RUN = [name for name, item in items().items() if parts_at(item, "tiny")]
 

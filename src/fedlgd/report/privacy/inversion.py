@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedlgd.report.drawing import Drawing
-from fedlgd.report.figures import ACCURACY
+from fedlgd.report.figures import ACCURACY, Drawing
 from fedlgd.report.formats import NONE, Cell, Column, Row, Table, percent
 from fedlgd.report.grids import Picture, picture_of
 from fedlgd.report.groups import Curve, Group, summarise
