@@ -1,4 +1,4 @@
-"""How images become network input: fitted to one size, as planes, and scaled by the training images of the sites."""
+"""How images become network input: fitted to one size, as planes, scaled by the training images of the sites."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ def fitted(image: Image.Image, size: int, fit: Fit = "stretch") -> Image.Image:
 
 
 def planes(image: Image.Image, grey: bool, size: int, fit: Fit = "stretch") -> Pixels:
-    """The image as planes (1 or 3, h, w), fitted to a square: the same for an image of training and for a new one."""
+    """The image as planes (1 or 3, h, w), fitted to a square: the same in training and for a new image."""
     pixels = np.asarray(fitted(image.convert("L" if grey else "RGB"), size, fit))
     return pixels[None] if grey else pixels.transpose(2, 0, 1)
 

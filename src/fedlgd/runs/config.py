@@ -22,8 +22,8 @@ from fedlgd.data.registry import DataChoice
 from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.methods.parts import all_settings, name_of
+from fedlgd.methods.promises import for_rounds, is_private
 from fedlgd.methods.protocol import Method
-from fedlgd.methods.rounds import for_rounds, is_private
 from fedlgd.nets.registry import NETS, build_net, given_net, settings_of
 
 NAMED = ("data", "net")  # sections that can be given as only a name
