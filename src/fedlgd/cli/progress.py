@@ -231,10 +231,6 @@ def _line(text: str, style: str = "") -> Text:
     return Text(text, style, no_wrap=True, overflow="ellipsis")
 
 
-def _is_terminal() -> bool:
-    return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
-
-
 def _earlier(folder: Path | None, sites: Sequence[str]) -> Iterator[RoundRecord]:
     """The committed records of a run that is resumed; the run itself reports a damaged folder."""
     with suppress(RunError):
@@ -261,7 +257,7 @@ def progress(
         yield lambda _: None
         return
     view: LiveView | Lines = Lines(rounds, in_bytes)
-    if _is_terminal():
+    if sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
         view = LiveView(rounds, title, _earlier(folder, sites), lasting, in_bytes)
     try:
         with listening(view.tick):

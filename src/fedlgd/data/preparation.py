@@ -98,7 +98,9 @@ class Preparation:
 def _named(images: Any, depth: Depth, number: int = 0) -> Iterator[Named]:
     """Each image with a name: its path, or its number."""
     if isinstance(images, str | Path):
-        yield from (_read(file, depth) for file in _files(Path(images).expanduser()))
+        path = Path(images).expanduser()
+        inside = (file for file in path.iterdir() if file.suffix.lower() in SUFFIXES) if path.is_dir() else [path]
+        yield from (_read(file, depth) for file in sorted(inside))
     elif isinstance(images, Image.Image):
         yield f"image {number}", images
     elif isinstance(images, np.ndarray | Tensor):
@@ -111,13 +113,6 @@ def _named(images: Any, depth: Depth, number: int = 0) -> Iterator[Named]:
                 yield named
     else:
         raise DataError(f"an image is given as {type(images).__name__}; give a path, a PIL image or an array")
-
-
-def _files(path: Path) -> list[Path]:
-    """The file itself, or the image files of a folder in the order of their names."""
-    if not path.is_dir():
-        return [path]
-    return sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
 
 
 def _read(path: Path, depth: Depth) -> Named:

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean
-from typing import Any
 
 import msgspec
 
@@ -162,7 +161,9 @@ def _break_even(run: Run) -> BreakEven | None:
     enrolment = [record for record in run.records if record.round < 0]
     rounds = [record for record in run.records if record.round >= 0]
     try:
-        local, selected = _training_settings(run.settings)
+        local = msgspec.convert(run.settings["local"], _Local)
+        parts = [run.settings[part]["selected"] for part in ("anchors", "refine") if part in run.settings]
+        selected = {t for part in msgspec.convert(parts, list[_Selected]) for t in part.rounds}
     except (msgspec.ValidationError, KeyError, TypeError):
         return None
     if not rounds or not any("virtual" in record.flags for record in enrolment):
@@ -172,13 +173,6 @@ def _break_even(run: Run) -> BreakEven | None:
     first = sum(map(_site_flops, enrolment))
     without, including = (break_even_round(start, own, later, real) for start in (0.0, first))
     return BreakEven(run.label, real, fmean(map(_site_flops, rounds)), first, without, including)
-
-
-def _training_settings(settings: Mapping[str, Any]) -> tuple[_Local, set[int]]:
-    """Local training, and the rounds that are selected for anchors or virtual sets; a method may have neither."""
-    parts = [settings[part]["selected"] for part in ("anchors", "refine") if part in settings]
-    selected = {t for part in msgspec.convert(parts, list[_Selected]) for t in part.rounds}
-    return msgspec.convert(settings["local"], _Local), selected
 
 
 def break_even_round(enrolment: float, own: Sequence[float], later: float, real: float) -> int | None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import groupby
 from math import sqrt
 
-from fedlgd.core.records import RoundRecord, Score
+from fedlgd.core.records import RoundRecord
 from fedlgd.report import formats
 from fedlgd.report.cost import cost_table
 from fedlgd.report.formats import METHOD, NONE, Cell, Column, Row, Table, plural, share_cell
@@ -97,24 +97,16 @@ def _binary_row(group: Group, site: str, missing: Missing) -> Row:
     scores, accuracy = group.scores_at(site), group.accuracy_at(site)
     size = min(sum(score.total) for score in scores)
     interval = wilson(accuracy.mean, size) if accuracy and size else None
+    balanced = _stat_if_complete(score.balanced if any(score.total) else None for score in scores)
+    auc, mark = _stat_if_complete(score.auc for score in scores), MARK if site in missing else ""
     return (
         Cell(group.label),
         Cell(marked(site, missing)),
         _count(size) if size else Cell(NONE),
         share_cell(accuracy),
         Cell(" to ".join(map(formats.percent, interval)), interval[0]) if interval else Cell(NONE),
-        *(_noted(cell, site in missing) for cell in _balanced(scores)),
+        *(replace(cell, text=cell.text + mark) for cell in map(share_cell, (balanced, auc))),
     )
-
-
-def _balanced(scores: Sequence[Score]) -> tuple[Cell, Cell]:
-    """Balanced accuracy and AUC."""
-    balanced = _stat_if_complete(score.balanced if any(score.total) else None for score in scores)
-    return share_cell(balanced), share_cell(_stat_if_complete(score.auc for score in scores))
-
-
-def _noted(cell: Cell, noted: bool) -> Cell:
-    return replace(cell, text=cell.text + MARK) if noted else cell
 
 
 def wilson(share: float, size: int) -> tuple[float, float]:
@@ -151,16 +143,14 @@ def missing_notes(groups: Sequence[Group]) -> tuple[str, ...]:
     missing = missing_classes(groups)
     if not missing:
         return ()
-    listed = [f"{site} of {_named(gone)}" for site, gone in list(missing.items())[:MOST]]
+    listed = [
+        f"{site} of {'class' if len(gone) == 1 else 'classes'} {', '.join(map(repr, gone))}"
+        for site, gone in list(missing.items())[:MOST]
+    ]
     if len(missing) > MOST:
         listed.append(f"and {plural(len(missing) - MOST, 'more site')}")
     effect = TWO_CLASSES if len(groups[0].runs[0].manifest.data.classes) == 2 else MORE_CLASSES
     return (f"{MARK} No test images: {'; '.join(listed)}. {effect} {COUNTS}",)
-
-
-def _named(classes: Sequence[str]) -> str:
-    quoted = ", ".join(map(repr, classes))
-    return f"class {quoted}" if len(classes) == 1 else f"classes {quoted}"
 
 
 def data_table(data: DataInfo) -> Table:
@@ -192,8 +182,12 @@ LEGEND = f"{VALID} valid update, {MISSED} none, {JOINED} enrolled late or again,
 
 def presence_tables(groups: Sequence[Group]) -> tuple[tuple[str, int, Table], ...]:
     """Label, seed and table of every run in which a site was absent or refused, or enrolled late or again."""
-    runs = [run for group in groups for run in group.runs]
-    return tuple((run.label, run.seed, _presence_table(run)) for run in runs if _eventful(run))
+    return tuple(
+        (run.label, run.seed, _presence_table(run))
+        for group in groups
+        for run in group.runs
+        if any(record.refused or record.unscored or record.joined for record in run.records)
+    )
 
 
 def unscored_notes(groups: Sequence[Group]) -> tuple[str, ...]:
@@ -205,10 +199,6 @@ def unscored_notes(groups: Sequence[Group]) -> tuple[str, ...]:
         for run, final in finals
         if final and final.unscored
     )
-
-
-def _eventful(run: Run) -> bool:
-    return any(record.refused or record.unscored or record.joined for record in run.records)
 
 
 def _presence_table(run: Run) -> Table:

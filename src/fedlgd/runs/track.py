@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -183,7 +183,8 @@ class Tracking:
         tracker = self._open.get(name) or TRACKERS[name](self._run, mark["id"])
         self._open[name] = tracker
         for step in range(mark["logged"], len(self._records)):
-            pictures = dict(_pictures(self._run.folder, self._records[step]))
+            folder = self._run.folder / "virtual" / version_name(self._records[step].round)
+            pictures = {f"virtual/{file.stem}": file for file in sorted(folder.glob("[!.]*.png"))}
             tracker.log(step, numbers(self._records[: step + 1]), pictures)
             files.write_json(file, marks | {name: {"id": tracker.id, "logged": step + 1}})
 
@@ -216,9 +217,3 @@ def numbers(records: Sequence[RoundRecord]) -> dict[str, float]:
         **{f"flops/{phase}": value for phase, value in last.flops.items()},
     }
     return {name: float(value) for name, value in found.items() if not math.isnan(value)}
-
-
-def _pictures(folder: Path, record: RoundRecord) -> Iterator[tuple[str, Path]]:
-    """The contact sheets of this round."""
-    for file in sorted((folder / "virtual" / version_name(record.round)).glob("[!.]*.png")):
-        yield f"virtual/{file.stem}", file
