@@ -120,11 +120,10 @@ def execute(
         config = continued(config, out)
     net = config.net_for(federation, net_object)
     with _reserved(engine, out):
-        federation = _pooled(config, federation, net, engine)
+        federation = _gathered(config, federation, net, engine)
         memory, states, committed = _opened(config, federation, net, engine, out, command, title)
-        subject = Subject(
-            federation, config.method.adapt(net), memory, states, Stream(config.plan.seed).at("analysis")
-        )
+        rng = Stream(config.plan.seed).at("analysis")
+        subject = Subject(federation, config.method.adapt(net), memory, states, rng)
         records = [in_order(record, federation.names) for record in committed]
         with closing(engine.run(config.method, federation, net, config.plan, memory, states)) as rounds:
             for new in _illustrated(config, subject, rounds, committed, out if engine.local else None):
@@ -169,17 +168,22 @@ def _illustrated(
     return analysed(rounds, list(committed), subject, out / "analysis.json")
 
 
-def _pooled(config: Config, federation: Federation, net: Net, engine: Engine) -> Federation:
-    """For a pooled method: all images at one site, or all virtual sets, the same that other methods train on."""
+def _gathered(config: Config, federation: Federation, net: Net, engine: Engine) -> Federation:
+    """The federation itself; for a pooled method, one site with all images, which only a local engine has."""
+    if config.method.pooled and not engine.local:
+        raise SettingError(
+            f"{config.method.label} joins the images of all sites, which real sites do not send; use loop"
+        )
+    return _pooled(config, federation, net, engine.place) if config.method.pooled else federation
+
+
+def _pooled(config: Config, federation: Federation, net: Net, place: Place) -> Federation:
+    """All images at one site, or all virtual sets: the same sets that other methods train on."""
     method, root = config.method, Stream(config.plan.seed)
-    if not method.pooled:
-        return federation
-    if not engine.local:
-        raise SettingError(f"{method.label} joins the images of all sites, which real sites do not send; use loop")
     assert isinstance(method, Training)
     if method.train_on == "virtual":
         sets = [
-            engine.place.do(partial(distilled, site, net, method.distil), root.at("enrol", site.name, "distil"))
+            place.do(partial(distilled, site, net, method.distil), root.at("enrol", site.name, "distil"))
             for site in federation.sites
         ]
         sites = tuple(
