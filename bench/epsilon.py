@@ -1,8 +1,10 @@
-"""The price of epsilon: accuracy of FedLGD on three real digit sites with and without privacy, and of DP-SGD.
+"""The price of epsilon: accuracy of FedLGD on real digit sites with and without privacy, and of DP-SGD.
 
-Run: FEDLGD_DATA=DATA python -m bench.epsilon OUT 0 1 2        writes OUT/epsilon.json; runs in OUT are not repeated
-     FEDLGD_DATA=DATA python -m bench.epsilon OUT trials       writes OUT/trials.json
-     FEDLGD_DATA=DATA python -m bench.epsilon OUT dp-sgd       writes OUT/dp-sgd.json
+Run: FEDLGD_DATA=DATA python -m bench.epsilon OUT epsilon 0 1 2    three sites like MNIST
+     FEDLGD_DATA=DATA python -m bench.epsilon OUT svhn 0 1 2       MNIST and SVHN
+     FEDLGD_DATA=DATA python -m bench.epsilon OUT trials           why few releases lose accuracy
+     FEDLGD_DATA=DATA python -m bench.epsilon OUT dp-sgd           the settings of DP-SGD
+Each writes OUT/<its name>.json. Finished runs in OUT are not repeated.
 """
 
 import json
@@ -24,7 +26,8 @@ from fedlgd.distill import release
 from fedlgd.runs.config import resolve
 from fedlgd.runs.runner import execute
 
-SITES, LIMIT, SIZE = ("mnist", "usps", "mnist-m"), 8_000, 16
+SITES: Mapping[str, tuple[str, ...]] = {"svhn": ("mnist", "svhn"), "": ("mnist", "usps", "mnist-m")}
+LIMIT, SIZE = 8_000, 16
 EPSILONS = (0.0, 4.0, 1.0, 10.0)  # 0: no noise
 NOISELESS = 100.0  # the releases of private distillation, with their noise left out
 COMMON: dict[str, Any] = {
@@ -35,7 +38,8 @@ COMMON: dict[str, Any] = {
     "analysis": False,
     "real_samples": 0,
 }
-VIRTUAL: dict[str, Any] = {
+PRIVATE: dict[str, Any] = {
+    "method": "fedlgd",
     "local.lr": 0.05,
     "local.momentum": 0.9,
     "local.epochs": 3,
@@ -53,10 +57,11 @@ VIRTUAL: dict[str, Any] = {
 }
 """The same for every epsilon, as the trials on seed 0 decided."""
 
+LONGER: dict[str, Any] = {"distil.steps": 1200}
 FEW = {"distil.private.releases": 30, "distil.private.rate": 1.0}
 TRIALS: Mapping[str, tuple[float, dict[str, Any]]] = {
     "no privacy": (0.0, {}),
-    "no privacy, twice the steps": (0.0, {"distil.steps": 1200}),
+    "no privacy, twice the steps": (0.0, LONGER),
     "no privacy, no refinement": (0.0, {"refine.steps": 0}),
     "30 releases, no noise": (NOISELESS, FEW),
     "30 releases, no noise, no clipping": (NOISELESS, FEW | {"distil.private.clip": 100.0}),
@@ -67,11 +72,11 @@ TRIALS: Mapping[str, tuple[float, dict[str, Any]]] = {
 }
 """What costs accuracy: one change at a time, seed 0."""
 
-DP_SGD: dict[str, Any] = {"local.batch": 256, "local.lr": 0.5, "local.steps": 5}
+DP_SGD: dict[str, Any] = {"local.batch": 256, "local.lr": 2.0, "local.steps": 20}
 DP_TRIALS: Mapping[str, dict[str, Any]] = {
-    "rate 0.5, 5 steps": {},
-    "rate 2, 5 steps": {"local.lr": 2.0},
-    "rate 4, 5 steps": {"local.lr": 4.0},
+    "rate 0.5, 5 steps": {"local.lr": 0.5, "local.steps": 5},
+    "rate 2, 5 steps": {"local.lr": 2.0, "local.steps": 5},
+    "rate 4, 5 steps": {"local.lr": 4.0, "local.steps": 5},
     "rate 1, 20 steps": {"local.lr": 1.0, "local.steps": 20},
     "rate 2, 20 steps": {"local.lr": 2.0, "local.steps": 20},
     "rate 4, 20 steps": {"local.lr": 4.0, "local.steps": 20},
@@ -82,24 +87,37 @@ DP_TRIALS: Mapping[str, dict[str, Any]] = {
 START_ONLY: dict[str, Any] = {"distil.steps": 0, "refine.steps": 0}
 
 
-def runs(seeds: list[int]) -> Iterator[tuple[str, float, int, dict[str, Any]]]:
-    """Method, epsilon, seed and settings of each run, by seed."""
-    private = VIRTUAL | {"method": "fedlgd"}
+Cell = tuple[str, float, int, dict[str, Any]]
+"""Method, epsilon, seed and settings of a run."""
+
+
+def curve(seeds: list[int]) -> Iterator[Cell]:
+    """FedLGD with and without noise."""
     for seed, epsilon in product(seeds, EPSILONS):
-        yield "FedLGD", epsilon, seed, private | {"distil.private.epsilon": epsilon}
+        yield "FedLGD", epsilon, seed, PRIVATE | {"distil.private.epsilon": epsilon}
+
+
+def runs(seeds: list[int]) -> Iterator[Cell]:
+    yield from curve(seeds)
     for seed, epsilon in product(seeds, EPSILONS):
         yield "DP-SGD on real images", epsilon, seed, dp_sgd(epsilon)
-        yield "start only", epsilon, seed, private | START_ONLY | {"distil.private.epsilon": epsilon}
+        yield "start only", epsilon, seed, PRIVATE | START_ONLY | {"distil.private.epsilon": epsilon}
 
 
-def trials() -> Iterator[tuple[str, float, int, dict[str, Any]]]:
+def svhn_runs(seeds: list[int]) -> Iterator[Cell]:
+    """The last run shows whether distillation has converged."""
+    yield from curve(seeds)
+    yield "FedLGD, twice the steps of distillation", 0.0, seeds[0], PRIVATE | LONGER
+
+
+def trials(seeds: list[int]) -> Iterator[Cell]:
     for name, (epsilon, own) in TRIALS.items():
-        yield name, epsilon, 0, VIRTUAL | own | {"method": "fedlgd", "distil.private.epsilon": epsilon}
+        yield name, epsilon, seeds[0], PRIVATE | own | {"distil.private.epsilon": epsilon}
 
 
-def dp_trials() -> Iterator[tuple[str, float, int, dict[str, Any]]]:
+def dp_trials(seeds: list[int]) -> Iterator[Cell]:
     for name, own in DP_TRIALS.items():
-        yield name, 4.0, 0, dp_sgd(4.0) | own
+        yield name, 4.0, seeds[0], dp_sgd(4.0) | own
 
 
 @contextmanager
@@ -122,23 +140,21 @@ def dp_sgd(epsilon: float) -> dict[str, Any]:
     return {"method": "fedavg+dp-sgd", "train_on": "real", **DP_SGD, **noise}
 
 
-def federation() -> Federation:
+def federation(names: tuple[str, ...]) -> Federation:
     whole = load("digits", limit=LIMIT, size=SIZE)
-    return replace(whole, sites=tuple(site for site in whole.sites if site.name in SITES))
+    return replace(whole, sites=tuple(site for site in whole.sites if site.name in names))
 
 
-CHOICES = {"trials": trials, "dp-sgd": dp_trials}
+CHOICES = {"epsilon": runs, "svhn": svhn_runs, "trials": trials, "dp-sgd": dp_trials}
 
 
 def main() -> None:
-    out, asked = Path(sys.argv[1]), sys.argv[2:]
+    out, name, seeds = Path(sys.argv[1]), sys.argv[2], [int(seed) for seed in sys.argv[3:]] or [0]
     torch.set_num_threads(1)
-    data, rows = federation(), list[dict[str, Any]]()
-    name = asked[0] if asked[0] in CHOICES else "epsilon"
-    chosen = CHOICES[name]() if name in CHOICES else runs([int(seed) for seed in asked])
-    for method, epsilon, seed, settings in chosen:
+    data, rows = federation(SITES.get(name, SITES[""])), list[dict[str, Any]]()
+    for method, epsilon, seed, settings in CHOICES[name](seeds):
         config = resolve({}, COMMON | settings | {"seed": seed})
-        folder = out / f"{method.replace(' ', '-')}-{epsilon:g}-seed{seed}"
+        folder = out / name / f"{method.replace(' ', '-')}-{epsilon:g}-seed{seed}"
         with noise_of(epsilon):
             result = execute(config, data, folder, command="python -m bench.epsilon", title=method)
         cpu = sum(result.spent.cpu.values())

@@ -29,6 +29,8 @@ from fedlgd.nets.registry import NETS
 from fedlgd.report.cost import cost_table
 from fedlgd.report.formats import Cell, Table
 from fedlgd.report.groups import Group, group_runs
+from fedlgd.report.paper.items import FOLDER
+from fedlgd.report.paper.verdicts import MEASURED, to_ship
 from fedlgd.report.read import read_runs
 from fedlgd.report.summary import caveats, unequal_cost
 from fedlgd.report.tables import accuracy_table
@@ -56,6 +58,7 @@ def pages() -> dict[Path, str]:
     made = {HERE / "settings.md": settings_page(), LISTED: written()}
     made |= {HERE / "results" / f"{folder.name}.md": results_page(folder) for folder in suites()}
     made |= paper_page()["pages"]()
+    made[Path(str(FOLDER / MEASURED))] = to_ship(paper_page()["RECORDS"])
     made[HERE / "results" / "shift.md"] = runpy.run_path(str(HERE / "results" / "shift_page.py"))["page"]()
     made[HERE / "results" / "privacy.md"] = runpy.run_path(str(HERE / "results" / "privacy_page.py"))["page"]()
     parts = [
@@ -220,7 +223,7 @@ def filled(text: str) -> str:
         "bench": _bench,
         "headline": _headline,
     }
-    parts |= {part: accuracy_page()[part] for part in ("holds", "tried", "per_class")}
+    parts |= {part: accuracy_page()[part] for part in ("holds", "tried", "per_class", "searched")}
     parts["paper"] = lambda place: paper_page()["main_table"](place).rstrip()
     parts |= {"deploy": _deploy, "reach": _reach, "space": _space}
     return pattern.sub(lambda m: f"<!-- generated: {m[1]} {m[2]} -->\n{parts[m[1]](m[2])}\n<!-- end -->", text)

@@ -11,6 +11,7 @@ from fedlgd.report.plots import line_plot, svg
 from fedlgd.report.read import read_runs
 from fedlgd.report.run import Run
 from fedlgd.report.summary import Difference, difference, paired
+from fedlgd.runs.tuning.findings import Trial, effect_of, spent
 
 HERE = Path(__file__).parent
 RECORDS, SEARCH = HERE / "records", HERE / "search"
@@ -60,6 +61,45 @@ def tried(name: str) -> str:
         lines.append([*cells, format(fmean(row["total"] for row in found), ".0f")])
     compared = ["difference, 95 % interval"] if several else []
     return table(["trial", "rounds x steps", *sites, "mean", *compared, "CPU seconds"], lines)
+
+
+def searched(name: str) -> str:
+    """A search of `fedlgd tune`, docs/results/search/<name>.json: its last trials, and which settings mattered."""
+    ledger = json.loads((SEARCH / f"{name}.json").read_text())
+    trials = [Trial(**each) for each in ledger["trials"]]
+    rungs = sorted({trial.rounds for trial in trials})
+    parts = []
+    for method in dict.fromkeys(trial.method for trial in trials):
+        own = [trial for trial in trials if trial.method == method]
+        parts += [f"`{method}`, {spent(own) / 60:.0f} CPU minutes:", "", last_trials(own, rungs), ""]
+        parts += [what_mattered([trial for trial in own if trial.rounds == rungs[0]]), ""]
+    return "\n".join(parts).rstrip()
+
+
+def last_trials(trials: Sequence[Trial], rungs: Sequence[int]) -> str:
+    """Accuracy (%) of the candidates of the last rung and of candidate 0, in every rung they reached."""
+    found = {(trial.candidate, trial.rounds): trial for trial in trials}
+    last = sorted((t for t in trials if t.rounds == rungs[-1]), key=lambda trial: -trial.accuracy)
+    numbers = dict.fromkeys([*(trial.candidate for trial in last), 0])
+    rows = []
+    for number in numbers:
+        cells = [f"{100 * t.accuracy:.1f}" if (t := found.get((number, rounds))) else "" for rounds in rungs]
+        values = found[number, rungs[0]].settings
+        words = ", ".join(f"{path} {said(value)}" for path, value in values.items())
+        rows.append([f"{number}{'' if number else ' (`strong`)'}: {words}", *cells])
+    return table(["candidate", *(f"{rounds} rounds" for rounds in rungs)], rows)
+
+
+def what_mattered(trials: Sequence[Trial]) -> str:
+    """The mean accuracy (%) over all candidates with the best and with the worst value of each setting."""
+    effects = [effect for path in trials[0].settings if (effect := effect_of(path, trials))]
+    effects.sort(key=lambda effect: -effect.difference)
+    rows = [[e.setting, e.best, f"{100 * e.best_mean:.1f}", e.worst, f"{100 * e.worst_mean:.1f}"] for e in effects]
+    return table([f"setting, {trials[0].rounds} rounds", "best", "mean", "worst", "mean"], rows)
+
+
+def said(value: Any) -> str:
+    return ("+".join(value) or "none") if isinstance(value, list) else str(value)
 
 
 def gap_between(found: Sequence[Any], base: Sequence[Any]) -> str:

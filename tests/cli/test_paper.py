@@ -4,7 +4,10 @@ import json
 
 import pytest
 
+from fedlgd.core.sweep import entry_folder
 from fedlgd.report.paper.items import items, parts_at
+from fedlgd.report.paper.verdicts import shipped
+from tests.report.fake import write_run
 
 RUN = [name for name, item in items().items() if parts_at(item, "tiny")]
 
@@ -20,6 +23,25 @@ def test_the_list_names_every_item_with_its_command_and_verdicts(fedlgd):
     assert [each["item"] for each in listed] == list(items())
     assert all(each["command"] for each in listed)
     assert all(claim["verdict"] for each in listed for claim in each["claims"])
+
+
+def test_without_runs_the_verdicts_of_the_package_are_listed_and_with_runs_their_own(fedlgd, tmp_path):
+    measured = shipped()
+    listed = {each["item"]: each for each in json.loads(fedlgd("paper", "--json").out)}
+    assert measured.verdicts
+    for key, known in measured.verdicts.items():
+        name, _, text = key.partition(": ")
+        claim = next(each for each in listed[name]["claims"] if each["claim"] == text)
+        assert (claim["verdict"], claim["ours"]) == (known["word"], known["ours"])
+    assert "C10 (desk" in " ".join(listed["table-digits"]["stored"])
+    for entry in ("fedlgd", "fedavg:local.steps=7"):
+        path = tmp_path / "runs/paper/desk/table-digits/C10" / entry_folder(entry) / "seed0"
+        path.parent.mkdir(parents=True)
+        write_run(path, label=entry, method=entry.partition(":")[0])
+    again = {each["item"]: each for each in json.loads(fedlgd("paper", "--json").out)}["table-digits"]
+    assert again["stored"] == ["C10 (desk, 1 seed)"]
+    equal_steps = next(each for each in again["claims"] if "more SGD steps" in each["claim"])
+    assert "one seed" in equal_steps["why"]
 
 
 def test_an_item_runs_resumes_and_is_reported(fedlgd, tmp_path):

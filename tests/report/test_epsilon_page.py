@@ -49,3 +49,13 @@ def test_trials_tell_what_few_releases_cost(page, tmp_path):
     assert "was not measured" in text
     assert "30 releases cost 3.0 points and 300 releases -0.5" in text
     assert "| 30 releases, no noise | 69.0 | -3.0 |" in text
+
+
+def test_dp_sgd_is_compared_at_every_epsilon_that_both_have(page, tmp_path):
+    real = "DP-SGD on real images"
+    both = [("FedLGD", 0.0, 0, 0.7), ("FedLGD", 4.0, 0, 0.69), (real, 0.0, 0, 0.85), (real, 4.0, 0, 0.75)]
+    keep(tmp_path, "epsilon.json", *both, (real, 1.0, 0, 0.6))
+    keep(tmp_path, "dp-sgd.json", ("rate 2", 4.0, 0, 0.751))
+    text = page(tmp_path)
+    assert f"{real} against FedLGD: +15.0 points without noise, +6.0 points at epsilon 4." in text
+    assert "| rate 2 | 75.1 |" in text

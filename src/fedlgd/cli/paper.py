@@ -1,7 +1,7 @@
 """`fedlgd paper` without an item, and `fedlgd paper report`; `compare` runs an item. Torch is not imported."""
 
 import json as jsonlib
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 import typer
@@ -10,12 +10,12 @@ from fedlgd.cli.options import PaperOptions
 from fedlgd.cli.terminal import folded
 from fedlgd.core.files import writing
 from fedlgd.report.paper.items import SCALES, Item, command_of, cpu_at, items
-from fedlgd.report.paper.verdicts import stored, verdicts
+from fedlgd.report.paper.verdicts import known_verdicts, shipped, stored
 
 
 def list_paper(given: PaperOptions) -> None:
     """Every item: what it is, its command, its CPU time at each scale, the stored parts, and the verdicts."""
-    found = list(verdicts(given.out))
+    found = list(known_verdicts(given.out))
     if given.json:
         typer.echo(jsonlib.dumps([_plain(item, given.out) for item in items().values()]))
         return
@@ -28,22 +28,26 @@ def list_paper(given: PaperOptions) -> None:
         for each in found:
             if each.item == item.name:
                 typer.echo(folded(f"    {each.word}: {each.claim.text}", " " * 8))
-    typer.echo(f"Verdicts are from the runs in {given.out}; fedlgd paper report writes them as a page.")
+    where = f"the runs in {given.out}, or, for items without runs there, from those stored with this package"
+    typer.echo(
+        folded(f"Verdicts are from {where}. fedlgd paper report writes a page about the runs in {given.out}.")
+    )
 
 
-def _stored(item: Item, folder: Path) -> Iterator[str]:
-    for found in stored(folder, item):
-        yield f"{found.part or 'all'} ({found.scale})"
+def _stored(item: Item, folder: Path) -> Sequence[str]:
+    """The parts with runs in the folder; without any, those that the package has verdicts of."""
+    own = [found.label for found in stored(folder, item)]
+    return own or [f"{label} with the package" for label in shipped().stored.get(item.name, ())]
 
 
 def _plain(item: Item, folder: Path) -> dict[str, object]:
     claims = [
         {"claim": v.claim.text, "printed": v.claim.printed, "ours": v.ours, "verdict": v.word, "why": v.why}
-        for v in verdicts(folder, {item.name: item})
+        for v in known_verdicts(folder, {item.name: item})
     ]
     times = {scale: cpu_at(item, scale) for scale in SCALES} if item.methods else {}
     known = {"item": item.name, "title": item.title, "command": command_of(item), "cpu": times}
-    return {**known, "stored": list(_stored(item, folder)), "claims": claims}
+    return {**known, "stored": _stored(item, folder), "claims": claims}
 
 
 def report_paper(given: PaperOptions) -> None:

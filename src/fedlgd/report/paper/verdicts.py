@@ -1,19 +1,34 @@
 """Verdicts on the claims of the paper, from stored runs: <folder>/<scale>/<item>/<part>/<entry>/seed<n>."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any, NamedTuple
 
 from fedlgd.core.sweep import entry_folder
-from fedlgd.report.formats import NONE, Cell, Column, Table, percent, percent_stat, points
+from fedlgd.report.formats import NONE, Cell, Column, Table, percent, percent_stat, plural, points
 from fedlgd.report.groups import Group, group_runs
-from fedlgd.report.paper.items import SCALES, Claim, Item, Rule, Word, comparison, find, items, printed, reduced
+from fedlgd.report.paper.items import (
+    FOLDER,
+    SCALES,
+    Claim,
+    Item,
+    Rule,
+    Word,
+    comparison,
+    find,
+    items,
+    printed,
+    reduced,
+)
 from fedlgd.report.read import read_runs, run_folders
 from fedlgd.report.run import Run
 from fedlgd.report.summary import Difference, difference, paired
 
 RIVALS = ("fedavg", "fedavg:local.steps=2", "fedavg:local.steps=7", "fedavg:local.steps=19", "fedlgd")
+MEASURED = "measured.json"  # beside the items
 STORED = tuple(reversed(SCALES[1:]))  # a verdict is never based on the scale tiny
 
 
@@ -28,6 +43,14 @@ class Verdict:
     word: Word = "not decided"
     why: str = ""
 
+    @property
+    def key(self) -> str:
+        return f"{self.item}: {self.claim.text}"
+
+    @property
+    def plain(self) -> dict[str, str]:
+        return {"ours": self.ours, "scale": self.scale, "word": self.word, "why": self.why}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
@@ -37,6 +60,13 @@ class Found:
     part: str
     scale: str
     groups: Mapping[str, Group]
+
+    @property
+    def label(self) -> str:
+        """`C10 (desk, 3 seeds)`"""
+        seeds = sorted({len(group.counted) for group in self.groups.values()})
+        count = f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else plural(seeds[0], "seed")
+        return f"{self.part or 'all'} ({self.scale}, {count})"
 
 
 def stored_part(folder: Path, item: Item, part: str, scale: str) -> Found:
@@ -71,6 +101,33 @@ def verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> Iterator
                 yield Verdict(item=item.name, claim=claim, word=claim.verdict, why=claim.why)
             else:
                 yield _decided(item, claim, claim.rule, parts.get(claim.rule.part))
+
+
+class Shipped(NamedTuple):
+    """What the measured runs of this package say: labels of the stored parts by item, and verdicts by `key`."""
+
+    stored: Mapping[str, Sequence[str]]
+    verdicts: Mapping[str, Mapping[str, Any]]
+
+
+def shipped() -> Shipped:
+    """Verdicts that come with the package; docs/results/paper has their numbers."""
+    return Shipped(**json.loads((FOLDER / MEASURED).read_text()))
+
+
+def to_ship(folder: Path) -> str:
+    """The content of `measured.json` from the stored runs in a folder."""
+    parts = {name: [found.label for found in stored(folder, item)] for name, item in items().items()}
+    decided = {each.key: each.plain for each in verdicts(folder) if each.scale}
+    content = {"stored": {name: labels for name, labels in parts.items() if labels}, "verdicts": decided}
+    return json.dumps(content, indent=1) + "\n"
+
+
+def known_verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> Iterator[Verdict]:
+    """The verdict of the runs in the folder, and without such runs that of the package."""
+    measured = shipped().verdicts
+    for each in verdicts(folder, wanted):
+        yield each if each.scale or each.key not in measured else replace(each, **measured[each.key])
 
 
 def _decided(item: Item, claim: Claim, rule: Rule, found: Found | None) -> Verdict:
