@@ -72,7 +72,7 @@ TRIALS: Mapping[str, tuple[float, dict[str, Any]]] = {
 }
 """What costs accuracy: one change at a time, seed 0."""
 
-DP_SGD: dict[str, Any] = {"local.batch": 256, "local.lr": 2.0, "local.steps": 20}
+DP_SGD: dict[str, Any] = {"local.batch": 256, "local.lr": 4.0, "local.steps": 20}
 DP_TRIALS: Mapping[str, dict[str, Any]] = {
     "rate 0.5, 5 steps": {"local.lr": 0.5, "local.steps": 5},
     "rate 2, 5 steps": {"local.lr": 2.0, "local.steps": 5},
