@@ -91,13 +91,12 @@ def _decoded(site: SiteImages, headers: list[Header], classes: tuple[str, ...], 
     pixels: dict[int, Pixels] = {}
     prints, thumbs, formats, patients = list[bytes](), list[Pixels](), Counter[str](), list[str]()
     for i in track(f"decoding {site.name}", len(site.images)):
-        picture = site.images[i].read(recipe.depth)
-        image = picture.image
-        prints.append(fingerprint(image))
-        thumbs.append(thumbnail(image))
-        formats[f"{picture.format} {'grey' if image.mode == 'L' else 'colour'}"] += 1
-        patients.append(patient_of(site.images[i], picture, recipe.patient))
-        pixels[i] = planes(image, grey, recipe.size, recipe.fit)
+        picture, print_, thumb, patient = look(site.images[i], recipe.depth, recipe.patient)
+        prints.append(print_)
+        thumbs.append(thumb)
+        patients.append(patient)
+        formats[f"{picture.format} {'grey' if picture.image.mode == 'L' else 'colour'}"] += 1
+        pixels[i] = planes(picture.image, grey, recipe.size, recipe.fit)
     tests = np.array(is_test(site, prints, patients, recipe.test_share, recipe.split_seed))
     labels = np.array([classes.index(image.label) for image in site.images])
     all_prints = np.frombuffer(b"".join(prints), np.uint8).reshape(-1, PRINT)
@@ -113,6 +112,12 @@ def _decoded(site: SiteImages, headers: list[Header], classes: tuple[str, ...], 
         arrays |= {f"{part}_x": stack, f"{part}_y": labels[chosen], f"{part}_print": all_prints[chosen]}
         arrays[f"{part}_thumb"] = np.array(thumbs)[chosen]
     return arrays
+
+
+def look(image: ImageFile | ArrayRow, depth: Depth, setting: str) -> tuple[Picture, bytes, Pixels, str]:
+    """The picture, its fingerprint, its thumbnail and its patient; see `patient_of` for the setting."""
+    picture = image.read(depth)
+    return picture, fingerprint(picture.image), thumbnail(picture.image), patient_of(image, picture, setting)
 
 
 def patient_of(image: ImageFile | ArrayRow, picture: Picture, setting: str) -> str:
