@@ -29,7 +29,7 @@ from fedlgd.data.folders.problems import Problem
 from fedlgd.data.folders.suite import Folders
 from fedlgd.data.registry import DataChoice
 from fedlgd.data.sheet import contact_sheet
-from fedlgd.data.statistics import Colours, Statistics, spark, statistics_of
+from fedlgd.data.statistics import Statistics, spark, statistics_of
 from fedlgd.report.formats import plural
 from fedlgd.runs.config import resolve
 from fedlgd.runs.described import described
@@ -106,17 +106,12 @@ def _colours(sites: Sequence[Statistics]) -> Table:
     for column in ("site", *CHANNELS):
         table.add_column(column, no_wrap=column != "site")
     for s in sites:
-        cells = [
-            f"{mean:.2f} {std:.2f} [{colour}]{spark(_halved(shares))}[/]"
-            for colour, mean, std, shares in zip(CHANNELS, s.mean, s.std, s.histogram, strict=True)
-        ]
+        cells = []
+        for colour, mean, std, shares in zip(CHANNELS, s.mean, s.std, s.histogram, strict=True):
+            pairs = zip(shares[::2], shares[1::2], strict=True)  # half the bins, so that three fit 80 columns
+            cells.append(f"{mean:.2f} {std:.2f} [{colour}]{spark(tuple(a + b for a, b in pairs))}[/]")
         table.add_row(escape(s.site), *cells)
     return table
-
-
-def _halved(shares: Colours) -> Colours:
-    """Half as many bins, so that three histograms fit 80 columns."""
-    return tuple(a + b for a, b in zip(shares[::2], shares[1::2], strict=True))
 
 
 def shift_tables(found: Sequence[Measured]) -> Iterator[Table]:
