@@ -3,15 +3,22 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedlgd.report.cost import break_evens
+from fedlgd.report.cost import break_even_table, break_evens, cost_table
 from fedlgd.report.formats import Cell, Column, Table, as_markdown, percent_stat
 from fedlgd.report.groups import curves
-from fedlgd.report.items import SCALES, Item, command_of, cpu_at, find, items
-from fedlgd.report.paper import score
+from fedlgd.report.paper.items import SCALES, Item, command_of, cpu_at, find, items
+from fedlgd.report.paper.page import score
+from fedlgd.report.paper.verdicts import (
+    Found,
+    printed_table,
+    reduction,
+    stored,
+    stored_part,
+    verdict_table,
+    verdicts,
+)
 from fedlgd.report.summary import caveats
 from fedlgd.report.sweeps import find_sweeps, sweep_tables
-from fedlgd.report.tables import break_even_table, cost_table
-from fedlgd.report.verdicts import Found, printed_table, reduction, stored, stored_part, verdict_table, verdicts
 
 HERE = Path(__file__).parent
 RECORDS = HERE / "records" / "paper"

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from fedlgd.cli.join import Connection, Follower
+from fedlgd.cli.deploy import Connection, Follower
 from tests.data.pictures import noise, save, tree
 
 

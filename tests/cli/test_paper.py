@@ -5,8 +5,8 @@ import json
 import pytest
 
 from fedlgd.core.sweep import entry_folder
-from fedlgd.report.items import items, parts_at
-from fedlgd.report.verdicts import shipped
+from fedlgd.report.paper.items import items, parts_at
+from fedlgd.report.paper.verdicts import shipped
 from tests.report.fake import write_run
 
 RUN = [name for name, item in items().items() if parts_at(item, "tiny")]

@@ -19,7 +19,7 @@ from fedlgd.engines.site import Sites, Task
 from fedlgd.methods import dpsgd, registry
 from fedlgd.methods.dpsgd import Dp, clipped_gradients, dp_sgd, per_sample
 from fedlgd.methods.fedavg import FedAvg
-from fedlgd.methods.rounds import for_rounds, is_private
+from fedlgd.methods.promises import for_rounds, is_private
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.runner import run
 from tests import tiny

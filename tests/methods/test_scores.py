@@ -13,7 +13,7 @@ from fedlgd.distill import ledger, release
 from fedlgd.distill.budget import Private
 from fedlgd.engines.plan import Plan
 from fedlgd.methods.dpfedavg import SiteDp
-from fedlgd.methods.rounds import promise
+from fedlgd.methods.promises import promise
 from fedlgd.methods.scores import MOST, Scores
 from tests import tiny
 

@@ -5,11 +5,19 @@ from typing import Any
 
 import pytest
 
-from fedlgd.report.cost import CPU, WALL, break_even_round, break_evens, clock, cumulative_bytes, cumulative_time
+from fedlgd.report.cost import (
+    CPU,
+    WALL,
+    break_even_round,
+    break_even_table,
+    break_evens,
+    clock,
+    cumulative_bytes,
+    cumulative_time,
+)
 from fedlgd.report.groups import curves, group_runs
 from fedlgd.report.read import read_run
 from fedlgd.report.run import Run
-from fedlgd.report.tables import break_even_table
 from tests.report.conftest import MakeGroups, run_of
 from tests.report.fake import write_run
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.report.test_inversion import CELL, MEMORY
+from tests.report.privacy.test_inversion import CELL, MEMORY
 
 PAGE = Path(__file__).parents[2] / "docs/results/inversion_page.py"
 VIRTUAL = CELL | {"title": "FedAvg on virtual images", "case": "virtual"}

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from fedlgd.core.records import RoundRecord, Score
+from fedlgd.report.cost import cost_table
 from fedlgd.report.formats import Cell, Column, Table, as_latex, as_markdown, as_text
 from fedlgd.report.groups import Group
 from fedlgd.report.tables import (
     accuracy_table,
     binary_table,
-    cost_table,
     data_table,
     mark_best,
     mean_first,

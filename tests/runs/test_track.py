@@ -20,7 +20,6 @@ from fedlgd.runs.track import (
     Tracking,
     check_trackers,
     numbers,
-    training_loss,
 )
 from tests import tiny
 from tests.runs.folder import FAST_NET, Stopped, config, everything, method
@@ -148,7 +147,7 @@ def test_the_numbers_of_a_round_by_hand() -> None:
 
 def test_what_was_not_measured_is_left_out() -> None:
     assert set(numbers([record(bytes_up=1)])) == {"bytes/up", "bytes/down"}
-    assert math.isnan(training_loss(record()))
+    assert math.isnan(record().training_loss)
 
 
 def test_a_site_may_be_called_anything() -> None:

@@ -1,4 +1,9 @@
-"""The command line: its entry point, and memory for large batches."""
+"""The command line: its entry point, and memory for large batches.
+
+`app` declares the commands and `options` their options. The commands are in `run` (run, demo, distil), `compare`,
+`paper`, `tune`, `data`, `listing` (methods, nets, data list), `report` (report, watch, open, predict, export),
+`privacy` (audit, invert) and `deploy` (provision, serve, join). They share `compute`, `progress` and `terminal`.
+"""
 
 import ctypes
 import os

@@ -289,6 +289,6 @@ def serve(given: options.ServeOptions) -> None:
 @takes(options.JoinOptions)
 def join(given: options.JoinOptions) -> None:
     """Check the images of a site, connect to the coordinator and carry out its tasks. Stop with Ctrl-C."""
-    from fedlgd.cli import join
+    from fedlgd.cli import deploy
 
-    join.join(given)
+    deploy.join(given)

@@ -32,13 +32,14 @@ from fedlgd.core.records import RoundRecord
 from fedlgd.core.sweep import swept
 from fedlgd.data.federation import Federation
 from fedlgd.engines.registry import Engine
+from fedlgd.report.cost import cost_table
 from fedlgd.report.formats import as_text
 from fedlgd.report.groups import Group, group_runs
-from fedlgd.report.items import Comparison, Item, comparison, find, parts_at, reduced
 from fedlgd.report.page import write_report
+from fedlgd.report.paper.items import Comparison, Item, comparison, find, parts_at, reduced
+from fedlgd.report.paper.verdicts import printed_table, stored_part, verdicts
 from fedlgd.report.read import read_runs
-from fedlgd.report.tables import accuracy_table, cost_table, without_sites
-from fedlgd.report.verdicts import printed_table, stored_part, verdicts
+from fedlgd.report.tables import accuracy_table, without_sites
 from fedlgd.runs.comparing.entries import Entry, Job, Outcome, budget, matched_steps, parse_entry, plan, run_job
 from fedlgd.runs.comparing.parallel import check_jobs, run_jobs
 from fedlgd.runs.literals import parse_axes

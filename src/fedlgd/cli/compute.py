@@ -24,7 +24,7 @@ from fedlgd.data.federation import Federation
 from fedlgd.data.registry import DataChoice
 from fedlgd.engines.registry import Engine, choose
 from fedlgd.methods.cost import first_sets
-from fedlgd.methods.rounds import promise
+from fedlgd.methods.promises import promise
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.comparing.entries import Job
 from fedlgd.runs.config import Config

@@ -3,10 +3,11 @@
 import difflib
 import json as jsonlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich import box
@@ -28,7 +29,7 @@ from fedlgd.data.folders.problems import Problem
 from fedlgd.data.folders.suite import Folders
 from fedlgd.data.registry import DataChoice
 from fedlgd.data.sheet import contact_sheet
-from fedlgd.data.statistics import Colours, Statistics, spark, statistics_of
+from fedlgd.data.statistics import Statistics, spark, statistics_of
 from fedlgd.report.formats import plural
 from fedlgd.runs.config import resolve
 from fedlgd.runs.described import described
@@ -105,17 +106,12 @@ def _colours(sites: Sequence[Statistics]) -> Table:
     for column in ("site", *CHANNELS):
         table.add_column(column, no_wrap=column != "site")
     for s in sites:
-        cells = [
-            f"{mean:.2f} {std:.2f} [{colour}]{spark(_halved(shares))}[/]"
-            for colour, mean, std, shares in zip(CHANNELS, s.mean, s.std, s.histogram, strict=True)
-        ]
+        cells = []
+        for colour, mean, std, shares in zip(CHANNELS, s.mean, s.std, s.histogram, strict=True):
+            pairs = zip(shares[::2], shares[1::2], strict=True)  # half the bins, so that three fit 80 columns
+            cells.append(f"{mean:.2f} {std:.2f} [{colour}]{spark(tuple(a + b for a, b in pairs))}[/]")
         table.add_row(escape(s.site), *cells)
     return table
-
-
-def _halved(shares: Colours) -> Colours:
-    """Half as many bins, so that three histograms fit 80 columns."""
-    return tuple(a + b for a, b in zip(shares[::2], shares[1::2], strict=True))
 
 
 def shift_tables(found: Sequence[Measured]) -> Iterator[Table]:
@@ -179,6 +175,19 @@ def check(given: CheckOptions) -> None:
     else:
         print_checked(checked)
     raise typer.Exit(1 if errors or (given.strict and warnings) else 0)
+
+
+def checked_site(path: Path, site: str, settings: Mapping[str, Any], quiet: bool) -> Folders:
+    """The images of one real site; its problems are printed, and errors end the command."""
+    how = resolve({}, {**settings, "data.name": "folders", "data.path": str(path)}).data.suite
+    assert isinstance(how, Folders)
+    with progress(quiet):
+        checked = check_data(path, only=site, how=how)
+    if not quiet or checked.count("error"):
+        print_checked(checked, err=True)
+    if checked.count("error"):
+        raise typer.Exit(1)
+    return how
 
 
 @contextmanager

@@ -9,8 +9,8 @@ import typer
 from fedlgd.cli.options import PaperOptions
 from fedlgd.cli.terminal import folded
 from fedlgd.core.files import writing
-from fedlgd.report.items import SCALES, Item, command_of, cpu_at, items
-from fedlgd.report.verdicts import known_verdicts, shipped, stored
+from fedlgd.report.paper.items import SCALES, Item, command_of, cpu_at, items
+from fedlgd.report.paper.verdicts import known_verdicts, shipped, stored
 
 
 def list_paper(given: PaperOptions) -> None:
@@ -52,7 +52,7 @@ def _plain(item: Item, folder: Path) -> dict[str, object]:
 
 def report_paper(given: PaperOptions) -> None:
     """Write the page and say where it is."""
-    from fedlgd.report.paper import write_paper
+    from fedlgd.report.paper.page import write_paper
 
     page = given.out / "report.html"
     with writing(page):

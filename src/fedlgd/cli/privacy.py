@@ -22,7 +22,7 @@ from fedlgd.privacy.memorisation import FOLDER
 from fedlgd.privacy.replay import Replay, reopened
 from fedlgd.privacy.subject import chosen_site, open_subject
 from fedlgd.report.formats import Cell, Column, Table
-from fedlgd.report.privacy import audit_caveats, audit_table, verdict
+from fedlgd.report.privacy.section import audit_caveats, audit_table, verdict
 from fedlgd.runs.store import locked
 
 LONG = 3600.0  # seconds above which an audit needs --yes
@@ -30,18 +30,9 @@ LONG = 3600.0  # seconds above which an audit needs --yes
 
 def audit(given: AuditOptions) -> None:
     set_up(1)
-    wish = Wish(
-        attack="lira" if given.thorough and given.attack == "rmia" else given.attack,
-        site=given.site,
-        thorough=given.thorough,
-        in_sample=given.in_sample,
-        canaries=given.canaries,
-        all_layers=given.all_layers,
-    )
-    folders = folders_of(given.runs)
-    jobs = given.jobs or usable_cores()
+    wish, jobs = _wish(given), given.jobs or usable_cores()
     done: dict[str, Audit] = {}
-    for folder in folders:
+    for folder in folders_of(given.runs):
         with resumable(f" of {folder}", "Finished federations"):
             with progress(given.silent):
                 subject = open_subject(folder)
@@ -57,6 +48,17 @@ def audit(given: AuditOptions) -> None:
             typer.echo("\n".join((*lines, f"Written: {folder / AUDIT}; report: fedlgd report {folder}")))
     if given.json:
         typer.echo(jsonlib.dumps({folder: asdict(found) for folder, found in done.items()}))
+
+
+def _wish(given: AuditOptions) -> Wish:
+    return Wish(
+        attack="lira" if given.thorough and given.attack == "rmia" else given.attack,
+        site=given.site,
+        thorough=given.thorough,
+        in_sample=given.in_sample,
+        canaries=given.canaries,
+        all_layers=given.all_layers,
+    )
 
 
 def _announce(plan: Plan, seconds: float, jobs: int, given: AuditOptions) -> None:

@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedlgd.cli.table import Evaluations
+from fedlgd.cli.terminal import Evaluations
 from fedlgd.core.errors import RunError
 from fedlgd.core.meter import listening
 from fedlgd.core.records import RoundRecord, committed_records, in_order
@@ -231,10 +231,6 @@ def _line(text: str, style: str = "") -> Text:
     return Text(text, style, no_wrap=True, overflow="ellipsis")
 
 
-def _is_terminal() -> bool:
-    return sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
-
-
 def _earlier(folder: Path | None, sites: Sequence[str]) -> Iterator[RoundRecord]:
     """The committed records of a run that is resumed; the run itself reports a damaged folder."""
     with suppress(RunError):
@@ -261,7 +257,7 @@ def progress(
         yield lambda _: None
         return
     view: LiveView | Lines = Lines(rounds, in_bytes)
-    if _is_terminal():
+    if sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
         view = LiveView(rounds, title, _earlier(folder, sites), lasting, in_bytes)
     try:
         with listening(view.tick):

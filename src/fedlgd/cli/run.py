@@ -3,7 +3,8 @@
 import json as jsonlib
 import logging
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,7 @@ from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.distilled import TRAINING, Distilled, distil_all, seconds_left
 from fedlgd.runs.literals import parse_assignment, read_toml
 from fedlgd.runs.result import Result
-from fedlgd.runs.runner import default_folder, execute
+from fedlgd.runs.runner import Listener, default_folder, execute
 from fedlgd.runs.store import locked
 from fedlgd.runs.track import Tracked, Tracking, check_trackers
 
@@ -55,17 +56,11 @@ DEMO_METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg", "train_on": "virtual"},
     "fedlgd": {"method": "fedlgd"},
 }
-
-
 DEMO_SETTINGS = {"net": {"name": "convnet", "width": 32}, "evaluate_every": 3}
-
-
 DEMO_NOTE = (
     "Both methods start from the same virtual sets and take equally many steps. FedLGD also refines the sets and\n"
     "trains on anchors, so it computes more. One seed says little; for more, and controls: fedlgd compare --help"
 )
-
-
 DEMO_NEXT = (
     "open {out}/fedlgd",
     "export {out}/fedlgd",
@@ -126,30 +121,39 @@ def _prepare(config: Config, given: RunOptions, quiet: bool) -> tuple[Federation
     return federation, choose_engine(given, federation, given.engine, given.workers)
 
 
-def _execute(config: Config, folder: Path, given: RunOptions, title: str = "") -> Result:
-    """Run with progress and trackers."""
-    quiet, heard = given.silent, 0
+@contextmanager
+def _shown(
+    config: Config, folder: Path, given: RunOptions, title: str, begin: str = "", sites: Sequence[str] = ()
+) -> Iterator[Listener]:
+    """Progress and trackers for the rounds given to the listener; `begin` is printed before the first."""
+    heard = 0
 
     def listen(record: RoundRecord) -> None:
         nonlocal heard
-        if not (heard or quiet):
-            typer.echo(engine.describe(federation), err=True)
+        if begin and not (heard or given.silent):
+            typer.echo(begin, err=True)
         heard += 1
         show(record)
         track(record)
 
-    with resumable(f" in {folder}"):
-        federation, engine = _prepare(config, given, quiet)
-        if not quiet:
-            announce_run(config, folder, federation, engine)
-        with (
-            progress(quiet, config.plan.rounds, title, folder, lasting=True, sites=federation.names) as show,
-            Tracking(given.track or (), Tracked(title, folder, config)) as track,
-        ):
-            result = execute(config, federation, folder, listen, command_line(), "", engine)
-    if not (heard or quiet):
+    with (
+        progress(given.silent, config.plan.rounds, title, folder, lasting=True, sites=sites) as show,
+        Tracking(given.track or (), Tracked(title, folder, config)) as track,
+    ):
+        yield listen
+    if not (heard or given.silent):
         typer.echo(f"{folder} is already complete; nothing to run", err=True)
-    return result
+
+
+def _execute(config: Config, folder: Path, given: RunOptions, title: str = "") -> Result:
+    """Run with progress and trackers."""
+    with resumable(f" in {folder}"):
+        federation, engine = _prepare(config, given, given.silent)
+        if not given.silent:
+            announce_run(config, folder, federation, engine)
+        begin = engine.describe(federation)
+        with _shown(config, folder, given, title, begin, federation.names) as listen:
+            return execute(config, federation, folder, listen, command_line(), "", engine)
 
 
 def _real_data(given: RunOptions) -> str:
@@ -176,16 +180,10 @@ def _execute_at_sites(config: Config, folder: Path, given: RunOptions, title: st
     from fedlgd.deploy import processes
 
     assert given.kit is not None
-    kit, heard = kits.read_kit(given.kit, "server"), 0
+    kit = kits.read_kit(given.kit, "server")
     processes.be_quiet(kit.state)
     from fedlgd.deploy.coordinator import Operator
     from fedlgd.deploy.server import Request, coordinate
-
-    def listen(record: RoundRecord) -> None:
-        nonlocal heard
-        heard += 1
-        show(record)
-        track(record)
 
     set_up(given.threads)
     logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -193,15 +191,11 @@ def _execute_at_sites(config: Config, folder: Path, given: RunOptions, title: st
         resumable(f" in {folder}"),
         Operator(kit) as operator,
         operator.grid() as grid,
-        progress(given.silent, config.plan.rounds, title, folder, lasting=True) as show,
-        Tracking(given.track or (), Tracked(title, folder, config)) as track,
+        _shown(config, folder, given, title) as listen,
     ):
         how = {"timeout": given.timeout, "threads": given.threads, "command": command_line()}
         request = Request(config=config.toml(), out=str(folder), sites=grid.nodes, **how)  # type: ignore[arg-type]
-        result = coordinate(grid, request, listen)
-    if not (heard or given.silent):
-        typer.echo(f"{folder} is already complete; nothing to run", err=True)
-    return result
+        return coordinate(grid, request, listen)
 
 
 def _report(folders: list[Path], page: Path) -> Path:
@@ -254,13 +248,18 @@ def distil(given: DistilOptions) -> None:
             made.sort(key=lambda each: federation.names.index(each.site))
     if given.json:
         typer.echo(jsonlib.dumps([asdict(each) for each in made]))
-        return
+    else:
+        _print_sets(made, given, method.distil.per_class)
+
+
+def _print_sets(made: Sequence[Distilled], given: DistilOptions, per_class: int) -> None:
+    """The scores of the sets, where they are, and how to start a run from them."""
     Console().print(_table(made))
     if given.score:
         typer.echo(
             f"Each network: {given.score_steps} SGD steps of batch {TRAINING.batch}, one seed, no augmentation"
         )
-    where, per_class = f"{given.out}/", method.distil.per_class
+    where = f"{given.out}/"
     start = f"distil.start={where if '/' in where.rstrip('/') else './' + where}"
     typer.echo(f"Sets and pictures: {where}<site>.npz, .png; made from private images, so each belongs to its site")
     typer.echo(f"To start a run from them: --set {start} --set distil.per_class={per_class} --set distil.steps=0")

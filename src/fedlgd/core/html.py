@@ -15,16 +15,14 @@ ZOOMED = 48  # pixels; smaller images are shown larger by an integer factor up t
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """A table of text; cells that are already `Html` are kept."""
     lines = ["".join(f"<th>{escape(cell)}</th>" for cell in head)]
-    lines += ["".join(f"<td>{_cell(cell)}</td>" for cell in row) for row in rows]
+    for row in rows:
+        cells = (cell if isinstance(cell, Html) else escape(str(cell)) for cell in row)
+        lines.append("".join(f"<td>{cell}</td>" for cell in cells))
     return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
 
 
 class Html(str):
     """Text that is HTML already."""
-
-
-def _cell(value: object) -> str:
-    return value if isinstance(value, Html) else escape(str(value))
 
 
 def images(pixels: Tensor, columns: int) -> Html:

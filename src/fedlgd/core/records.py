@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 
 import msgspec
 
@@ -68,6 +69,12 @@ class RoundRecord:
         if not self.scores:
             return math.nan
         return sum(s.accuracy for s in self.scores.values()) / len(self.scores)
+
+    @property
+    def training_loss(self) -> float:
+        """Mean over the sampled sites of the mean loss during training; NaN if no site was trained."""
+        losses = [metrics["loss"] for metrics in self.metrics.values() if "loss" in metrics]
+        return fmean(losses) if losses else math.nan
 
 
 def in_order(record: RoundRecord, names: Sequence[str]) -> RoundRecord:

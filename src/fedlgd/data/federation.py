@@ -15,9 +15,8 @@ from fedlgd.core.errors import DataError, check
 from fedlgd.core.files import digest
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Scale, Site, first_images
-from fedlgd.data.folders.decoding import Colour, Fit
 from fedlgd.data.folders.image_source import Depth
-from fedlgd.data.preparation import Preparation
+from fedlgd.data.preparation import Colour, Fit, Preparation
 
 POOLED = "all sites together"  # the name of the one site of pooled training
 LISTED = 12  # sites named when a federation is printed

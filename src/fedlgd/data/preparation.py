@@ -1,5 +1,4 @@
-"""How images become network input: scaling by the training images of the sites, and the same steps for an image of
-any origin."""
+"""How images become network input: fitted to one size, as planes, scaled by the training images of the sites."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,16 +14,44 @@ from torch import Tensor
 from fedlgd.core.errors import DataError
 from fedlgd.core.suggest import did_you_mean
 from fedlgd.core.types import Scale
-from fedlgd.data.folders.decoding import Colour, Fit, fitted
 from fedlgd.data.folders.eight_bit import upper_bits
 from fedlgd.data.folders.image_source import SUFFIXES, Depth, ImageFile
 from fedlgd.data.store import Pixels
 
 Named = tuple[str, Image.Image]
+Fit = Literal["stretch", "crop", "pad"]
+Colour = Literal["auto", "grey"]
 Scaling = Literal["half", "own", "shared"]
 
+BILINEAR = Image.Resampling.BILINEAR
 CHUNK = 256  # images summed at once
 FLAT = 1 / 255  # least std: one grey level, for a channel that is constant
+
+
+def fitted(image: Image.Image, size: int, fit: Fit = "stretch") -> Image.Image:
+    """The image as a square of `size` pixels, bilinear; 0 leaves it unchanged.
+
+    stretch: the whole image, aspect ratio not kept. crop: the central square. pad: the whole image on black.
+    """
+    if not size or image.size == (size, size):
+        return image
+    if fit == "crop":
+        side = min(image.size)
+        left, top = (image.width - side) // 2, (image.height - side) // 2
+        image = image.crop((left, top, left + side, top + side))
+    if fit != "pad":
+        return image.resize((size, size), BILINEAR)
+    width, height = (max(1, round(size * side / max(image.size))) for side in image.size)
+    canvas = Image.new(image.mode, (size, size))
+    small = image.resize((width, height), BILINEAR)
+    canvas.paste(small, ((size - width) // 2, (size - height) // 2))
+    return canvas
+
+
+def planes(image: Image.Image, grey: bool, size: int, fit: Fit = "stretch") -> Pixels:
+    """The image as planes (1 or 3, h, w), fitted to a square: the same in training and for a new image."""
+    pixels = np.asarray(fitted(image.convert("L" if grey else "RGB"), size, fit))
+    return pixels[None] if grey else pixels.transpose(2, 0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +80,11 @@ class Preparation:
         """The image as pixels (c, h, w) 0..255, resized if it does not have the size of the training images."""
         channels, height, width = self.shape
         image = upper_bits(image, self.depth.bits).convert("L" if self.grey else "RGB")
-        if image.size != (width, height):
-            square = height == width
-            image = fitted(image, height, self.fit) if square else image.resize((width, height), BILINEAR)
-        planes = torch.from_numpy(np.array(image))
-        return (planes[None] if self.grey else planes.permute(2, 0, 1)).expand(channels, -1, -1)
+        square = height == width
+        if not square and image.size != (width, height):
+            image = image.resize((width, height), BILINEAR)
+        made = planes(image, self.grey, height if square else 0, self.fit)
+        return torch.from_numpy(made.copy()).expand(channels, -1, -1)
 
     def batch(self, images: Any) -> tuple[list[str], Tensor]:
         """Names and pixels (n, c, h, w) of images: paths, folders, PIL images, arrays, or a list of these."""
@@ -68,13 +95,12 @@ class Preparation:
         return [name for name, _ in named], torch.stack([self.pixels(image) for _, image in named])
 
 
-BILINEAR = Image.Resampling.BILINEAR
-
-
 def _named(images: Any, depth: Depth, number: int = 0) -> Iterator[Named]:
     """Each image with a name: its path, or its number."""
     if isinstance(images, str | Path):
-        yield from (_read(file, depth) for file in _files(Path(images).expanduser()))
+        path = Path(images).expanduser()
+        inside = (file for file in path.iterdir() if file.suffix.lower() in SUFFIXES) if path.is_dir() else [path]
+        yield from (_read(file, depth) for file in sorted(inside))
     elif isinstance(images, Image.Image):
         yield f"image {number}", images
     elif isinstance(images, np.ndarray | Tensor):
@@ -87,13 +113,6 @@ def _named(images: Any, depth: Depth, number: int = 0) -> Iterator[Named]:
                 yield named
     else:
         raise DataError(f"an image is given as {type(images).__name__}; give a path, a PIL image or an array")
-
-
-def _files(path: Path) -> list[Path]:
-    """The file itself, or the image files of a folder in the order of their names."""
-    if not path.is_dir():
-        return [path]
-    return sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES)
 
 
 def _read(path: Path, depth: Depth) -> Named:

@@ -108,7 +108,8 @@ def _described(post: Post, config: Config, run: str, request: Request) -> Federa
         told[sent.site] = found
         del refused[sent.site]
     check_enrolled(len(names), refused, config.plan.quorum)
-    return without_images({name: _note(told.get(name)) for name in names}, _classes(told), _shape(told))
+    classes = tuple(natural({name for each in told.values() for name in each.classes}))  # as for folders
+    return without_images({name: _note(told.get(name)) for name in names}, classes, _shape(told))
 
 
 def _refusal(told: Description, site: str) -> str:
@@ -126,11 +127,6 @@ def _note(told: Description | None) -> str:
     if told is None or told.images is None:
         return ""
     return f"{told.images[0]} training and {told.images[1]} test images"
-
-
-def _classes(told: Mapping[str, Description]) -> tuple[str, ...]:
-    """The class names of all sites, in natural order, as for folders on one machine."""
-    return tuple(natural({name for each in told.values() for name in each.classes}))
 
 
 def _shape(told: Mapping[str, Description]) -> tuple[int, ...]:

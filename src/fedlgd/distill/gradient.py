@@ -41,13 +41,11 @@ def pseudo_gradient(old: Params, new: Params, rate: float) -> Params:
 
 def distance(a: list[Tensor], b: list[Tensor]) -> Tensor:
     """Dist = sum_l sum_i ( 1 - a_i.b_i / (||a_i|| ||b_i|| + 1e-6) ), i the rows of tensor l as (out, -1)."""
-    return torch.stack([_row_distance(s.flatten(1), t.flatten(1)) for s, t in zip(a, b, strict=True)]).sum()
-
-
-def _row_distance(s: Tensor, t: Tensor) -> Tensor:
-    norms = torch.linalg.vector_norm(s, dim=1) * torch.linalg.vector_norm(t, dim=1)
-    cosine: Tensor = (s * t).sum(1) / (norms + EPSILON)
-    return (1 - cosine).sum()
+    parts = []
+    for s, t in ((s.flatten(1), t.flatten(1)) for s, t in zip(a, b, strict=True)):
+        norms = torch.linalg.vector_norm(s, dim=1) * torch.linalg.vector_norm(t, dim=1)
+        parts.append((1 - (s * t).sum(1) / (norms + EPSILON)).sum())
+    return torch.stack(parts).sum()
 
 
 def matched_names(params: Params, net: Net) -> list[str]:

@@ -56,6 +56,19 @@ class Ledger:
         if message.anchors:
             self.held[answer.site] = message.anchors.round
 
+    def record(self, t: int, chosen: Sequence[str]) -> RoundRecord:
+        """What this ledger knows of round t with these sites."""
+        return RoundRecord(
+            round=t,
+            sampled=tuple(chosen),
+            metrics={name: self.metrics[name] for name in chosen if name in self.metrics},
+            bytes_up=self.up,
+            bytes_down=self.down,
+            flags=tuple(sorted(self.flags)),
+            refused=dict(sorted(self.refused.items())),
+            joined=tuple(sorted(self.joined)),
+        )
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Server:
@@ -149,18 +162,11 @@ class Server:
         lost = diverged(t, scores, self.plan.quorum)
         if new.anchors and new.anchors.round == t:
             ledger.flags.add("anchors")
-        record = RoundRecord(
-            round=t,
-            sampled=tuple(chosen),
+        record = replace(
+            ledger.record(t, chosen),
             scores={name: score for name, score in scores.items() if name not in lost},
-            metrics={name: ledger.metrics[name] for name in chosen if name in ledger.metrics},
-            bytes_up=ledger.up,
-            bytes_down=ledger.down,
-            flags=tuple(sorted(ledger.flags)),
-            **meter.spent(),
-            refused=dict(sorted(ledger.refused.items())),
             unscored=dict(sorted((unscored | lost).items())),
-            joined=tuple(sorted(ledger.joined)),
+            **meter.spent(),
         )
         return new, record, ledger.versions
 

@@ -26,8 +26,8 @@ from fedlgd.distill.budget import Budget, Level
 from fedlgd.distill.ledger import Book, open_book
 from fedlgd.distill.private import digest_of
 from fedlgd.distill.release import noised
+from fedlgd.methods.promises import budget_of
 from fedlgd.methods.protocol import Method
-from fedlgd.methods.rounds import budget_of
 
 MOST = 10.0  # loss of an image
 SENSITIVITY = math.sqrt(3)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,12 +43,7 @@ def with_features(build: Build, shape: Shape, classes: int, features: str, label
     """
     with torch.random.fork_rng(devices=[]):
         module = build(classes).eval()
-    executed: list[nn.Module] = []
-    hooks = [m.register_forward_hook(lambda m, *_: executed.append(m)) for m in module.modules()]
-    with torch.no_grad():
-        output = module(torch.zeros(2, *shape))
-    for hook in hooks:
-        hook.remove()
+    executed, output = _executed(module, shape)
     if not isinstance(output, Tensor) and not features:
         return build
     names = {m: name for name, m in module.named_modules() if name}
@@ -70,6 +66,17 @@ def with_features(build: Build, shape: Shape, classes: int, features: str, label
         return Hooked(body, layer, is_head=not features)
 
     return hooked
+
+
+def _executed(module: nn.Module, shape: Shape) -> tuple[list[nn.Module], Any]:
+    """The layers of a pass in the order in which they end, and what the network returns."""
+    executed: list[nn.Module] = []
+    hooks = [m.register_forward_hook(lambda m, *_: executed.append(m)) for m in module.modules()]
+    with torch.no_grad():
+        output = module(torch.zeros(2, *shape))
+    for hook in hooks:
+        hook.remove()
+    return executed, output
 
 
 def copies(module: nn.Module) -> Build:

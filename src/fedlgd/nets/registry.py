@@ -87,8 +87,7 @@ def build_net(
     for key, value in settings.items():
         if key not in accepted:
             raise NetError(f"net {name!r} has no setting {key!r}{did_you_mean(key, accepted)}")
-        _check_choice(kind, key, value)
-        _check_number(kind, key, value)
+        _check_value(kind, key, value)
     label = name + _edition(kind) + "".join(f",{k}={v}" for k, v in sorted(settings.items()))
     features = settings.pop("features", "")
     build = _calls(kind, shape, settings)
@@ -129,13 +128,10 @@ def _edition(kind: Kind, layers: str = "") -> str:
     return "@" + hashlib.blake2b(text.encode(), digest_size=4).hexdigest() if text else ""
 
 
-def _check_choice(kind: Kind, key: str, value: Any) -> None:
+def _check_value(kind: Kind, key: str, value: Any) -> None:
     hint = get_type_hints(kind.__init__ if isinstance(kind, type) else kind).get(key)  # type: ignore[misc]
     if get_origin(hint) is Literal and value not in get_args(hint):
         raise NetError(f"net.{key} is {value!r}; choose one of {', '.join(map(repr, get_args(hint)))}")
-
-
-def _check_number(kind: Kind, key: str, value: Any) -> None:
     if kind in NETS.values() and key in MOST and not (type(value) is int and 1 <= value <= MOST[key]):
         raise NetError(f"net.{key} is {value!r}; use a whole number from 1 to {MOST[key]}")
 

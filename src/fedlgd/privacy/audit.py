@@ -16,7 +16,7 @@ from fedlgd.core.files import digest, write_json
 from fedlgd.core.types import LabelledSet
 from fedlgd.distill.cache import caching
 from fedlgd.methods.cost import images_of, is_known
-from fedlgd.methods.rounds import budget_of
+from fedlgd.methods.promises import budget_of
 from fedlgd.privacy import paper
 from fedlgd.privacy.findings import BLIND, DELTA, Attack, blind_findings, findings_of
 from fedlgd.privacy.pool import Canaries, Pool, halved, members_in, pool_of

@@ -24,7 +24,7 @@ from fedlgd.core.types import LabelledSet, Site
 from fedlgd.methods.common import training_set
 from fedlgd.methods.objective import Beside, Term
 from fedlgd.methods.parts import all_settings
-from fedlgd.methods.rounds import promise
+from fedlgd.methods.promises import promise
 from fedlgd.privacy.inversion import Attack, Reconstruction, Step, invert
 from fedlgd.privacy.memorisation import FOLDER, memorisation, nearness, write_rows
 from fedlgd.privacy.pictures import (

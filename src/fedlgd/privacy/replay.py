@@ -23,8 +23,8 @@ from fedlgd.engines.memory import Ram, RamStates
 from fedlgd.methods.common import in_round
 from fedlgd.methods.objective import Beside, Term
 from fedlgd.methods.parts import all_settings
+from fedlgd.methods.promises import budget_of
 from fedlgd.methods.protocol import Method
-from fedlgd.methods.rounds import budget_of
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.literals import read_toml

@@ -13,7 +13,7 @@ from fedlgd.core.suggest import did_you_mean
 from fedlgd.core.types import Params
 from fedlgd.data.federation import Federation
 from fedlgd.methods.common import Training
-from fedlgd.methods.rounds import budget_of
+from fedlgd.methods.promises import budget_of
 from fedlgd.privacy.pool import Pool, members_in
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.literals import read_toml

@@ -1,4 +1,10 @@
-"""Reports of runs. The package can be called: `fedlgd.report("runs/demo")` writes one HTML file."""
+"""Reports of runs. The package can be called: `fedlgd.report("runs/demo")` writes one HTML file.
+
+`read` reads folders into a `run`, and `groups` joins the seeds of a method. `tables`, `cost` and `summary` give the
+results in numbers and words, written by `formats`. `figures` and `sweeps` draw them with `plots`; `grids` has the
+images. `page` and `watch` put everything together. `privacy` is the section on privacy, `paper` the page on the
+paper.
+"""
 
 import sys
 from collections.abc import Sequence

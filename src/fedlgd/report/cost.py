@@ -1,4 +1,4 @@
-"""The cost of a run: bytes, time and FLOPs by phase, and the break-even with training on the real images.
+"""The cost of a run: bytes, time and FLOPs by phase, the break-even with training on real images, and their tables.
 
 Break-even compares the FLOPs at the sites:
 
@@ -14,11 +14,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean
-from typing import Any
 
 import msgspec
 
 from fedlgd.core.records import RoundRecord
+from fedlgd.report.formats import (
+    METHOD,
+    NONE,
+    Cell,
+    Column,
+    Row,
+    Table,
+    duration,
+    number_of_bytes,
+    operations,
+    plural,
+)
 from fedlgd.report.groups import Group
 from fedlgd.report.run import Positive, Run
 
@@ -150,7 +161,9 @@ def _break_even(run: Run) -> BreakEven | None:
     enrolment = [record for record in run.records if record.round < 0]
     rounds = [record for record in run.records if record.round >= 0]
     try:
-        local, selected = _training_settings(run.settings)
+        local = msgspec.convert(run.settings["local"], _Local)
+        parts = [run.settings[part]["selected"] for part in ("anchors", "refine") if part in run.settings]
+        selected = {t for part in msgspec.convert(parts, list[_Selected]) for t in part.rounds}
     except (msgspec.ValidationError, KeyError, TypeError):
         return None
     if not rounds or not any("virtual" in record.flags for record in enrolment):
@@ -160,13 +173,6 @@ def _break_even(run: Run) -> BreakEven | None:
     first = sum(map(_site_flops, enrolment))
     without, including = (break_even_round(start, own, later, real) for start in (0.0, first))
     return BreakEven(run.label, real, fmean(map(_site_flops, rounds)), first, without, including)
-
-
-def _training_settings(settings: Mapping[str, Any]) -> tuple[_Local, set[int]]:
-    """Local training, and the rounds that are selected for anchors or virtual sets; a method may have neither."""
-    parts = [settings[part]["selected"] for part in ("anchors", "refine") if part in settings]
-    selected = {t for part in msgspec.convert(parts, list[_Selected]) for t in part.rounds}
-    return msgspec.convert(settings["local"], _Local), selected
 
 
 def break_even_round(enrolment: float, own: Sequence[float], later: float, real: float) -> int | None:
@@ -197,3 +203,44 @@ def _projected(rounds: Sequence[RoundRecord], selected: set[int]) -> tuple[list[
         for kind in (True, False)
     }
     return [spent.get(t, mean[t in selected]) for t in range(max(*spent, *selected, -1) + 1)], mean[False]
+
+
+def cost_table(groups: Sequence[Group]) -> Table:
+    """Bytes between the server and all sites, CPU time by phase (else wall time), and floating-point operations."""
+    names, time = phases(groups), clock(groups)
+    heads = ("bytes up", "bytes down", *names, time.name, "operations")
+    rows = tuple(_cost_row(group, names, time.kind) for group in groups)
+    return Table((METHOD, *map(Column, heads)), rows, (time.note,))
+
+
+def _cost_row(group: Group, names: Sequence[str], time: str) -> Row:
+    cost = group_cost(group)
+    moved = [cost.get(("bytes", way), 0.0) for way in ("up", "down")]
+    spent = [cost.get((time, name), 0.0) for name in names]
+    flops = total(group, "flops")
+    return (
+        Cell(group.label),
+        *(Cell(number_of_bytes(amount), amount) for amount in moved),
+        *(Cell(duration(seconds) if seconds else NONE, seconds) for seconds in (*spent, sum(spent))),
+        Cell(operations(flops) if flops else NONE, flops),
+    )
+
+
+def break_even_table(found: Sequence[BreakEven]) -> Table:
+    """The number of rounds after which the sites have spent fewer FLOPs than on their real images."""
+    flops = ("real images, per round", "this method, per round", "setup")
+    names = (*flops, "cheaper without setup", "cheaper with setup")
+
+    def after(rounds: int | None) -> Cell:
+        return Cell("never") if rounds is None else Cell(f"after {plural(rounds, 'round')}", rounds)
+
+    rows = (
+        (
+            Cell(each.label),
+            *(Cell(operations(amount), amount) for amount in (each.real, each.own, each.enrolment)),
+            after(each.without_enrolment),
+            after(each.with_enrolment),
+        )
+        for each in found
+    )
+    return Table((METHOD, *map(Column, names)), tuple(rows))

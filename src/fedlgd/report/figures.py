@@ -5,17 +5,14 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from fedlgd.core.records import RoundRecord, Score
 from fedlgd.report.cost import clock, cumulative_bytes, cumulative_time
-from fedlgd.report.drawing import Drawing
 from fedlgd.report.formats import BYTES, TIME
 from fedlgd.report.groups import Curve, Group, Stat, curves, site_names
-from fedlgd.report.plots import CLASSES, line_plot, matrix_plot, save, scatter_plot
-from fedlgd.report.privacy import audit_drawings
+from fedlgd.report.plots import CLASSES, line_plot, matrix_plot, scatter_plot, svg
 from fedlgd.report.run import Analysis, Cloud
 from fedlgd.report.sweeps import Sweep, find_sweeps, heat_map, line_figure
 
@@ -33,6 +30,20 @@ DISTANCE = (
     "Squared distance between the class means of unit features of each virtual set and of the anchors, averaged "
     "over classes, under the model of that round. Measured when virtual sets or anchors change; 0 is the setup."
 )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawing:
+    """A figure with its file name, its alternative text, and a caption."""
+
+    name: str
+    about: str
+    figure: "Figure"
+    note: str = ""
+
+    @property
+    def svg(self) -> str:
+        return svg(self.figure, self.name)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,13 +95,6 @@ def draw(groups: Sequence[Group]) -> Figures:
         sweeps=tuple(_sweep_figures(find_sweeps(groups))),
         hidden=max(0, len(sites) - SITES),
     )
-
-
-def save_all(groups: Sequence[Group], folder: Path) -> list[Path]:
-    """Writes every figure as PDF and PNG."""
-    folder.mkdir(parents=True, exist_ok=True)
-    audits = (drawing for group in groups for run in group.runs for drawing in audit_drawings(run))
-    return [file for each in (*draw(groups).all, *audits) for file in save(each.figure, folder / each.name)]
 
 
 def _drawings(*parts: "tuple[str, str, Figure | None]") -> tuple[Drawing, ...]:

@@ -46,6 +46,7 @@ class Column:
     percent: bool = False
 
 
+METHOD = Column("method", number=False)
 Row = tuple[Cell, ...]
 
 
@@ -75,6 +76,10 @@ def percent(share: float) -> str:
 def percent_stat(stat: Stat) -> str:
     """A mean with its standard deviation over seeds, in percent."""
     return percent(stat.mean) if stat.std is None else f"{percent(stat.mean)} ± {percent(stat.std)}"
+
+
+def share_cell(stat: Stat | None) -> Cell:
+    return Cell(percent_stat(stat), stat.mean, std=stat.std) if stat else Cell(NONE)
 
 
 def points(difference: float) -> str:

@@ -13,13 +13,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedlgd.core.files import write_atomic
 from fedlgd.report import tables
-from fedlgd.report.cost import break_evens, clock
-from fedlgd.report.figures import draw, save_all
+from fedlgd.report.cost import break_even_table, break_evens, clock, cost_table
+from fedlgd.report.figures import draw
 from fedlgd.report.formats import copies, plural
 from fedlgd.report.grids import pictures
 from fedlgd.report.groups import Group, group_runs, site_names, told_apart
-from fedlgd.report.inversion import epsilon_drawing, inversions
-from fedlgd.report.privacy import privacy_of, spent_together
+from fedlgd.report.plots import save
+from fedlgd.report.privacy.inversion import epsilon_drawing, inversions
+from fedlgd.report.privacy.section import audit_drawings, privacy_of, spent_together
 from fedlgd.report.read import read_runs
 from fedlgd.report.run import Run
 from fedlgd.report.summary import RULE, WINNER, caveats, headline, progress
@@ -54,8 +55,10 @@ def write_report(run_dirs: Sequence[Path], out: Path) -> Path:
 
 def write_figures(run_dirs: Sequence[Path], folder: Path) -> list[Path]:
     """Writes the figures of the page as PDF and PNG."""
-    runs, _ = read_runs(run_dirs)
-    return save_all(group_runs(runs), folder)
+    groups = group_runs(read_runs(run_dirs)[0])
+    folder.mkdir(parents=True, exist_ok=True)
+    audits = (drawing for group in groups for run in group.runs for drawing in audit_drawings(run))
+    return [file for each in (*draw(groups).all, *audits) for file in save(each.figure, folder / each.name)]
 
 
 def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
@@ -63,7 +66,7 @@ def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
     runs = told_apart(runs)
     groups = group_runs(runs)
     accuracy, binary = tables.accuracy_table(groups), tables.binary_table(groups)
-    cost, even = tables.cost_table(groups), break_evens(groups)
+    cost, even = cost_table(groups), break_evens(groups)
     data = {run.manifest.data.digest: run.manifest.data for run in runs}
     script = TEMPLATES.get_template("report.js").render()
     return TEMPLATES.get_template("report.html").render(
@@ -82,7 +85,7 @@ def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
         time=clock(groups),
         cost=cost,
         cost_copies=copies(cost),
-        break_even=tables.break_even_table(even) if even else None,
+        break_even=break_even_table(even) if even else None,
         privacy=privacy_of(groups),
         spent_together=spent_together(groups),
         inversions=inversions(groups),

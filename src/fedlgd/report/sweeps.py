@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedlgd.core.sweep import without_note
-from fedlgd.report import formats
-from fedlgd.report.formats import NONE, Cell, Column, Table
+from fedlgd.report.formats import METHOD, Cell, Column, Table, share_cell
 from fedlgd.report.groups import Group, Stat
 from fedlgd.report.plots import SERIES, canvas, series_style, styled, wrapped
 
@@ -79,19 +78,17 @@ def sweep_tables(sweeps: Sequence[Sweep]) -> tuple[tuple[str, Table], ...]:
 
 def _line_table(sweeps: Sequence[Sweep]) -> Table:
     values = sorted({value for each in sweeps for value in each.values(0)}, key=float)
-    columns = (Column("method", number=False), *(Column(value, percent=True) for value in values))
-    rows = ((Cell(wrapped(each.label, 60)), *(_cell(each.accuracy(value)) for value in values)) for each in sweeps)
+    columns = (METHOD, *(Column(value, percent=True) for value in values))
+    rows = (
+        (Cell(wrapped(each.label, 60)), *(share_cell(each.accuracy(value)) for value in values)) for each in sweeps
+    )
     return Table(columns, tuple(rows))
 
 
 def _square_table(sweep: Sweep) -> Table:
     columns = (Column(sweep.axes[0], number=False), *(Column(value, percent=True) for value in sweep.values(1)))
-    rows = ((Cell(a), *(_cell(sweep.accuracy(a, b)) for b in sweep.values(1))) for a in sweep.values(0))
+    rows = ((Cell(a), *(share_cell(sweep.accuracy(a, b)) for b in sweep.values(1))) for a in sweep.values(0))
     return Table(columns, tuple(rows))
-
-
-def _cell(stat: Stat | None) -> Cell:
-    return Cell(formats.percent_stat(stat), stat.mean, std=stat.std) if stat else Cell(NONE)
 
 
 @styled()

@@ -1,19 +1,18 @@
-"""The tables of a report: accuracy, two classes, cost, break-even, data, and the presence of sites by round."""
+"""The tables of a report: accuracy, two classes, data, and the presence of sites by round; cost is in `cost`."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import sqrt
 
-from fedlgd.core.records import RoundRecord, Score
+from fedlgd.core.records import RoundRecord
 from fedlgd.report import formats
-from fedlgd.report.cost import BreakEven, clock, group_cost, phases, total
-from fedlgd.report.formats import NONE, Cell, Column, Row, Table, plural
+from fedlgd.report.cost import cost_table
+from fedlgd.report.formats import METHOD, NONE, Cell, Column, Row, Table, plural, share_cell
 from fedlgd.report.groups import Group, Stat, site_names, summarise
 from fedlgd.report.run import DataInfo, Run
 
 Z = 1.959964  # 95 % of a normal distribution lie within this many standard deviations
-METHOD = Column("method", number=False)
 MARK = "†"
 TWO_CLASSES = "The balanced accuracy there is the accuracy on the other class alone, and there is no AUC."
 MORE_CLASSES = "The accuracy there says nothing about these classes."
@@ -50,8 +49,8 @@ def _accuracy_row(group: Group, sites: Sequence[str]) -> Row:
         Cell(group.label),
         _count(len(group.counted)),
         Cell(rounds, least.done),
-        *map(_share, at_sites),
-        _share(group.accuracy),
+        *map(share_cell, at_sites),
+        share_cell(group.accuracy),
         Cell(NONE) if spread is None else Cell(formats.percent(spread), spread),
     )
 
@@ -98,24 +97,16 @@ def _binary_row(group: Group, site: str, missing: Missing) -> Row:
     scores, accuracy = group.scores_at(site), group.accuracy_at(site)
     size = min(sum(score.total) for score in scores)
     interval = wilson(accuracy.mean, size) if accuracy and size else None
+    balanced = _stat_if_complete(score.balanced if any(score.total) else None for score in scores)
+    auc, mark = _stat_if_complete(score.auc for score in scores), MARK if site in missing else ""
     return (
         Cell(group.label),
         Cell(marked(site, missing)),
         _count(size) if size else Cell(NONE),
-        _share(accuracy),
+        share_cell(accuracy),
         Cell(" to ".join(map(formats.percent, interval)), interval[0]) if interval else Cell(NONE),
-        *(_noted(cell, site in missing) for cell in _balanced(scores)),
+        *(replace(cell, text=cell.text + mark) for cell in map(share_cell, (balanced, auc))),
     )
-
-
-def _balanced(scores: Sequence[Score]) -> tuple[Cell, Cell]:
-    """Balanced accuracy and AUC."""
-    balanced = _stat_if_complete(score.balanced if any(score.total) else None for score in scores)
-    return _share(balanced), _share(_stat_if_complete(score.auc for score in scores))
-
-
-def _noted(cell: Cell, noted: bool) -> Cell:
-    return replace(cell, text=cell.text + MARK) if noted else cell
 
 
 def wilson(share: float, size: int) -> tuple[float, float]:
@@ -152,57 +143,14 @@ def missing_notes(groups: Sequence[Group]) -> tuple[str, ...]:
     missing = missing_classes(groups)
     if not missing:
         return ()
-    listed = [f"{site} of {_named(gone)}" for site, gone in list(missing.items())[:MOST]]
+    listed = [
+        f"{site} of {'class' if len(gone) == 1 else 'classes'} {', '.join(map(repr, gone))}"
+        for site, gone in list(missing.items())[:MOST]
+    ]
     if len(missing) > MOST:
         listed.append(f"and {plural(len(missing) - MOST, 'more site')}")
     effect = TWO_CLASSES if len(groups[0].runs[0].manifest.data.classes) == 2 else MORE_CLASSES
     return (f"{MARK} No test images: {'; '.join(listed)}. {effect} {COUNTS}",)
-
-
-def _named(classes: Sequence[str]) -> str:
-    quoted = ", ".join(map(repr, classes))
-    return f"class {quoted}" if len(classes) == 1 else f"classes {quoted}"
-
-
-def cost_table(groups: Sequence[Group]) -> Table:
-    """Bytes between the server and all sites, CPU time by phase (else wall time), and floating-point operations."""
-    names, time = phases(groups), clock(groups)
-    heads = ("bytes up", "bytes down", *names, time.name, "operations")
-    rows = tuple(_cost_row(group, names, time.kind) for group in groups)
-    return Table((METHOD, *map(Column, heads)), rows, (time.note,))
-
-
-def _cost_row(group: Group, names: Sequence[str], time: str) -> Row:
-    cost = group_cost(group)
-    moved = [cost.get(("bytes", way), 0.0) for way in ("up", "down")]
-    spent = [cost.get((time, name), 0.0) for name in names]
-    flops = total(group, "flops")
-    return (
-        Cell(group.label),
-        *(Cell(formats.number_of_bytes(amount), amount) for amount in moved),
-        *(Cell(formats.duration(seconds) if seconds else NONE, seconds) for seconds in (*spent, sum(spent))),
-        Cell(formats.operations(flops) if flops else NONE, flops),
-    )
-
-
-def break_even_table(found: Sequence[BreakEven]) -> Table:
-    """The number of rounds after which the sites have spent fewer FLOPs than on their real images."""
-    flops = ("real images, per round", "this method, per round", "setup")
-    names = (*flops, "cheaper without setup", "cheaper with setup")
-
-    def after(rounds: int | None) -> Cell:
-        return Cell("never") if rounds is None else Cell(f"after {plural(rounds, 'round')}", rounds)
-
-    rows = (
-        (
-            Cell(each.label),
-            *(Cell(formats.operations(amount), amount) for amount in (each.real, each.own, each.enrolment)),
-            after(each.without_enrolment),
-            after(each.with_enrolment),
-        )
-        for each in found
-    )
-    return Table((METHOD, *map(Column, names)), tuple(rows))
 
 
 def data_table(data: DataInfo) -> Table:
@@ -214,10 +162,6 @@ def data_table(data: DataInfo) -> Table:
 
     rows = ((Cell(site.name), images(site.train), images(site.test), Cell(site.note)) for site in data.sites)
     return Table(columns, tuple(rows))
-
-
-def _share(stat: Stat | None) -> Cell:
-    return Cell(formats.percent_stat(stat), stat.mean, std=stat.std) if stat else Cell(NONE)
 
 
 def _count(number: int) -> Cell:
@@ -238,8 +182,12 @@ LEGEND = f"{VALID} valid update, {MISSED} none, {JOINED} enrolled late or again,
 
 def presence_tables(groups: Sequence[Group]) -> tuple[tuple[str, int, Table], ...]:
     """Label, seed and table of every run in which a site was absent or refused, or enrolled late or again."""
-    runs = [run for group in groups for run in group.runs]
-    return tuple((run.label, run.seed, _presence_table(run)) for run in runs if _eventful(run))
+    return tuple(
+        (run.label, run.seed, _presence_table(run))
+        for group in groups
+        for run in group.runs
+        if any(record.refused or record.unscored or record.joined for record in run.records)
+    )
 
 
 def unscored_notes(groups: Sequence[Group]) -> tuple[str, ...]:
@@ -251,10 +199,6 @@ def unscored_notes(groups: Sequence[Group]) -> tuple[str, ...]:
         for run, final in finals
         if final and final.unscored
     )
-
-
-def _eventful(run: Run) -> bool:
-    return any(record.refused or record.unscored or record.joined for record in run.records)
 
 
 def _presence_table(run: Run) -> Table:

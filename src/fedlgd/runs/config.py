@@ -22,8 +22,8 @@ from fedlgd.data.registry import DataChoice
 from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.methods.parts import all_settings, name_of
+from fedlgd.methods.promises import for_rounds, is_private
 from fedlgd.methods.protocol import Method
-from fedlgd.methods.rounds import for_rounds, is_private
 from fedlgd.nets.registry import NETS, build_net, given_net, settings_of
 
 NAMED = ("data", "net")  # sections that can be given as only a name
@@ -102,7 +102,8 @@ def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None =
     merged = _begin(cls, preset)
     _merge(merged, raw)
     for section in NAMED:
-        merged[section] = _named(section, merged.get(section, {}))
+        given = merged.get(section, {})  # a federation or a network can be given as only its name
+        merged[section] = dict(given) if isinstance(given, Mapping) else {"name": _word(section, given)}
     net = {"name": "convnet", **merged["net"]}
     data = {"name": DataChoice().name, **merged["data"]}
     suite = suites.find(_word("data.name", data["name"])).settings
@@ -161,13 +162,6 @@ def _word(path: str, value: Any) -> str:
     if not isinstance(value, str):
         raise SettingError(f"setting {path!r} is {value!r}; give a name in quotes")
     return value
-
-
-def _named(section: str, value: Any) -> dict[str, Any]:
-    """A federation or a network can be given as only its name."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    return {"name": _word(section, value)}
 
 
 def _assign(raw: dict[str, Any], path: str, value: Any) -> None:

@@ -18,7 +18,7 @@ from fedlgd.core.evaluate import score
 from fedlgd.core.meter import Meter, metered, phase
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import Broadcast, Params, ServerState, Site, SiteState, Update
+from fedlgd.core.types import Params, ServerState, Site, SiteState
 from fedlgd.data.federation import Federation
 from fedlgd.distill.cache import Cache, caching
 from fedlgd.distill.distribution import is_cached
@@ -128,18 +128,14 @@ class _Trial:
     def _try(self, state: ServerState, kept: SiteState) -> tuple[Meter, Meter]:
         message = self._small.broadcast(state, self._site.name)
         with metered() as at_site:
-            update, after = self._place.do(self._at_site, (message, kept))
+            update, after = self._place.do(
+                lambda given: self._small.site(*given, self._site, self._net, self._rng), (message, kept)
+            )
         if after.trees.keys() != kept.trees.keys():  # the first round of a method with state is not typical
             return self._try(state, after)
         with metered() as at_server, phase("server"):
-            self._place.do(self._at_server, (state, update))
+            self._place.do(lambda s: self._small.server(s[0], [s[1]], self._net, self._rng), (state, update))
         return at_site, at_server
-
-    def _at_site(self, given: tuple[Broadcast, SiteState]) -> tuple[Update, SiteState]:
-        return self._small.site(*given, self._site, self._net, self._rng)
-
-    def _at_server(self, given: tuple[ServerState, Update]) -> ServerState:
-        return self._small.server(given[0], [given[1]], self._net, self._rng)
 
     def add_scores(self, total: _Sum, times: int) -> None:
         part = max((site.test for site in self._federation.tested), key=len).take(slice(0, IMAGES))

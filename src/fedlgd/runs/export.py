@@ -192,17 +192,14 @@ def _write_images(
     with writing(folder, ELSEWHERE):
         private_folder(folder)
     for pixels, k in zip(scale.to_pixels(virtual.images), virtual.labels.tolist(), strict=True):
-        file = folder / f"{_plain(preparation.classes[k], k)}-{counts[k]}.png"
+        label = preparation.classes[k]
+        safe = label if re.fullmatch(r"[\w][\w .+-]{0,40}", label, re.ASCII) else f"class{k}"
+        file = folder / f"{safe}-{counts[k]}.png"
         counts[k] += 1
         with writing(file, ELSEWHERE):
             write_atomic(file, _png(pixels), private=True)
         yield file
     yield write_set(root / f"{name}.npz", virtual, scale)
-
-
-def _plain(name: str, k: int) -> str:
-    """A class name as part of a file name."""
-    return name if re.fullmatch(r"[\w][\w .+-]{0,40}", name, re.ASCII) else f"class{k}"
 
 
 def _png(pixels: Tensor) -> bytes:

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,13 +23,13 @@ from fedlgd.data.registry import DataChoice, load
 from fedlgd.distill.cache import caching
 from fedlgd.distill.private import distilled
 from fedlgd.engines.loop import Loop
-from fedlgd.engines.memory import Memory, Ram
+from fedlgd.engines.memory import Memory, Ram, States
 from fedlgd.engines.plan import Plan
 from fedlgd.engines.registry import Engine
 from fedlgd.engines.registry import engine as find_engine
 from fedlgd.methods.common import Training, training_set
+from fedlgd.methods.promises import is_private
 from fedlgd.methods.protocol import Method
-from fedlgd.methods.rounds import is_private
 from fedlgd.nets.registry import named_net
 from fedlgd.runs.analysis import SITES, Subject, analysed
 from fedlgd.runs.cache import shared_cache
@@ -86,20 +86,17 @@ def run(
     method = configure(method) if isinstance(method, str) else method
     if real_samples is None:
         real_samples = samples(federation.public and not is_private(method))
-    config = Config(
-        method=method,
-        plan=Plan(
-            rounds=rounds,
-            ratio=ratio,
-            quorum=quorum,
-            clip_update=clip_update,
-            seed=seed,
-            evaluate_every=evaluate_every,
-            real_samples=real_samples,
-        ),
-        data=DataChoice(name=federation.name),
-        net=named_net(net, features),
+    plan = Plan(
+        rounds=rounds,
+        ratio=ratio,
+        quorum=quorum,
+        clip_update=clip_update,
+        seed=seed,
+        evaluate_every=evaluate_every,
+        real_samples=real_samples,
     )
+    choice = DataChoice(name=federation.name)
+    config = Config(method=method, plan=plan, data=choice, net=named_net(net, features))
     given = None if isinstance(net, str | Mapping) else net
     with showing(progress, rounds, on_round) as listen:
         return execute(config, federation, Path(out) if out else None, listen, "fedlgd.run(...)", label, how, given)
@@ -122,48 +119,62 @@ def execute(
     if out is not None:
         config = continued(config, out)
     net = config.net_for(federation, net_object)
-    with ExitStack() as stack:
-        stack.enter_context(engine.threads())
-        memory: Memory = Ram()
-        records: list[RoundRecord] = []
-        if out is not None:
-            stack.enter_context(caching(shared_cache(engine.place)))
-            stack.enter_context(locked(out))
-        if config.method.pooled:
-            if not engine.local:
-                raise SettingError(
-                    f"{config.method.label} joins the images of all sites, which real sites do not send; use loop"
-                )
-            federation = _pooled(config, federation, net, engine.place)
-        if out is None:
-            states = engine.states()
-        else:
-            memory = directory = open_directory(out, config, federation, net, command, title, engine)
-            states, records = directory.states, directory.records
-        working = engine.run(config.method, federation, net, config.plan, memory, states)
-        rounds: Iterator[RoundRecord] = stack.enter_context(closing(working))
+    with _reserved(engine, out):
+        federation = _gathered(config, federation, net, engine)
+        memory, states, committed = _opened(config, federation, net, engine, out, command, title)
         rng = Stream(config.plan.seed).at("analysis")
         subject = Subject(federation, config.method.adapt(net), memory, states, rng)
-        if out is not None and engine.local:
-            rounds = _illustrated(config, subject, rounds, records, out)
-        records = [in_order(record, federation.names) for record in records]
-        for new in rounds:
-            records.append(record := in_order(new, federation.names))
-            if on_round:
-                on_round(record)
-        kept = Kept(memory, states, list(federation.by_name) if engine.local else [])
-        return result_of(config, subject.net, kept, records, federation.preparation, out)
+        records = [in_order(record, federation.names) for record in committed]
+        with closing(engine.run(config.method, federation, net, config.plan, memory, states)) as rounds:
+            for new in _illustrated(config, subject, rounds, committed, out if engine.local else None):
+                records.append(in_order(new, federation.names))
+                if on_round:
+                    on_round(records[-1])
+            kept = Kept(memory, states, list(federation.by_name) if engine.local else [])
+            return result_of(config, subject.net, kept, records, federation.preparation, out)
+
+
+@contextmanager
+def _reserved(engine: Engine, out: Path | None) -> Iterator[None]:
+    """The threads of the engine; for a run in a folder also the cache of virtual sets, and the folder itself."""
+    with engine.threads():
+        if out is None:
+            yield
+            return
+        with caching(shared_cache(engine.place)), locked(out):
+            yield
+
+
+def _opened(
+    config: Config, federation: Federation, net: Net, engine: Engine, out: Path | None, command: str, title: str
+) -> tuple[Memory, States, list[RoundRecord]]:
+    """The memory of the server, the states of the sites, and the records of the rounds that are committed."""
+    if out is None:
+        return Ram(), engine.states(), []
+    directory = open_directory(out, config, federation, net, command, title, engine)
+    return directory, directory.states, directory.records
 
 
 def _illustrated(
-    config: Config, subject: Subject, rounds: Iterator[RoundRecord], committed: list[RoundRecord], out: Path
+    config: Config, subject: Subject, rounds: Iterator[RoundRecord], committed: list[RoundRecord], out: Path | None
 ) -> Iterator[RoundRecord]:
-    """The same rounds; also writes the files in `out` that only the report reads."""
+    """The same rounds; also writes the files in `out`, if any, that only the report reads."""
+    if out is None:
+        return rounds
     for site in subject.federation.tested[:SITES]:
         write_samples(out / "real", safe_name(site.name), site.train, config.plan.real_samples)
     if not config.plan.analysis or config.method.personal:
         return rounds
     return analysed(rounds, list(committed), subject, out / "analysis.json")
+
+
+def _gathered(config: Config, federation: Federation, net: Net, engine: Engine) -> Federation:
+    """The federation itself; for a pooled method, one site with all images, which only a local engine has."""
+    if config.method.pooled and not engine.local:
+        raise SettingError(
+            f"{config.method.label} joins the images of all sites, which real sites do not send; use loop"
+        )
+    return _pooled(config, federation, net, engine.place) if config.method.pooled else federation
 
 
 def _pooled(config: Config, federation: Federation, net: Net, place: Place) -> Federation:

@@ -9,7 +9,7 @@ import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -184,7 +184,8 @@ class Tracking:
         tracker = self._open.get(name) or TRACKERS[name](self._run, mark["id"])
         self._open[name] = tracker
         for step in range(mark["logged"], len(self._records)):
-            pictures = dict(_pictures(self._run.folder, self._records[step]))
+            folder = self._run.folder / "virtual" / version_name(self._records[step].round)
+            pictures = {f"virtual/{file.stem}": file for file in sorted(folder.glob("[!.]*.png"))}
             tracker.log(step, numbers(self._records[: step + 1]), pictures)
             files.write_json(file, marks | {name: {"id": tracker.id, "logged": step + 1}})
 
@@ -202,19 +203,13 @@ class Tracking:
             )
 
 
-def training_loss(record: RoundRecord) -> float:
-    """Mean over the sampled sites of the mean loss during training; NaN if no site was trained."""
-    losses = [metrics["loss"] for metrics in record.metrics.values() if "loss" in metrics]
-    return fmean(losses) if losses else math.nan
-
-
 def numbers(records: Sequence[RoundRecord]) -> dict[str, float]:
     """The values to log for the last record, without NaN; bytes are sums over all records."""
     last = records[-1]
     found = {
         "mean/accuracy": last.accuracy,
         "mean/test_loss": fmean(s.loss for s in last.scores.values()) if last.scores else math.nan,
-        "mean/train_loss": training_loss(last),
+        "mean/train_loss": last.training_loss,
         "bytes/up": sum(record.bytes_up for record in records),
         "bytes/down": sum(record.bytes_down for record in records),
         **{f"accuracy/{safe_name(site)}": score.accuracy for site, score in last.scores.items()},
@@ -223,9 +218,3 @@ def numbers(records: Sequence[RoundRecord]) -> dict[str, float]:
         **{f"flops/{phase}": value for phase, value in last.flops.items()},
     }
     return {name: float(value) for name, value in found.items() if not math.isnan(value)}
-
-
-def _pictures(folder: Path, record: RoundRecord) -> Iterator[tuple[str, Path]]:
-    """The contact sheets of this round."""
-    for file in sorted((folder / "virtual" / version_name(record.round)).glob("[!.]*.png")):
-        yield f"virtual/{file.stem}", file

@@ -15,9 +15,10 @@ from PIL import Image
 
 from fedlgd.core.errors import DataError
 from fedlgd.data.folders import image_source
-from fedlgd.data.folders.decoding import fingerprint, fitted
+from fedlgd.data.folders.decoding import fingerprint
 from fedlgd.data.folders.image_source import Header, ImageFile
 from fedlgd.data.folders.problems import ImageError, shown
+from fedlgd.data.preparation import fitted
 from tests.data.pictures import noise, save
 
 

@@ -7,7 +7,7 @@ import torch
 import fedlgd
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.types import Scale
-from fedlgd.data.fetch.sources import SOURCES
+from fedlgd.data.fetch.originals import SOURCES
 from fedlgd.data.store import npz_digest, write_arrays
 from fedlgd.data.suites import digits
 from fedlgd.data.suites.digits import Digits, described

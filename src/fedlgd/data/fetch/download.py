@@ -15,7 +15,7 @@ import urllib3
 from fedlgd.core.errors import DataError
 from fedlgd.core.meter import tick
 from fedlgd.data.catalogue import HOME_VARIABLE
-from fedlgd.data.fetch.sources import Original
+from fedlgd.data.fetch.originals import Original
 from fedlgd.data.store import saving
 
 CHUNK = 1 << 18

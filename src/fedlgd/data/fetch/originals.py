@@ -1,17 +1,23 @@
-"""Shared by the readers of original files: errors for damaged files, folders written completely or not at all."""
+"""The published data sets of `sources.toml`: their files, their terms, and what they are prepared into.
+
+Also what the readers of original files share: errors for damaged files, folders written completely or not at all.
+"""
 
 import contextlib
 import os
 import shutil
 import struct
 import tarfile
+import tomllib
 import uuid
 import zipfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,6 +32,47 @@ DAMAGE = (
     *(OSError, EOFError, ValueError, TypeError, IndexError, KeyError, OverflowError, NotImplementedError),
     *(struct.error, zlib.error, tarfile.TarError, zipfile.BadZipFile),
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Original:
+    """One file as its authors publish it. hash: "md5:..." or "sha256:...", "" if unknown; size 0: unknown."""
+
+    name: str
+    urls: tuple[str, ...] = ()
+    hash: str = ""
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One data set: its terms, its files, the prepared files below the data home, and their total size (`room`).
+
+    counts: the numbers of training and test images of each published release. by_hand: how to get it manually.
+    optional: whether its group is complete without it.
+    """
+
+    name: str
+    group: str = ""
+    optional: bool = False
+    what: str
+    terms: str
+    page: str
+    files: tuple[Original, ...] = ()
+    makes: tuple[str, ...]
+    room: int = 0
+    counts: tuple[tuple[int, int], ...] = ()
+    by_hand: str = ""
+
+
+SOURCES: dict[str, Source] = {
+    source["name"]: msgspec.convert(source, Source)
+    for source in tomllib.loads(Path(__file__).with_name("sources.toml").read_text(encoding="utf-8"))["source"]
+}
+GROUPS = {
+    group: tuple(source for source in SOURCES.values() if source.group == group)
+    for group in ("digits", "cifar10c", "retina")
+}
 
 
 @contextlib.contextmanager

@@ -9,17 +9,7 @@ import numpy as np
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.meter import track
-from fedlgd.data.folders.decoding import (
-    DICOM,
-    PRINT,
-    THUMB,
-    fingerprint,
-    is_test,
-    near_duplicates,
-    patient_of,
-    size_list,
-    thumbnail,
-)
+from fedlgd.data.folders.decoding import DICOM, PRINT, THUMB, is_test, look, near_duplicates, size_list
 from fedlgd.data.folders.image_source import ArrayRow, ImageFile, Picture, SiteImages
 from fedlgd.data.folders.problems import ImageError, Problem, natural, natural_key, problem_of
 from fedlgd.data.folders.suite import Folders
@@ -85,16 +75,15 @@ def _read(site: SiteImages, problems: list[Problem], how: Folders) -> list[Seen]
     for i in track(f"checking {site.name}", len(site.images)):
         image = site.images[i]
         try:
-            picture = image.read(how.depth)
-            patient = patient_of(image, picture, how.patient)
+            picture, print_, thumb, patient = look(image, how.depth, how.patient)
         except ImageError as error:
             problems.append(Problem("error", site.name, image.where, error.problem, error.way_out))
             continue
         problems += _unusual(site.name, image.where, picture)
         images.append(image)
         size, grey = f"{picture.image.width}x{picture.image.height}", picture.image.mode == "L"
-        marks = fingerprint(picture.image), thumbnail(picture.image), patient, picture.patient
-        seen.append(Seen(site.name, image.where, image.label, size, grey, picture.format, *marks, test=False))
+        marks = picture.format, print_, thumb, patient, picture.patient
+        seen.append(Seen(site.name, image.where, image.label, size, grey, *marks, test=False))
     prints, patients = [each.print for each in seen], [each.patient for each in seen]
     tests = is_test(replace(site, images=images), prints, patients, how.test_share, how.split_seed)
     return [replace(each, test=test) for each, test in zip(seen, tests, strict=True)]

@@ -40,15 +40,20 @@ def read_table(file: Path, problems: list[Problem], names: Mapping[str, str]) ->
             problem, _, way_out = str(error).rpartition("; ")
             where = f"{shown(file.name)}, line {number}"
             problems.append(Problem("error", shown(row["site"]), where, problem, way_out))
-    for name, images in sites.items():
-        if {image.part for image in images} not in ({""}, {"train"}, {"train", "test"}):
-            problems.append(Problem("error", name, shown(file.name), INCOMPLETE, "complete the column split"))
-        if len({bool(image.patient) for image in images}) > 1:
-            problem = "has a patient in some of its lines and none in others"
-            problems.append(Problem("error", name, shown(file.name), problem, "complete the column patient"))
+    problems += _incomplete(shown(file.name), sites)
     if not (sites or problems):
         raise DataError(f"{shown(file)} lists no image; add one line per image with {', '.join(COLUMNS)}")
     return [site_of_files(name, sites[name]) for name in natural(sites)]
+
+
+def _incomplete(file: str, sites: Mapping[str, list[ImageFile]]) -> Iterator[Problem]:
+    """Sites whose columns split or patient are filled in some lines only."""
+    for name, images in sites.items():
+        if {image.part for image in images} not in ({""}, {"train"}, {"train", "test"}):
+            yield Problem("error", name, file, INCOMPLETE, "complete the column split")
+        if len({bool(image.patient) for image in images}) > 1:
+            problem = "has a patient in some of its lines and none in others"
+            yield Problem("error", name, file, problem, "complete the column patient")
 
 
 def _image(row: Row, root: Path) -> ImageFile:

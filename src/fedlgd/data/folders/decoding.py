@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,8 @@ from fedlgd.core.meter import track
 from fedlgd.data.catalogue import data_home
 from fedlgd.data.folders.image_source import ArrayRow, Depth, Header, ImageFile, Picture, SiteImages
 from fedlgd.data.folders.problems import ImageError
+from fedlgd.data.preparation import Colour, Fit, planes
 from fedlgd.data.store import PARTS, Arrays, Pixels, cache_key, cached
-
-Fit = Literal["stretch", "crop", "pad"]
-Colour = Literal["auto", "grey"]
 
 VERSION = 2  # increase with every change to the arrays, so that cached arrays of an older version are not used
 FOLDER = f"made/folders-{VERSION}"
@@ -90,21 +88,19 @@ def size_list(counts: Counter[str]) -> str:
 def _decoded(site: SiteImages, headers: list[Header], classes: tuple[str, ...], recipe: Recipe) -> Arrays:
     """Planes, labels, fingerprints and thumbnails of both parts, and what is known of all images together."""
     grey = recipe.colour == "grey" or all(header.grey for header in headers)
-    planes: dict[int, Pixels] = {}
+    pixels: dict[int, Pixels] = {}
     prints, thumbs, formats, patients = list[bytes](), list[Pixels](), Counter[str](), list[str]()
     for i in track(f"decoding {site.name}", len(site.images)):
-        picture = site.images[i].read(recipe.depth)
-        image = picture.image
-        prints.append(fingerprint(image))
-        thumbs.append(thumbnail(image))
-        formats[f"{picture.format} {'grey' if image.mode == 'L' else 'colour'}"] += 1
-        patients.append(patient_of(site.images[i], picture, recipe.patient))
-        pixels = np.asarray(fitted(image.convert("L" if grey else "RGB"), recipe.size, recipe.fit))
-        planes[i] = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+        picture, print_, thumb, patient = look(site.images[i], recipe.depth, recipe.patient)
+        prints.append(print_)
+        thumbs.append(thumb)
+        patients.append(patient)
+        formats[f"{picture.format} {'grey' if picture.image.mode == 'L' else 'colour'}"] += 1
+        pixels[i] = planes(picture.image, grey, recipe.size, recipe.fit)
     tests = np.array(is_test(site, prints, patients, recipe.test_share, recipe.split_seed))
     labels = np.array([classes.index(image.label) for image in site.images])
     all_prints = np.frombuffer(b"".join(prints), np.uint8).reshape(-1, PRINT)
-    shape = planes[0].shape
+    shape = pixels[0].shape
     listed = [f"{name} ({count})" for name, count in formats.most_common()]
     trained = {patient for patient, test in zip(patients, tests, strict=True) if not test and patient}
     leaked = sum(bool(test) and patient in trained for patient, test in zip(patients, tests, strict=True))
@@ -112,10 +108,16 @@ def _decoded(site: SiteImages, headers: list[Header], classes: tuple[str, ...], 
     for part, chosen in zip(PARTS, (~tests, tests), strict=True):
         stack = np.empty((int(chosen.sum()), *shape), np.uint8)
         for place, row in enumerate(np.flatnonzero(chosen).tolist()):
-            stack[place] = planes.pop(row)  # released once copied: the images are never in memory twice
+            stack[place] = pixels.pop(row)  # released once copied: the images are never in memory twice
         arrays |= {f"{part}_x": stack, f"{part}_y": labels[chosen], f"{part}_print": all_prints[chosen]}
         arrays[f"{part}_thumb"] = np.array(thumbs)[chosen]
     return arrays
+
+
+def look(image: ImageFile | ArrayRow, depth: Depth, setting: str) -> tuple[Picture, bytes, Pixels, str]:
+    """The picture, its fingerprint, its thumbnail and its patient; see `patient_of` for the setting."""
+    picture = image.read(depth)
+    return picture, fingerprint(picture.image), thumbnail(picture.image), patient_of(image, picture, setting)
 
 
 def patient_of(image: ImageFile | ArrayRow, picture: Picture, setting: str) -> str:
@@ -125,26 +127,6 @@ def patient_of(image: ImageFile | ArrayRow, picture: Picture, setting: str) -> s
     if isinstance(image, ImageFile) and not picture.patient:
         raise ImageError(image.path, "has no PatientID", "name the patients in another way: see data.patient")
     return picture.patient
-
-
-def fitted(image: Image.Image, size: int, fit: Fit = "stretch") -> Image.Image:
-    """The image as a square of `size` pixels, bilinear; 0 leaves it unchanged.
-
-    stretch: the whole image, aspect ratio not kept. crop: the central square. pad: the whole image on black.
-    """
-    if not size or image.size == (size, size):
-        return image
-    if fit == "crop":
-        side = min(image.size)
-        left, top = (image.width - side) // 2, (image.height - side) // 2
-        image = image.crop((left, top, left + side, top + side))
-    if fit != "pad":
-        return image.resize((size, size), Image.Resampling.BILINEAR)
-    width, height = (max(1, round(size * side / max(image.size))) for side in image.size)
-    canvas = Image.new(image.mode, (size, size))
-    small = image.resize((width, height), Image.Resampling.BILINEAR)
-    canvas.paste(small, ((size - width) // 2, (size - height) // 2))
-    return canvas
 
 
 def fingerprint(image: Image.Image) -> bytes:
@@ -210,13 +192,7 @@ def held_out(
     that has two or more groups keeps one for training; if its groups have no other class, it has one for testing.
     """
     groups = _groups(prints, patients)
-    members: dict[bytes, Counter[str]] = defaultdict(Counter)
-    for group, label in zip(groups, labels, strict=True):
-        members[group][label] += 1
-    by_class: dict[str, list[bytes]] = defaultdict(list)
-    for group in sorted(members, key=lambda g: hashlib.blake2b(g, digest_size=16, key=str(seed).encode()).digest()):
-        for label in members[group]:
-            by_class[label].append(group)
+    members, by_class = _members(groups, labels, seed)
     left, tested = {label: len(mine) for label, mine in by_class.items()}, set[bytes]()
 
     def hold(group: bytes) -> int:
@@ -235,6 +211,20 @@ def held_out(
         if tested.isdisjoint(mine):
             any(map(hold, sorted(mine, key=lambda g: members[g][label])))  # the first that can be held out
     return [group in tested for group in groups]
+
+
+def _members(
+    groups: Sequence[bytes], labels: Sequence[str], seed: int
+) -> tuple[dict[bytes, Counter[str]], dict[str, list[bytes]]]:
+    """The number of images of each class in each group, and the groups of each class in the order of their hash."""
+    members: dict[bytes, Counter[str]] = defaultdict(Counter)
+    for group, label in zip(groups, labels, strict=True):
+        members[group][label] += 1
+    by_class: dict[str, list[bytes]] = defaultdict(list)
+    for group in sorted(members, key=lambda g: hashlib.blake2b(g, digest_size=16, key=str(seed).encode()).digest()):
+        for label in members[group]:
+            by_class[label].append(group)
+    return members, by_class
 
 
 def _groups(prints: Sequence[bytes], patients: Sequence[str]) -> list[bytes]:

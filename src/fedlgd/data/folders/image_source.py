@@ -117,7 +117,9 @@ class ImageFile:
                 said = (Remark(remark, "choose a window: --set data.window=[CENTRE,WIDTH]"),) if remark else ()
                 return Picture(plain, (*_renamed(self.path, "DICOM"), *said), "DICOM", image.patient)
             name = "JPEG" if image.format == "MPO" else str(image.format)
-            remarks = list(_remarks(self.path, image, name))
+            remarks = _renamed(self.path, name)
+            if getattr(image, "is_animated", False):
+                remarks.append(Remark("has several frames or pages; the first is used", "save one image per file"))
             turn, deep = TURNS.get(_orientation(image)), "16-bit " if image.mode.startswith("I") else ""
             image.load()
             plain, more = _plain(image, depth.bits)
@@ -258,12 +260,6 @@ def _orientation(image: Image.Image) -> int:
 def _renamed(path: Path, found: str) -> list[Remark]:
     wrong = SUFFIXES.get(path.suffix.lower(), found) != found
     return [Remark(f"is a {found} file but is named {path.suffix}", "rename it")] if wrong else []
-
-
-def _remarks(path: Path, image: Image.Image, found: str) -> Iterator[Remark]:
-    yield from _renamed(path, found)
-    if getattr(image, "is_animated", False):
-        yield Remark("has several frames or pages; the first is used", "save one image per file")
 
 
 def _plain(image: Image.Image, bits: int) -> tuple[Image.Image, list[Remark]]:

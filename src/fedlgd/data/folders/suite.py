@@ -1,7 +1,7 @@
 """The suite `folders`: a user's own images.
 
-An image is found by `layouts`, read by `image_source`, resized and assigned to a part by `decoding`, and becomes a
-tensor in `store`.
+One way for every image: `layouts` finds it, `image_source` reads it, `preparation` fits it to one size, `decoding`
+assigns it to a part and stacks it, and `store` makes it a part of a site.
 """
 
 import re
@@ -18,11 +18,11 @@ from fedlgd.core.types import Site
 from fedlgd.data.catalogue import SuiteSettings
 from fedlgd.data.federation import Federation, federation
 from fedlgd.data.folders.csv_table import COLUMNS, OPTIONAL
-from fedlgd.data.folders.decoding import DICOM, Colour, Fit, Recipe, decoded
+from fedlgd.data.folders.decoding import DICOM, Recipe, decoded
 from fedlgd.data.folders.image_source import Depth, ImageFile, SiteImages
 from fedlgd.data.folders.layouts import Names, Tree, survey, survey_site
 from fedlgd.data.folders.problems import ImageError, refuse_errors, shown
-from fedlgd.data.preparation import Scaling, scales
+from fedlgd.data.preparation import Colour, Fit, Scaling, scales
 from fedlgd.data.store import Arrays, site_of
 
 

@@ -14,7 +14,7 @@ from fedlgd.core.settings import setting
 from fedlgd.core.types import Scale, Site
 from fedlgd.data.catalogue import SuiteSettings, data_home
 from fedlgd.data.federation import Federation, federation
-from fedlgd.data.fetch.sources import SOURCES, Source
+from fedlgd.data.fetch.originals import SOURCES, Source
 from fedlgd.data.store import PARTS, Arrays, cached, domain, npz_digest, resized, site_of
 from fedlgd.data.suites import rendering
 

@@ -85,13 +85,7 @@ def compare(
     chosen = [configure(each, preset) if isinstance(each, str) else each for each in methods]
     if not chosen or seeds < 1:
         raise SettingError(f"compare has {len(chosen)} methods and {seeds} seeds; give at least one of each")
-    named: dict[str, Method] = {}
-    for method in chosen:
-        for point in points(sweep or {}):
-            label = with_note(method.label, point)
-            if label in named:
-                raise SettingError(f"two methods are called {label!r}; compare them with two calls")
-            named[label] = _changed(method, point)
+    named = _named(chosen, sweep or {})
     results: dict[str, list[Result]] = {label: [] for label in named}
     for seed in range(seeds):
         for label, method in named.items():
@@ -100,11 +94,18 @@ def compare(
     return Comparison(results, Path(out) if out else None)
 
 
-def _changed(method: Method, point: Mapping[str, Any]) -> Method:
-    """The method with these settings, by their paths."""
-    for path, value in point.items():
-        method = _set(method, path, value, path)
-    return method
+def _named(methods: Iterable[Method], sweep: Mapping[str, Sequence[Any]]) -> dict[str, Method]:
+    """Every method with the settings of each point of the sweep, by its label."""
+    named: dict[str, Method] = {}
+    for method in methods:
+        for point in points(sweep):
+            label = with_note(method.label, point)
+            if label in named:
+                raise SettingError(f"two methods are called {label!r}; compare them with two calls")
+            named[label] = method
+            for path, value in point.items():
+                named[label] = _set(named[label], path, value, path)
+    return named
 
 
 def _set(settings: Any, path: str, value: Any, whole: str) -> Any:

@@ -66,19 +66,16 @@ class Outcome:
 
 def parse_entry(spec: str) -> Entry:
     """Parse `method+part:setting=value:...`; a colon before a word without `=` is part of `module:Class`."""
-    if spec.strip().endswith(".toml"):
-        return _read_entry(spec.strip())
-    words = spec.strip().split(":")
+    spec = spec.strip()
+    if spec.endswith(".toml"):
+        base = read_toml(Path(spec))
+        config = resolve(base)
+        return Entry(spec, name_of(config.method), {}, "tuned" if config.tuned else Path(spec).stem, base)
+    words = spec.split(":")
     assignments = [word for word in words if "=" in word]
     method = ":".join(word for word in words if "=" not in word)
     registry.recipe(method)
-    return Entry(spec.strip(), method, dict(map(parse_assignment, assignments)), ", ".join(assignments))
-
-
-def _read_entry(spec: str) -> Entry:
-    base = read_toml(Path(spec))
-    config = resolve(base)
-    return Entry(spec, name_of(config.method), {}, "tuned" if config.tuned else Path(spec).stem, base)
+    return Entry(spec, method, dict(map(parse_assignment, assignments)), ", ".join(assignments))
 
 
 def plan(

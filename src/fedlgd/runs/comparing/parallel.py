@@ -71,7 +71,8 @@ class Running:
                 said = child.connection.recv_bytes()
                 if said == ALIVE:
                     continue
-                outcome = _outcome(self.children[child], said)
+                content = json.loads(said)  # empty at the end of the enrolment
+                outcome = Outcome(self.children[child], **content) if content else None
             except (EOFError, OSError):
                 outcome = _gone(self.children[child], child.wait())
             self._enrolling.discard(child)
@@ -108,12 +109,6 @@ def _tell(do: Do, job: Job, connection: Connection) -> None:
     with listening(progress):
         outcome = do(job, record)
     connection.send_bytes(json.dumps({"error": outcome.error, "accuracy": outcome.accuracy}).encode())
-
-
-def _outcome(job: Job, said: bytes) -> Outcome | None:
-    """The outcome in a message; None for the end of the enrolment."""
-    content = json.loads(said)
-    return Outcome(job, **content) if content else None
 
 
 def _gone(job: Job, code: int) -> Outcome:

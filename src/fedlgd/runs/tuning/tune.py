@@ -12,7 +12,7 @@ from fedlgd.data.registry import DataChoice
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
 from fedlgd.methods.cost import first_sets
-from fedlgd.methods.rounds import is_private
+from fedlgd.methods.promises import is_private
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.comparing.entries import Job, Outcome, parse_entry, plan, run_job
 from fedlgd.runs.comparing.parallel import run_jobs

@@ -7,7 +7,7 @@ import pytest
 
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.sweep import entry_folder
-from fedlgd.report.items import (
+from fedlgd.report.paper.items import (
     FOLDER,
     NAMES,
     SCALES,
@@ -22,8 +22,8 @@ from fedlgd.report.items import (
     parts_at,
     printed,
 )
-from fedlgd.report.paper import render_paper
-from fedlgd.report.verdicts import printed_table, stored, verdicts
+from fedlgd.report.paper.page import render_paper
+from fedlgd.report.paper.verdicts import printed_table, stored, verdicts
 from tests.report.fake import write_run
 
 PART = "table-digits/C10"

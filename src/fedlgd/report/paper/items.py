@@ -173,18 +173,14 @@ def cpu_at(item: Item, scale: str) -> str:
 def items() -> dict[str, Item]:
     """All items by name, in the order of `order` in `scales.toml`."""
     order = tomllib.loads((FOLDER / "scales.toml").read_text())["order"]
-    return {name: _read(name) for name in order}
+    contents = {name: tomllib.loads((FOLDER / f"{name}.toml").read_text()) for name in order}
+    return {name: msgspec.convert({**content, "name": name}, Item) for name, content in contents.items()}
 
 
 def find(name: str) -> Item:
     if name not in items():
         raise FedlgdError(f"the paper has no item {name!r}{did_you_mean(name, items())}; fedlgd paper lists them")
     return items()[name]
-
-
-def _read(name: str) -> Item:
-    content = tomllib.loads((FOLDER / f"{name}.toml").read_text())
-    return msgspec.convert({**content, "name": name}, Item)
 
 
 @cache

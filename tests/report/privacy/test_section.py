@@ -3,8 +3,9 @@
 import pytest
 
 from fedlgd.core.audits import Promise
-from fedlgd.report import privacy, roc
 from fedlgd.report.formats import as_text
+from fedlgd.report.privacy import roc
+from fedlgd.report.privacy import section as privacy
 from fedlgd.report.read import read_run
 from tests.report.audits import CONTROLS, LEAK, audit, found
 from tests.report.fake import write_run

@@ -8,10 +8,10 @@ from typing import Any
 from fedlgd.core import gauss
 from fedlgd.core.audits import RATES, Audit, Finding
 from fedlgd.core.files import safe_name
-from fedlgd.report.drawing import Drawing
+from fedlgd.report.figures import Drawing
 from fedlgd.report.formats import NONE, Cell, Column, Row, Table, number_of_bytes, percent, plural
 from fedlgd.report.groups import Group
-from fedlgd.report.roc import TARGETS, roc_plots
+from fedlgd.report.privacy.roc import TARGETS, roc_plots
 from fedlgd.report.run import Run
 
 NO_LEAK = "no leak found by this attack"

@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedlgd.core.sweep import with_note, without_note
-from fedlgd.report.drawing import Drawing
-from fedlgd.report.figures import ACCURACY
+from fedlgd.report.figures import ACCURACY, Drawing
 from fedlgd.report.formats import NONE, Cell, Column, Row, Table, percent
 from fedlgd.report.grids import Picture, picture_of
 from fedlgd.report.groups import Curve, Group, summarise
@@ -66,24 +65,14 @@ def _inverted(run: Run, found: Inversion) -> Inverted:
 
 def headline(cells: Sequence[Attacked]) -> str:
     """The identification rate of each kind of update, over all its cells, beside chance."""
-    titles = dict.fromkeys(cell.title for cell in cells)
-    return (
-        "Identified: " + "; ".join(_rate(title, [c for c in cells if c.title == title]) for title in titles) + "."
-    )
-
-
-def _rate(title: str, cells: Sequence[Attacked]) -> str:
-    images = sum(cell.images for cell in cells)
-    rate, chance = (sum(c.images * each(c) for c in cells) / images for each in (_identified, _chance))
-    return f"{title}: {percent(rate)} % of {images} images, by chance {percent(chance)} %"
-
-
-def _identified(cell: Attacked) -> float:
-    return cell.identified
-
-
-def _chance(cell: Attacked) -> float:
-    return cell.chance
+    rates = []
+    for title in dict.fromkeys(cell.title for cell in cells):
+        own = [cell for cell in cells if cell.title == title]
+        images = sum(cell.images for cell in own)
+        rate = sum(cell.images * cell.identified for cell in own) / images
+        chance = sum(cell.images * cell.chance for cell in own) / images
+        rates.append(f"{title}: {percent(rate)} % of {images} images, by chance {percent(chance)} %")
+    return f"Identified: {'; '.join(rates)}."
 
 
 def inversion_table(cells: Sequence[Attacked]) -> Table:

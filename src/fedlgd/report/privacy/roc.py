@@ -1,5 +1,6 @@
 """ROC curves of membership attacks on logarithmic axes, where the few exposed images can be seen."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from statistics import NormalDist
 from typing import TYPE_CHECKING
@@ -60,7 +61,9 @@ def roc_plots(audit: Audit) -> Iterator[tuple[str, "Figure"]]:
     on_model = [each for each in audit.findings if each.target == "model"]
     if on_model:
         title = "true positives, attacks on the model"
-        yield title, roc_plot(on_model, [_named(each, on_model) for each in on_model], title, mu)
+        uses = Counter(each.label for each in on_model)
+        names = [f"{each.label}, {each.statistic}" if uses[each.label] > 1 else each.label for each in on_model]
+        yield title, roc_plot(on_model, names, title, mu)
     others = [
         each for each in audit.findings if each.target != "model" and each.kind in ("run", "positive") and each.roc
     ]
@@ -71,9 +74,3 @@ def roc_plots(audit: Audit) -> Iterator[tuple[str, "Figure"]]:
             for each in others
         ]
         yield title, roc_plot(others, names, title, mu)
-
-
-def _named(found: Finding, among: Sequence[Finding]) -> str:
-    """The label, with the statistic where a label has several."""
-    several = sum(each.label == found.label for each in among) > 1
-    return f"{found.label}, {found.statistic}" if several else found.label

@@ -10,7 +10,19 @@ from typing import Any, NamedTuple
 from fedlgd.core.sweep import entry_folder
 from fedlgd.report.formats import NONE, Cell, Column, Table, percent, percent_stat, plural, points
 from fedlgd.report.groups import Group, group_runs
-from fedlgd.report.items import FOLDER, SCALES, Claim, Item, Rule, Word, comparison, find, items, printed, reduced
+from fedlgd.report.paper.items import (
+    FOLDER,
+    SCALES,
+    Claim,
+    Item,
+    Rule,
+    Word,
+    comparison,
+    find,
+    items,
+    printed,
+    reduced,
+)
 from fedlgd.report.read import read_runs, run_folders
 from fedlgd.report.run import Run
 from fedlgd.report.summary import Difference, difference, paired

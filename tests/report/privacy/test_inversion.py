@@ -9,8 +9,8 @@ from PIL import Image
 
 from fedlgd.report.formats import as_text
 from fedlgd.report.groups import group_runs
-from fedlgd.report.inversion import epsilon_drawing, inversions
 from fedlgd.report.page import render
+from fedlgd.report.privacy.inversion import epsilon_drawing, inversions
 from fedlgd.report.read import read_run
 from tests.report.conftest import MakeGroups
 from tests.report.fake import TILE, write_run

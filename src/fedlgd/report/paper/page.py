@@ -6,11 +6,11 @@ from typing import Any
 
 from fedlgd.core.files import write_atomic
 from fedlgd.report.figures import draw
-from fedlgd.report.items import Item, command_of, items
 from fedlgd.report.page import TEMPLATES
+from fedlgd.report.paper.items import Item, command_of, items
+from fedlgd.report.paper.verdicts import Found, Verdict, printed_table, reduction, stored, verdict_table, verdicts
 from fedlgd.report.summary import caveats
 from fedlgd.report.sweeps import find_sweeps, sweep_tables
-from fedlgd.report.verdicts import Found, Verdict, printed_table, reduction, stored, verdict_table, verdicts
 
 
 def write_paper(folder: Path, out: Path) -> Path:
