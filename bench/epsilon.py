@@ -133,9 +133,9 @@ def noise_of(epsilon: float) -> Iterator[None]:
 
 
 def dp_sgd(epsilon: float) -> dict[str, Any]:
-    """The same steps without noise: FedAvg."""
+    """Without noise FedAvg with as many steps, and a rate for gradients that are not clipped."""
     if not epsilon:
-        return {"method": "fedavg", "train_on": "real", **DP_SGD}
+        return {"method": "fedavg", "train_on": "real", **DP_SGD, "local.lr": 0.1}
     noise = {"dp.epsilon": epsilon, "dp.test_key": "measurement on public images"}
     return {"method": "fedavg+dp-sgd", "train_on": "real", **DP_SGD, **noise}
 

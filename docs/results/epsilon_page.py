@@ -16,8 +16,9 @@ SETUP = """`python -m bench.epsilon`: the sites MNIST, USPS and MNIST-M, at most
 to 16x16 pixels; a ConvNet of width 32, 15 rounds. Distillation: 10 images per class, 600 steps from mean images,
 random networks of width 16. With privacy: 300 releases for the first virtual sets, each of a tenth of the images,
 and one in each of three refinements. DP-SGD takes {steps} steps a round on {batch} real images at each site, with a
-learning rate of {rate:g}; without noise it is FedAvg on real images with these steps. A cell without a standard
-deviation has one seed, and a dash is a run that was not made."""
+learning rate of {rate:g}; without noise it is FedAvg on real images with these steps and a learning rate of 0.1,
+because gradients are not clipped. A cell without a standard deviation has one seed, and a dash is a run that was
+not made."""
 WHY = """The difference without noise is that
 of all real images to ten distilled ones per class; the other differences say what noise costs each of them on top
 of it. Virtual sets are one release: any method can train on them for ever at no further cost in budget. DP-SGD
