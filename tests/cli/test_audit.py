@@ -1,9 +1,12 @@
 """`fedlgd audit` as a user types it, and what it refuses."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from fedlgd.privacy.audit import Plan, Wish
+from fedlgd.privacy.subject import open_subject
 from tests.cli.conftest import tiny_run
 
 LARGER = ("--set=data.limit=200", "--quiet")
@@ -19,7 +22,7 @@ def test_an_audit_has_controls_resumes_and_is_shown_in_the_report(fedlgd, audite
     monkeypatch.setenv("COLUMNS", "300")
     done = fedlgd("audit", "out", "--jobs", "1", "--site", "scans")
     assert done.code == 0, done.err
-    for words in ("16 of 16 federations", "estimated time"):
+    for words in ("14 of 14 federations", "estimated time"):
         assert words in done.err
     for words in (
         "blind",
@@ -34,11 +37,21 @@ def test_an_audit_has_controls_resumes_and_is_shown_in_the_report(fedlgd, audite
     again = fedlgd("audit", "out", "--jobs", "2", "--site", "scans", "--json")
     assert json.loads(again.out)["out"]["findings"] == stored["findings"]
     resumed = fedlgd("audit", "out", "--site", "scans")
-    assert "0 of 16 federations" in resumed.err
+    assert "0 of 14 federations" in resumed.err
     assert fedlgd("report", "out").code == 0
     page = (audited / "report.html").read_text()
     for words in ("What left each site", "log-log", "TPR at 0.1 % FPR", "absence of evidence"):
         assert words in page or "Leak found" in page or "Nothing can be concluded" in page
+
+
+def test_the_time_of_a_federation_is_that_of_the_run_with_one_distillation(audited):
+    subject = open_subject(audited)
+    enrolment, *rounds = subject.result.records
+    spent = {"train": 2.0, "server": 1.0, "evaluate": 9.0}
+    known = [replace(enrolment, cpu={"distil": 50.0}), *(replace(each, cpu=spent) for each in rounds)]
+    subject.result.records[:] = known
+    plan = Plan(subject, Wish(), "scans")
+    assert plan._seconds_of(plan.arms[0]) == pytest.approx(50 / 5 + 2 * 3)  # five sites, two rounds
 
 
 def test_the_protocol_of_the_paper_says_that_in_sample_is_biased(fedlgd, audited):

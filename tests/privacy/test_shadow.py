@@ -189,3 +189,12 @@ def test_an_error_in_a_parallel_federation_is_told(tmp_path):
 
     with pytest.raises(shadow.RunError, match="the disk is full"):
         run_shadows([Shadow(tmp_path / "0", fail, 1)], 2)
+
+
+def test_without_shifts_the_model_is_asked_about_the_image_itself(data):
+    study, net = study_of(data), tiny.net()
+    params = net.init(RNG.at("model"))
+    every, one = study.of_model(net, params), replace(study, shifted=False).of_model(net, params)
+    assert (every["phi"].shape[1], one["phi"].shape[1]) == (5, 1)
+    assert torch.equal(every["phi"][:, :1], one["phi"])
+    assert all(torch.equal(every[name], one[name]) for name in ("p", "population"))

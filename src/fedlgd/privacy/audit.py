@@ -121,8 +121,9 @@ class Plan:
 
     @cached_property
     def study(self) -> Study:
-        subject = self.subject
-        return Study.of(subject.federation, self.pool, subject.net, subject.rng, self.wish.all_layers)
+        subject, wish = self.subject, self.wish
+        lira = wish.attack == "lira"
+        return Study.of(subject.federation, self.pool, subject.net, subject.rng, wish.all_layers, shifted=lira)
 
     @cached_property
     def shadows(self) -> dict[str, list[Shadow]]:
@@ -159,6 +160,8 @@ class Plan:
         }
         if self.wish.all_layers:
             made_from["all layers"] = True
+        if self.wish.attack == "lira":
+            made_from["shifted"] = True
         if self.wish.attack != "paper" and len(self.pool.rest):
             made_from["rest"] = len(self.pool.rest)
         key = digest(json.dumps(made_from, sort_keys=True).encode())[:12]
@@ -174,7 +177,11 @@ class Plan:
         return total / jobs
 
     def _seconds_of(self, arm: Arm) -> float:
-        federation = self.subject.federation
+        """As long as the run itself, in which every site distilled; without its records, by a trial."""
+        federation, known = self.subject.federation, self.subject.result.records
+        if arm.kind == "run" and all(record.cpu for record in known):
+            spent = {record.round: sum(record.cpu.values()) - record.cpu.get("evaluate", 0.0) for record in known}
+            return sum(spent.values()) - spent.get(-1, 0.0) * (1 - 1 / len(federation.sites))
         if self.wish.attack != "paper":
             federation = halved(federation, self.pool, members_in(self.pool, 0, self.subject.rng))
         if arm.only_set:

@@ -152,9 +152,8 @@ def _sorted(scores: Array) -> tuple[NDArray[np.int64], Mask]:
 def _curve(inside: Array, outside: Array, last: Mask) -> Curve:
     """From the weights of members and others in the order of their scores."""
     tp, fp = (np.append(0.0, np.cumsum(each)[last]) for each in (inside, outside))
-    tpr, fpr = tp / tp[-1], fp / fp[-1]
-    area = float(np.sum(np.diff(fpr) * (tpr[1:] + tpr[:-1]) / 2))
-    return Curve(area, tpr[np.searchsorted(fpr, GRID + 1e-12, side="right") - 1])
+    area = float(np.dot(np.diff(fp), tp[1:] + tp[:-1]) / (2 * tp[-1] * fp[-1]))
+    return Curve(area, tp[np.searchsorted(fp, (GRID + 1e-12) * fp[-1], side="right") - 1] / tp[-1])
 
 
 def at_fpr(scores: Array, members: Mask, rate: float) -> float | None:

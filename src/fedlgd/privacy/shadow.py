@@ -77,15 +77,28 @@ class Study:
     reference: LabelledSet
     trace: Tracer
     all_layers: bool = False
+    shifted: bool = True
 
     @classmethod
-    def of(cls, federation: Federation, pool: Pool, net: Net, rng: Stream, all_layers: bool = False) -> "Study":
-        """The references are test images of the site: members and others are compared with them alike."""
+    def of(
+        cls,
+        federation: Federation,
+        pool: Pool,
+        net: Net,
+        rng: Stream,
+        all_layers: bool = False,
+        shifted: bool = True,
+    ) -> "Study":
+        """The references are test images of the site: members and others are compared with them alike.
+
+        shifted: ask the model about shifts of every image as well, for LiRA.
+        """
         test = federation.by_name[pool.site].test
         drawn = torch.randperm(len(test), generator=rng.generator("population"))
         attacked, reference = pool.data.take(slice(None)), test.take(drawn)
         population = LabelledSet(reference.x[:POPULATION], reference.y[:POPULATION])
-        return cls(pool, attacked, population, reference, Tracer.of(net, attacked, reference, rng), all_layers)
+        trace = Tracer.of(net, attacked, reference, rng)
+        return cls(pool, attacked, population, reference, trace, all_layers, shifted)
 
     def of_images(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """The statistics of every attacked image against a set of images."""
@@ -95,7 +108,8 @@ class Study:
     def of_model(self, net: Net, params: Params) -> dict[str, Tensor]:
         """phi of every query, the probability of the true label, and that of the population."""
         x, y = self.attacked.x, self.attacked.y
-        phi = torch.stack([confidence(passed(net, params, each).logits, y) for each in queries(x)], 1)
+        asked = queries(x) if self.shifted else [x]
+        phi = torch.stack([confidence(passed(net, params, each).logits, y) for each in asked], 1)
         others = confidence(passed(net, params, self.population.x).logits, self.population.y)
         return {"phi": phi, "p": phi[:, 0].sigmoid(), "population": others.sigmoid()}
 
