@@ -3,7 +3,7 @@
 import json
 import math
 import runpy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -22,6 +22,10 @@ WHY = """The difference without noise is that
 of all real images to ten distilled ones per class; the other differences say what noise costs each of them on top
 of it. Virtual sets are one release: any method can train on them for ever at no further cost in budget. DP-SGD
 spends its budget in one training."""
+SVHN = """### MNIST and SVHN
+
+The same settings at two sites that differ more, `python -m bench.epsilon OUT svhn`:
+"""
 DP_SGD = """### Settings of DP-SGD
 
 Chosen by these runs with epsilon 4, on seed 0 as for FedLGD:
@@ -47,6 +51,8 @@ def epsilon(folder: Path) -> str:
     trials = folder / "trials.json"
     if trials.exists():
         parts += [TRIALS.rstrip(), *_trials(json.loads(trials.read_text()))]
+    if (other := folder / "svhn.json").exists():
+        parts += [SVHN.rstrip(), *_svhn(json.loads(other.read_text()))]
     if (tried := folder / "dp-sgd.json").exists():
         parts += [DP_SGD.rstrip(), _dp_trials(json.loads(tried.read_text()))]
     return "\n\n".join(parts) + "\n"
@@ -72,6 +78,32 @@ def _best(rows: Sequence[Mapping[str, Any]]) -> str:
         for budget, gap in gaps.items()
     )
     return f"DP-SGD on real images against {MAIN}: {said}. {WHY}" if gaps else ""
+
+
+def _svhn(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The curve, each site with and without noise, and whether more steps of distillation would gain anything."""
+    yield _curve(rows)
+    yield _price(rows)
+    found: dict[float, dict[str, list[float]]] = {}
+    for row in rows:
+        if row["method"] == MAIN:
+            for site, accuracy in row["accuracy"].items():
+                found.setdefault(row["epsilon"], {}).setdefault(site, []).append(100 * accuracy)
+    each = (
+        f"{f'epsilon {budget:g}' if budget else 'no noise'}: "
+        + ", ".join(f"{site} {fmean(values):.1f}" for site, values in sites.items())
+        for budget, sites in sorted(found.items(), key=lambda item: -(item[0] or math.inf))
+    )
+    yield f"By site, mean over seeds: {'; '.join(each)}."
+    longer = next((row for row in rows if "twice the steps" in row["method"]), None)
+    same = [
+        row
+        for row in rows
+        if longer and (row["method"], row["epsilon"], row["seed"]) == (MAIN, 0.0, longer["seed"])
+    ]
+    if longer and same:
+        gap = 100 * (_mean(longer) - _mean(same[0]))
+        yield f"Twice the steps of distillation without noise: {gap:+.1f} points (one seed)."
 
 
 def _dp_trials(rows: Sequence[Mapping[str, Any]]) -> str:

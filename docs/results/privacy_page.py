@@ -39,10 +39,7 @@ are accused wrongly. Brackets are 95 % intervals over images; one seed. Controls
 LEAK = "a leak was found"
 LARGE, FULL = 1000, 5000  # training images of a site
 CLEAR = 0.02  # difference of accuracies
-SMALL = (
-    "small nets, few rounds and short distillation: leakage of longer training can be larger. Those of small\n"
-    "sites were made before preset `quick` got its present training, with five federations of FedAvg"
-)
+SMALL = "small nets, few rounds and short distillation: leakage of longer training can be larger"
 
 
 def page() -> str:
@@ -92,8 +89,8 @@ def _missing(stored: Mapping[str, tuple[dict[str, Any], Audit]]) -> Iterator[str
 def _cost(about: Mapping[str, Any]) -> str:
     if "cpu" not in about:
         return ""
-    busy = f", {duration(about['wall'])} on two busy cores" if "wall" in about else ""
-    return f" The audit took {about['cpu']:.0f} CPU seconds{busy}."
+    wall = f", {duration(about['wall'])} on two cores" if "wall" in about else ""
+    return f" The audit took {about['cpu']:.0f} CPU seconds{wall}."
 
 
 def claims() -> str:

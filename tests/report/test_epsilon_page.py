@@ -59,3 +59,17 @@ def test_dp_sgd_is_compared_at_every_epsilon_that_both_have(page, tmp_path):
     text = page(tmp_path)
     assert f"{real} against FedLGD: +15.0 points without noise, +6.0 points at epsilon 4." in text
     assert "| rate 2 | 75.1 |" in text
+
+
+def test_sites_of_the_second_federation_and_its_convergence_are_told(page, tmp_path):
+    keep(tmp_path, "epsilon.json", ("FedLGD", 0.0, 0, 0.9))
+    rows = [
+        ("FedLGD", 0.0, 0, 0.60),
+        ("FedLGD", 4.0, 0, 0.55),
+        ("FedLGD, twice the steps of distillation", 0.0, 0, 0.61),
+    ]
+    keep(tmp_path, "svhn.json", *rows)
+    text = page(tmp_path)
+    assert "no noise: a 60.0; epsilon 4: a 55.0." in text
+    assert "Twice the steps of distillation without noise: +1.0 points (one seed)." in text
+    assert "loses 5.0 points" in text

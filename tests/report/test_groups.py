@@ -61,3 +61,40 @@ def test_a_method_has_the_same_colour_in_any_order_and_company(tmp_path: Path) -
     assert len(set(together.values())) == 5
     for run in runs[:3]:
         assert styles(run)[run.label] == together[run.label]
+
+
+def pulled(weight: float, seed: int = 0, **more: object) -> dict[str, object]:
+    return run_of("FedLGD", seed, x=0.5) | {"settings": {"pull": {"weight": weight}, **more}}
+
+
+def test_runs_with_other_settings_are_no_seeds_of_one_another(make_groups: MakeGroups) -> None:
+    runs = (pulled(1.0), pulled(3.0), pulled(3.0, 1), run_of("FedAvg", x=0.5))
+    found = [(group.label, len(group.runs)) for group in make_groups(*runs)]
+    assert found == [("FedLGD (pull.weight=1)", 1), ("FedLGD (pull.weight=3)", 2), ("FedAvg", 1)]
+
+
+def test_what_is_only_recorded_and_what_is_unknown_to_another_version_makes_no_difference(
+    make_groups: MakeGroups,
+) -> None:
+    runs = (pulled(1.0), pulled(1.0, 1, evaluate_every=2, real_samples=3), pulled(1.0, 2, new={"knob": 1}))
+    assert [(group.label, len(group.runs)) for group in make_groups(*runs)] == [("FedLGD", 3)]
+
+
+def test_a_note_is_extended_and_many_differences_are_a_variant(make_groups: MakeGroups) -> None:
+    noted = [run_of("A (local.steps=2)", x=0.5) | {"settings": {"refine": {"start": each}}} for each in ("x", "y")]
+    assert [group.label for group in make_groups(*noted)] == [
+        "A (local.steps=2, refine.start=x)",
+        "A (local.steps=2, refine.start=y)",
+    ]
+    many = [run_of("A", x=0.5) | {"settings": {"net": dict.fromkeys("abcd", each)}} for each in (1, 2, 1)]
+    assert [(group.label, len(group.runs)) for group in make_groups(*many)] == [
+        ("A, variant 1", 2),
+        ("A, variant 2", 1),
+    ]
+
+
+def test_of_a_budget_only_epsilon_is_named(make_groups: MakeGroups) -> None:
+    budgets = ({"epsilon": 0.0, "releases": 300}, {"epsilon": 4.0, "releases": 60})
+    runs = [run_of("A", x=0.5) | {"settings": {"distil": {"private": each}}} for each in budgets]
+    labels = [group.label for group in make_groups(*runs)]
+    assert labels == ["A (distil.private.epsilon=0)", "A (distil.private.epsilon=4)"]

@@ -120,7 +120,7 @@ def test_equal_runs_with_several_seeds_need_no_caution(make_groups: MakeGroups) 
         ([A | {"done": 3}, B], "A, seed 0, is unfinished (3 of 4 rounds) and is shown up to its last round."),
         ([A, A1 | {"done": 3}], "A, seed 1, is unfinished (3 of 4 rounds) and is not counted."),
         ([A, A], "several runs with the same seed"),
-        ([A, A1 | {"settings": {"pull": {"weight": 3.0}}}], "differ in more than their seed"),
+        ([A, A1 | {"settings": {"real_samples": 3}}], "differ in more than their seed"),
     ],
 )
 def test_a_limit_of_the_comparison_is_named(make_groups: MakeGroups, runs: list[dict[str, Any]], said: str) -> None:

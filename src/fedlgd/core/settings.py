@@ -1,7 +1,7 @@
 """Settings: frozen dataclasses whose fields have a help line and bounds. This module does not import torch."""
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -80,3 +80,13 @@ class Tuned:
     cpu_seconds: float
     validation: float
     accuracy: float
+
+
+def flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """All values and empty sections by dotted path; a key that contains a dot is quoted."""
+    for key, value in raw.items():
+        path = prefix + (f'"{key}"' if "." in key else key)
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{path}.")
+        else:
+            yield path, value

@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any
 
 from fedlgd.core.records import RoundRecord, Score
+from fedlgd.core.settings import flat
+from fedlgd.core.sweep import with_note, without_note
 from fedlgd.report.run import Run
 
 Quantity = Callable[[RoundRecord], float | None]
@@ -14,6 +17,9 @@ STYLES = (
     *("fedlgd", "fedavg", "fedprox", "scaffold", "moon", "vhl"),
     *("fednova", "fedproto-avg", "fedproto-local", "fedbn", "local-only", "pooled"),
 )
+
+RECORDED = ("seed", "evaluate_every", "real_samples", "analysis")  # settings that do not change the model
+MANY = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +78,47 @@ class Curve:
     style: int = 0
 
 
+def told_apart(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """Runs with the same label and other settings have what differs in their label: `FedLGD (pull.weight=3)`.
+
+    Seeds and what is only recorded do not count, nor settings that another version of fedlgd does not have. Of a
+    privacy budget only epsilon is named. More than three differences are called a variant.
+    """
+    settings = {run.path: dict(flat(run.settings)) for run in runs}
+    alike: dict[str, list[Run]] = {}
+    for run in runs:
+        alike.setdefault(run.label, []).append(run)
+    return tuple(_told(run, [settings[each.path] for each in alike[run.label]], settings[run.path]) for run in runs)
+
+
+def _told(run: Run, others: Sequence[Mapping[str, Any]], own: Mapping[str, Any]) -> Run:
+    paths = [
+        path
+        for path, value in own.items()
+        if path not in RECORDED and any(each.get(path, value) != value for each in others)
+    ]
+    budgets = [path.removesuffix("epsilon") for path in paths if path.endswith(".epsilon")]
+    paths = [path for path in paths if path.endswith(".epsilon") or not path.startswith(tuple(budgets))]
+    label, note = without_note(run.label)
+    if len(paths) > MANY:
+        kinds = list(dict.fromkeys(str([each.get(path) for path in paths]) for each in others))
+        label = f"{run.label}, variant {kinds.index(str([own[path] for path in paths])) + 1}"
+    elif paths:
+        label = with_note(label, note | {path: _short(own[path]) for path in paths})
+    return replace(run, manifest=replace(run.manifest, label=label)) if paths else run
+
+
+def _short(value: Any) -> str:
+    """A value in a note, which has no commas."""
+    if isinstance(value, list):
+        return "+".join(map(str, value)) or "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def group_runs(runs: Iterable[Run]) -> tuple[Group, ...]:
     """One group per label, in the order the labels first appear; the runs of a group are sorted by seed."""
     by_label: dict[str, list[Run]] = {}
-    for run in runs:
+    for run in told_apart(tuple(runs)):
         by_label.setdefault(run.label, []).append(run)
     styles = _styles({label: same[0].manifest.method for label, same in by_label.items()})
     return tuple(

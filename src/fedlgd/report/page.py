@@ -17,7 +17,7 @@ from fedlgd.report.cost import break_even_table, break_evens, clock, cost_table
 from fedlgd.report.figures import draw
 from fedlgd.report.formats import copies, plural
 from fedlgd.report.grids import pictures
-from fedlgd.report.groups import Group, group_runs, site_names
+from fedlgd.report.groups import Group, group_runs, site_names, told_apart
 from fedlgd.report.plots import save
 from fedlgd.report.privacy.inversion import epsilon_drawing, inversions
 from fedlgd.report.privacy.section import audit_drawings, privacy_of, spent_together
@@ -63,6 +63,7 @@ def write_figures(run_dirs: Sequence[Path], folder: Path) -> list[Path]:
 
 def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
     """The page as text. The same runs give the same bytes."""
+    runs = told_apart(runs)
     groups = group_runs(runs)
     accuracy, binary = tables.accuracy_table(groups), tables.binary_table(groups)
     cost, even = cost_table(groups), break_evens(groups)

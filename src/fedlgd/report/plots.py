@@ -34,6 +34,7 @@ _VARIABLES = {INK: "--ink", FAINT: "--rule"} | {
 }
 WIDTH = 5.6
 _POINTS, _FONT_SIZE = 72, 9.5
+FEW = 8  # points of a line; below, each is marked
 _LETTER, _LINE = 0.66, 0.19  # the width of a letter in em, the height of a line in inches
 _NO_METADATA = {
     "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
@@ -160,8 +161,9 @@ def line_plot(
 def _draw_line(axes: "Axes", curve: Curve) -> None:
     colour, dashes = series_style(curve.style)
     means = [stat.mean for stat in curve.stats]
+    shown = slice(None) if len(means) < FEW else slice(-1, None)
     axes.plot(curve.x, means, color=colour, linestyle=dashes, linewidth=1.6)
-    axes.plot(curve.x[-1:], means[-1:], color=colour, marker="o", markersize=3.5)
+    axes.plot(curve.x[shown], means[shown], color=colour, linestyle="", marker="o", markersize=3.5)
     if any(stat.std is not None for stat in curve.stats):
         low = [stat.mean - (stat.std or 0.0) for stat in curve.stats]
         high = [stat.mean + (stat.std or 0.0) for stat in curve.stats]

@@ -14,7 +14,7 @@ import tomli_w
 
 from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.core.net import Net
-from fedlgd.core.settings import Tuned
+from fedlgd.core.settings import Tuned, flat
 from fedlgd.data import registry as suites
 from fedlgd.data.catalogue import COMMON, SUITES
 from fedlgd.data.federation import Federation
@@ -243,16 +243,6 @@ def _field_paths(cls: Any, prefix: str = "") -> Iterator[str]:
             yield from _field_paths(hints[f.name], f"{prefix}{f.name}.")
         else:
             yield prefix + f.name
-
-
-def flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """All values and empty sections by dotted path; a key that contains a dot is quoted."""
-    for key, value in raw.items():
-        path = prefix + (f'"{key}"' if "." in key else key)
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{path}.")
-        else:
-            yield path, value
 
 
 def _spelled_out(settings: Any) -> dict[str, Any]:

@@ -25,8 +25,9 @@ from fedlgd.core import files
 from fedlgd.core.errors import SettingError
 from fedlgd.core.files import safe_name
 from fedlgd.core.records import RoundRecord, committed_records
+from fedlgd.core.settings import flat
 from fedlgd.engines.memory import version_name
-from fedlgd.runs.config import Config, flat
+from fedlgd.runs.config import Config
 
 MARKS = "track.json"
 PROJECT = "fedlgd"

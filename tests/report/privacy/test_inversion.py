@@ -116,7 +116,8 @@ def test_runs_with_several_budgets_have_a_figure(make_groups: MakeGroups):
     runs = [{"settings": private(e), "final": {"a": a}} for e, a in ((0.0, 0.9), (4.0, 0.8), (1.0, 0.7))]
     drawing = epsilon_drawing(make_groups(*runs))
     assert drawing is not None
-    (line,) = [line for line in drawing.figure.axes[0].lines if len(line.get_xdata()) == 3]
+    line, marks = [line for line in drawing.figure.axes[0].lines if len(line.get_xdata()) == 3]
+    assert (line.get_marker(), marks.get_marker()) == ("None", "o")
     assert list(line.get_xdata()) == [0.0, 0.25, 1.0]
     assert list(line.get_ydata()) == pytest.approx([90, 80, 70])
     assert "1 / epsilon" in drawing.svg

@@ -75,6 +75,10 @@ def test_what_left_a_site_is_counted_per_site_and_noise_is_told(tmp_path):
     noisy = privacy.left_table(read_run(write_run(tmp_path / "b", settings=private))).rows
     assert [row[3].text for row in noisy] == ["yes", "yes", "yes", "no"]
     assert privacy.promise(run.settings) == ""
+    assert "training loss" in rows["updates"][2].text
+    sgd = {"train_on": "real", "dp": {"epsilon": 4.0, "delta": 1e-5}}
+    sent = privacy.left_table(read_run(write_run(tmp_path / "c", settings=sgd))).rows[1][2].text
+    assert sent == "weights. Trained on real images."  # DP-SGD sends no loss
 
 
 def test_a_promise_names_what_it_covers_and_a_simulation_says_so():

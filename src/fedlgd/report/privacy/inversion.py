@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from fedlgd.core.sweep import with_note, without_note
 from fedlgd.report.figures import ACCURACY, Drawing
 from fedlgd.report.formats import NONE, Cell, Column, Row, Table, percent
 from fedlgd.report.grids import Picture, picture_of
@@ -15,6 +16,7 @@ SAFER = "↑ higher = safer"
 LESS = "↓ lower = safer"
 ROWS = ("original", "reconstruction", "nearest training image", "nearest held-out image")
 ALONG = "1 / epsilon; 0: no noise"
+BUDGETS = ("distil.private.", "dp.")
 READING = (
     "Identified: the true image is the nearest of up to 100 images of its class at the site, in percent, with a "
     "95 % interval. For updates on virtual images the true image is a virtual one: to identify it is harmless "
@@ -153,8 +155,11 @@ def epsilon_of(settings: Mapping[str, Any]) -> float:
 
 
 def epsilon_drawing(groups: Sequence[Group]) -> Drawing | None:
-    """Accuracy against 1 / epsilon, a line for each label; None unless a label has several values of epsilon."""
-    curves = [_by_epsilon(group) for group in groups]
+    """Accuracy against 1 / epsilon, a line for runs that differ in it; None unless some have several values."""
+    alike: dict[str, list[Group]] = {}
+    for group in groups:
+        alike.setdefault(_without_budget(group.label), []).append(group)
+    curves = [_by_epsilon(label, same) for label, same in alike.items()]
     if not any(len(curve.x) > 1 for curve in curves):
         return None
     if (figure := line_plot(curves, ACCURACY, ALONG, {"": 1.0})) is None:
@@ -162,9 +167,15 @@ def epsilon_drawing(groups: Sequence[Group]) -> Drawing | None:
     return Drawing("accuracy-by-epsilon", "Accuracy against the privacy budget", figure)
 
 
-def _by_epsilon(group: Group) -> Curve:
-    finals = [(epsilon_of(run.settings), run.final.accuracy) for run in group.counted if run.final]
+def _without_budget(label: str) -> str:
+    base, note = without_note(label)
+    return with_note(base, {path: value for path, value in note.items() if not path.startswith(BUDGETS)})
+
+
+def _by_epsilon(label: str, groups: Sequence[Group]) -> Curve:
+    runs = [run for group in groups for run in group.counted]
+    finals = [(epsilon_of(run.settings), run.final.accuracy) for run in runs if run.final]
     order = sorted({epsilon for epsilon, _ in finals}, key=lambda epsilon: 1 / epsilon if epsilon else 0.0)
     stats = [summarise(100 * accuracy for e, accuracy in finals if e == epsilon) for epsilon in order]
     x = tuple(1 / epsilon if epsilon else 0.0 for epsilon in order)
-    return Curve(group.label, x, tuple(stat for stat in stats if stat), group.style)
+    return Curve(label, x, tuple(stat for stat in stats if stat), groups[0].style)

@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LEAST = 1e-3  # of both axes
+TARGETS = {
+    "model": "model",
+    "virtual": "virtual set",
+    "anchors": "anchors",
+    "updates": "updates",
+    "releases": "noisy sums",
+}
+"""What is attacked, in words."""
 TICKS = {0.001: "0.1 %", 0.01: "1 %", 0.1: "10 %", 1.0: "100 %"}
 
 
@@ -62,6 +70,7 @@ def roc_plots(audit: Audit) -> Iterator[tuple[str, "Figure"]]:
     if others:
         title = "true positives, attacks on what else was made or sent"
         names = [
-            f"{'must leak: ' if each.kind == 'positive' else ''}{each.target}, {each.statistic}" for each in others
+            f"{'must leak: ' if each.kind == 'positive' else ''}{TARGETS[each.target]}: {each.statistic}"
+            for each in others
         ]
         yield title, roc_plot(others, names, title, mu)

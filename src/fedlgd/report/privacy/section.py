@@ -11,12 +11,10 @@ from fedlgd.core.files import safe_name
 from fedlgd.report.figures import Drawing
 from fedlgd.report.formats import NONE, Cell, Column, Row, Table, number_of_bytes, percent, plural
 from fedlgd.report.groups import Group
-from fedlgd.report.privacy.roc import roc_plots
+from fedlgd.report.privacy.roc import TARGETS, roc_plots
 from fedlgd.report.run import Run
 
 NO_LEAK = "no leak found by this attack"
-TARGETS = {"model": "model", "virtual": "virtual set", "anchors": "anchors"}
-TARGETS |= {"updates": "updates", "releases": "noisy sums"}
 CLEAR = 0.02  # distance of an area from 1/2 below which a blind control counts as at chance
 READ_ROC = (
     "Both axes are logarithmic. Bands: 95 % over images. A curve far above the dotted line at small false positive "
@@ -81,6 +79,7 @@ def left_table(run: Run) -> Table:
     budget = _budget(settings)
     counts, noisy = ("noisy", "yes") if budget else ("exact", "no")
     scores = "yes" if budget.get("scores") else "no"
+    sent = "weights" if "dp" in settings else "weights and training loss"
     rows: tuple[tuple[str, float | None, str, str], ...] = (
         (
             "hello, once",
@@ -91,7 +90,7 @@ def left_table(run: Run) -> Table:
         (
             "updates",
             updates,
-            f"weights and training loss. {BASIS if virtual else 'Trained on real images.'}",
+            f"{sent}. {BASIS if virtual else 'Trained on real images.'}",
             noisy,
         ),
         (

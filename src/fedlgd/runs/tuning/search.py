@@ -15,11 +15,11 @@ import msgspec
 from fedlgd.core import files
 from fedlgd.core.errors import RunError
 from fedlgd.core.records import committed_records
-from fedlgd.core.settings import Tuned
+from fedlgd.core.settings import Tuned, flat
 from fedlgd.data.federation import Federation
 from fedlgd.data.registry import DataChoice
 from fedlgd.runs.comparing.entries import Entry, Job, Outcome, for_method, job_of
-from fedlgd.runs.config import Config, flat
+from fedlgd.runs.config import Config
 from fedlgd.runs.tuning.findings import Best, Findings, Trial, spent
 from fedlgd.runs.tuning.space import Range, Space, draw, space_of
 
