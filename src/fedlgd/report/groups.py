@@ -81,8 +81,8 @@ class Curve:
 def told_apart(runs: Sequence[Run]) -> tuple[Run, ...]:
     """Runs with the same label and other settings have what differs in their label: `FedLGD (pull.weight=3)`.
 
-    Seeds and what is only recorded do not count, nor settings that another version of fedlgd does not have. Of a
-    privacy budget only epsilon is named. More than three differences are called a variant.
+    Seeds and what is only recorded do not count, nor settings that another version of fedlgd does not have. Of
+    privacy budgets only epsilon is named if it differs. More than three differences are called a variant.
     """
     settings = {run.path: dict(flat(run.settings)) for run in runs}
     alike: dict[str, list[Run]] = {}
@@ -97,8 +97,7 @@ def _told(run: Run, others: Sequence[Mapping[str, Any]], own: Mapping[str, Any])
         for path, value in own.items()
         if path not in RECORDED and any(each.get(path, value) != value for each in others)
     ]
-    budgets = [path.removesuffix("epsilon") for path in paths if path.endswith(".epsilon")]
-    paths = [path for path in paths if path.endswith(".epsilon") or not path.startswith(tuple(budgets))]
+    paths = [path for path in paths if not _idle(path, others)]
     label, note = without_note(run.label)
     if len(paths) > MANY:
         kinds = list(dict.fromkeys(str([each.get(path) for path in paths]) for each in others))
@@ -106,6 +105,13 @@ def _told(run: Run, others: Sequence[Mapping[str, Any]], own: Mapping[str, Any])
     elif paths:
         label = with_note(label, note | {path: _short(own[path]) for path in paths})
     return replace(run, manifest=replace(run.manifest, label=label)) if paths else run
+
+
+def _idle(path: str, others: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether it is a detail of privacy budgets that are off, or that differ in epsilon, which says more."""
+    epsilon = f"{path.rpartition('.')[0]}.epsilon"
+    found = {each[epsilon] for each in others if epsilon in each}
+    return path != epsilon and (len(found) > 1 or found == {0})
 
 
 def _short(value: Any) -> str:
