@@ -96,15 +96,20 @@ def _svhn(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         for budget, sites in sorted(found.items(), key=lambda item: -(item[0] or math.inf))
     )
     yield f"By site, mean over seeds: {'; '.join(each)}."
-    longer = next((row for row in rows if "twice the steps" in row["method"]), None)
-    same = [
-        row
-        for row in rows
-        if longer and (row["method"], row["epsilon"], row["seed"]) == (MAIN, 0.0, longer["seed"])
+    yield from _longer(rows)
+
+
+def _longer(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Differences of runs with more steps of distillation to those without, for the same epsilon and seed."""
+    found = {(row["method"], row["epsilon"], row["seed"]): _mean(row) for row in rows}
+    gaps = [
+        f"{method.removeprefix(f'{MAIN}, ')}, {f'epsilon {budget:g}' if budget else 'no noise'}: "
+        f"{100 * (accuracy - found[MAIN, budget, seed]):+.1f} points"
+        for (method, budget, seed), accuracy in found.items()
+        if method != MAIN and (MAIN, budget, seed) in found
     ]
-    if longer and same:
-        gap = 100 * (_mean(longer) - _mean(same[0]))
-        yield f"Twice the steps of distillation without noise: {gap:+.1f} points (one seed)."
+    if gaps:
+        yield f"Whether distillation has converged, one seed: {'; '.join(gaps)}."
 
 
 def _dp_trials(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -71,5 +71,5 @@ def test_sites_of_the_second_federation_and_its_convergence_are_told(page, tmp_p
     keep(tmp_path, "svhn.json", *rows)
     text = page(tmp_path)
     assert "no noise: a 60.0; epsilon 4: a 55.0." in text
-    assert "Twice the steps of distillation without noise: +1.0 points (one seed)." in text
+    assert "one seed: twice the steps of distillation, no noise: +1.0 points." in text
     assert "loses 5.0 points" in text
