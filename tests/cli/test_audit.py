@@ -36,6 +36,7 @@ def test_an_audit_has_controls_resumes_and_is_shown_in_the_report(fedlgd, audite
     stored = json.loads((audited / "audit.json").read_text())
     again = fedlgd("audit", "out", "--jobs", "2", "--site", "scans", "--json")
     assert json.loads(again.out)["out"]["findings"] == stored["findings"]
+    assert json.loads(again.out)["out"]["verdict"] in " ".join(done.out.split())
     resumed = fedlgd("audit", "out", "--site", "scans")
     assert "0 of 14 federations" in resumed.err
     assert fedlgd("report", "out").code == 0

@@ -55,6 +55,13 @@ def test_matched_steps_are_the_same_for_every_method(fedlgd, tmp_path):
         assert "steps = 4" in (tmp_path / "out" / name / "seed0/config.toml").read_text()
 
 
+def test_the_budget_is_told_as_steps_where_every_method_has_as_many(fedlgd):
+    done = compared(fedlgd, "fedavg,fedprox", "--set", "local.steps=2", "--json", seeds=1)
+    assert json.loads(done.out)["budget"] == "budget: 2 SGD steps per round at each site, for every method"
+    mixed = compared(fedlgd, "fedavg:local.steps=1,fedavg:local.steps=2", "--json", "-o", "mixed", seeds=1)
+    assert "differ" in json.loads(mixed.out)["budget"]
+
+
 def test_a_failing_method_is_named_and_the_others_go_on(fedlgd, monkeypatch):
     def broken(*_):
         raise RuntimeError("the cable is cut")

@@ -115,6 +115,7 @@ def test_images_of_a_user_are_shown_only_if_asked_for(fedlgd, run):
     [
         (("--site", "mnits"), "did you mean 'mnist'"),
         (("--round", "7"), "has 2 rounds"),
+        (("--batch", "100000"), "use smaller batches"),
         (("--quick", "--thorough"), "exclude each other"),
         (("--loss", "l1"), "'l1'"),
     ],

@@ -97,7 +97,7 @@ def test_of_a_budget_only_epsilon_is_named(make_groups: MakeGroups) -> None:
     budgets = ({"epsilon": 0.0, "releases": 300}, {"epsilon": 4.0, "releases": 60})
     runs = [run_of("A", x=0.5) | {"settings": {"distil": {"private": each}}} for each in budgets]
     labels = [group.label for group in make_groups(*runs)]
-    assert labels == ["A (distil.private.epsilon=0)", "A (distil.private.epsilon=4)"]
+    assert labels == ["A (distil.private.epsilon=none)", "A (distil.private.epsilon=4)"]
     for epsilon, groups in ((0.0, 1), (4.0, 2)):  # details of a budget count if it is on
         runs = [
             run_of("A", seed, x=0.5)

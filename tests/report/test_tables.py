@@ -6,7 +6,7 @@ import pytest
 
 from fedlgd.core.records import RoundRecord, Score
 from fedlgd.report.cost import cost_table
-from fedlgd.report.formats import Cell, Column, Table, as_latex, as_markdown, as_text
+from fedlgd.report.formats import Cell, Column, Table, as_csv, as_latex, as_markdown, as_text
 from fedlgd.report.groups import Group
 from fedlgd.report.tables import (
     accuracy_table,
@@ -144,6 +144,14 @@ def test_a_row_for_each_method_and_site(make_groups: MakeGroups) -> None:
     assert [cell.text for cell in table.rows[0]] == [
         "A", "x", "500", "80.0 ± 0.0", "76.3 to 83.3", "80.0 ± 0.0", "75.0 ± 0.0"
     ]  # fmt: skip
+
+
+def test_a_copy_as_csv_has_both_ends_of_the_interval(make_groups: MakeGroups) -> None:
+    table = binary_table(make_groups(run_of("A", x=0.5) | {"classes": ("no", "yes"), "totals": {"x": (10, 10)}}))
+    assert table is not None
+    (interval,) = (row[4].text for row in table.rows)
+    assert " to " in interval
+    assert f",{interval}," in as_csv(table)
 
 
 def test_old_records_have_no_auc(make_groups: MakeGroups) -> None:

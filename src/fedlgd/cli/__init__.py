@@ -32,11 +32,13 @@ def keep_memory() -> bool:
 
 def main() -> None:
     """Run the command. Exit codes: 0 success, 2 an error that the user can fix, 130 interrupted."""
-    from fedlgd.cli.app import app
-
     keep_memory()
     try:
+        from fedlgd.cli.app import app
+
         app()
+    except KeyboardInterrupt:
+        sys.exit(130)
     except (ValueError, RuntimeError, MemoryError) as error:
         from fedlgd.core.errors import in_words
 

@@ -64,9 +64,9 @@ def compare(given: CompareOptions) -> None:
     steps = _fedlgd_steps(settings, preset, len(federation.classes)) if given.match_steps else 0
     jobs = plan(entries, given.seeds, given.out, settings, preset, steps)
     methods = f"{len(entries)} {'points' if given.sweep else 'methods'} x {given.seeds} seeds"
-    announced = f"{len(jobs)} runs: {methods} on {federation.name}; {budget(steps)}"
+    announced = f"{len(jobs)} runs: {methods} on {federation.name}; {budget(jobs, steps)}"
     outcomes = conduct(jobs, federation, given, given.out, announced)
-    _print(outcomes, budget(steps), given.out / "report.html", given.json)
+    _print(outcomes, budget(jobs, steps), given.out / "report.html", given.json)
     raise typer.Exit(1 if any(outcome.error for outcome in outcomes) else 0)
 
 

@@ -4,7 +4,6 @@ import json as jsonlib
 import shlex
 import shutil
 import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ import typer
 from fedlgd.cli.data import chosen_data, explained
 from fedlgd.cli.options import ComputeOptions, ConfigOptions
 from fedlgd.cli.progress import duration, progress
-from fedlgd.cli.terminal import folded
+from fedlgd.cli.terminal import folded, plain_warnings
 from fedlgd.core.device import Place
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.records import committed_records
@@ -68,7 +67,7 @@ def choose_engine(
 def set_up(threads: int) -> None:
     """Set the number of threads, and print each warning as one line."""
     torch.set_num_threads(threads)
-    warnings.showwarning = lambda message, *_: typer.echo(f"fedlgd: {message}", err=True)
+    plain_warnings()
 
 
 def open_data(chosen: DataChoice, quiet: bool) -> Federation:

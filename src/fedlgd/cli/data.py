@@ -18,7 +18,7 @@ from rich.table import Table
 from fedlgd.cli.listing import plain_settings, settings_table
 from fedlgd.cli.options import CheckOptions, FetchOptions, ShowOptions
 from fedlgd.cli.progress import progress
-from fedlgd.cli.terminal import folded
+from fedlgd.cli.terminal import folded, plain_warnings
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.files import writing
 from fedlgd.data.catalogue import SUITES, data_home
@@ -70,6 +70,7 @@ def show(given: ShowOptions) -> None:
     chosen = resolve({}, settings).data
     if not given.json and (found := described(chosen.suite, "data.")):
         Console().print(settings_table(plain_settings(found)))
+    plain_warnings()
     with progress(given.silent):
         federation = chosen.open()
         sites = [statistics_of(site) for site in federation.sites]

@@ -27,7 +27,8 @@ def list_paper(given: PaperOptions) -> None:
             typer.echo(folded(f"    CPU time: {times}; stored: {known}", " " * 8))
         for each in found:
             if each.item == item.name:
-                typer.echo(folded(f"    {each.word}: {each.claim.text}", " " * 8))
+                scale = f" ({each.scale})" if each.scale else ""
+                typer.echo(folded(f"    {each.word}{scale}: {each.claim.text}", " " * 8))
     where = f"the runs in {given.out}, or, for items without runs there, from those stored with this package"
     typer.echo(
         folded(f"Verdicts are from {where}. fedlgd paper report writes a page about the runs in {given.out}.")

@@ -43,11 +43,12 @@ def audit(given: AuditOptions) -> None:
                 found = plan.run(jobs)
         done[str(folder)] = found
         if not given.json:
-            table = fitted(audit_table(found), terminal_width(), ("accuracy, %", "epsilon ≥"))
+            table = fitted(audit_table(found), terminal_width(), ("accuracy, %", "epsilon ≥", "TPR at 1 % FPR"))
             lines = [table, *map(folded, (*audit_caveats(found), verdict(found)))]
             typer.echo("\n".join((*lines, f"Written: {folder / AUDIT}; report: fedlgd report {folder}")))
     if given.json:
-        typer.echo(jsonlib.dumps({folder: asdict(found) for folder, found in done.items()}))
+        told = {folder: {**asdict(found), "verdict": verdict(found)} for folder, found in done.items()}
+        typer.echo(jsonlib.dumps(told))
 
 
 def _wish(given: AuditOptions) -> Wish:
@@ -76,7 +77,7 @@ def _announce(plan: Plan, seconds: float, jobs: int, given: AuditOptions) -> Non
         typer.echo(f"Audit of {label} at site {site}: {work}", err=True)
 
 
-COLUMNS = ("update", "after round", "batch", "identified", "by chance", "PSNR")
+COLUMNS = ("update", "after round", "batch", "identified", "by chance", "aligned PSNR")
 
 
 def invert(given: InvertOptions) -> None:
@@ -133,7 +134,7 @@ def _print(run: Replay, found: Mapping[str, Any]) -> None:
         rows.append((Cell(cell["title"]), *(Cell(str(number)) for number in numbers)))
     table = Table(tuple(Column(name, number=at > 0) for at, name in enumerate(COLUMNS)), tuple(rows))
     typer.echo("Images that the attack identifies among others of their class at the site")
-    typer.echo(fitted(table, terminal_width(), ("PSNR",)))
+    typer.echo(fitted(table, terminal_width(), ("aligned PSNR",)))
     for each in found["memorisation"]:
         if each["site"] == found["settings"]["site"]:
             share, chance = (f"{100 * each[key]:.0f} %" for key in ("nearer_training", "expected"))

@@ -7,10 +7,12 @@ import statistics
 import string
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import typer
 from rich import box
 from rich import table as rich_table
 from rich.console import Console
@@ -52,6 +54,11 @@ def folded(text: str, indent: str = "") -> str:
     return textwrap.fill(text, terminal_width(), subsequent_indent=indent)
 
 
+def plain_warnings() -> None:
+    """Print each warning as one line."""
+    warnings.showwarning = lambda message, *_: typer.echo(f"fedlgd: {message}", err=True)
+
+
 def fitted(table: Table, width: int, drop: Sequence[str], turn: bool = False) -> str:
     """The table in at most `width` columns. `drop`: columns to leave out, the least important first; `turn`: then
     exchange rows and columns; at last, names of methods continue on the next line. Notes are wrapped."""
@@ -61,7 +68,10 @@ def fitted(table: Table, width: int, drop: Sequence[str], turn: bool = False) ->
             break
     else:
         text = as_text(replace(_narrow(attempt, _width(text) - width), notes=()))
-    return "\n".join((text, *(textwrap.fill(note, width) for note in attempt.notes)))
+    kept = {column.name for column in attempt.columns} | {row[0].text for row in attempt.rows}
+    hidden = [column.name for column in table.columns[1:] if column.name not in kept]
+    more = (f"Not shown in {width} columns: {', '.join(hidden)}.",) if hidden else ()
+    return "\n".join((text, *(textwrap.fill(note, width) for note in (*attempt.notes, *more))))
 
 
 def _attempts(table: Table, drop: Sequence[str], turn: bool) -> Iterator[Table]:

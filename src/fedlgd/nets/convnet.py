@@ -55,7 +55,7 @@ class ConvNet(nn.Module):
             allowed = min(shape[1:]).bit_length() - 1
             raise ValueError(
                 f"images of shape {shape} allow {allowed} poolings by 2, but net.depth is {depth}; "
-                f"use net.depth={max(1, allowed)} or net.pooling=none"
+                f"use {f'net.depth={allowed} or ' if allowed else ''}net.pooling=none"
             )
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(width * height * side, classes)

@@ -17,7 +17,7 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from fedlgd.core import files
-from fedlgd.core.errors import RunError, check
+from fedlgd.core.errors import RunError, SettingError, check
 from fedlgd.core.meter import tick
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Site
@@ -95,7 +95,11 @@ def cells_of(run: Replay, how: Inversion, moments: dict[int, Moment]) -> list[Ce
     """All cells of a run; batches that are larger than the data of a case are left out."""
     site = site_of(run, how.site)
     cases = [(moment, case) for t, moment in moments.items() for case in _cases(run, moment, site, t)]
-    return [Cell(case, moment, b) for moment, case in cases for b in how.batches if b <= len(case.data)]
+    found = [Cell(case, moment, b) for moment, case in cases for b in how.batches if b <= len(case.data)]
+    if not found:
+        asked, most = ", ".join(map(str, how.batches)), max(len(case.data) for _, case in cases)
+        raise SettingError(f"--batch is {asked}, but site {site.name!r} has {most} images; use smaller batches")
+    return found
 
 
 def moments_of(run: Replay, how: Inversion) -> dict[int, Moment]:

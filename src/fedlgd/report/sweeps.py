@@ -86,7 +86,8 @@ def _line_table(sweeps: Sequence[Sweep]) -> Table:
 
 
 def _square_table(sweep: Sweep) -> Table:
-    columns = (Column(sweep.axes[0], number=False), *(Column(value, percent=True) for value in sweep.values(1)))
+    corner = Column(f"{sweep.axes[0]} ↓ {sweep.axes[1]} →", number=False)
+    columns = (corner, *(Column(value, percent=True) for value in sweep.values(1)))
     rows = ((Cell(a), *(share_cell(sweep.accuracy(a, b)) for b in sweep.values(1))) for a in sweep.values(0))
     return Table(columns, tuple(rows))
 

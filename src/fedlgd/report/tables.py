@@ -86,9 +86,9 @@ def binary_table(groups: Sequence[Group]) -> Table | None:
         return None
     pairs, missing = ((group, site) for group in groups for site in site_names(groups)), missing_classes(groups)
     rows = tuple(_binary_row(group, site, missing) for group, site in pairs if group.scores_at(site))
-    names = ("accuracy", "95 % interval", "balanced accuracy", "AUC")
-    lead = (METHOD, Column("site", number=False), Column("test images"))
-    columns = (*lead, *(Column(name, percent=True) for name in names))
+    lead = (METHOD, Column("site", number=False), Column("test images"), Column("accuracy", percent=True))
+    shares = (Column(name, percent=True) for name in ("balanced accuracy", "AUC"))
+    columns = (*lead, Column("95 % interval", number=False), *shares)
     return Table(columns, rows, missing_notes(groups)) if rows else None
 
 
@@ -104,7 +104,7 @@ def _binary_row(group: Group, site: str, missing: Missing) -> Row:
         Cell(marked(site, missing)),
         _count(size) if size else Cell(NONE),
         share_cell(accuracy),
-        Cell(" to ".join(map(formats.percent, interval)), interval[0]) if interval else Cell(NONE),
+        Cell(" to ".join(map(formats.percent, interval))) if interval else Cell(NONE),
         *(replace(cell, text=cell.text + mark) for cell in map(share_cell, (balanced, auc))),
     )
 

@@ -29,6 +29,15 @@ def test_nothing_is_concluded_if_a_control_fails(kind):
     assert privacy.verdict(audit(findings=(found(auc=LEAK), *controls))).startswith("Nothing can be concluded")
 
 
+def test_one_of_four_blind_controls_may_miss_chance_by_a_little():
+    near, at = (0.410, 0.450, 0.494), (0.45, 0.5, 0.55)
+    several = [found(kind="blind", auc=each) for each in (near, at, at, at)]
+    others = [each for each in CONTROLS if each.kind != "blind"]
+    assert privacy.verdict(audit(findings=(found(auc=LEAK), *several, *others))).startswith("Leak found")
+    one = [found(kind="blind", auc=near), *others]
+    assert privacy.verdict(audit(findings=(found(auc=LEAK), *one))).startswith("Nothing can be concluded")
+
+
 def test_controls_are_below_a_line_and_what_few_images_cannot_show_is_not_measurable():
     table = privacy.audit_table(audit(promised=Promise(epsilon=4, delta=1e-5, mu=0.92)))
     text = as_text(table)

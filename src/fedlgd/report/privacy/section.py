@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any
 
 from fedlgd.core import gauss
@@ -240,8 +241,8 @@ def leaking(audit: Audit) -> list[Finding]:
 
 def verdict(audit: Audit) -> str:
     """Whether a leak was found. The controls decide whether anything can be concluded at all."""
-    blind = [each for each in audit.findings if each.kind == "blind" and not each.auc[0] <= 0.5 <= each.auc[2]]
-    if any(abs(each.auc[1] - 0.5) > CLEAR for each in blind):
+    blind = [each for each in audit.findings if each.kind == "blind"]
+    if any(_off_chance(each, len(blind)) for each in blind):
         return "Nothing can be concluded: the blind control is not at chance, so both sides differ by their origin."
     positive = [each for each in audit.findings if each.kind == "positive"]
     if positive and not any(each.auc[0] > 0.5 for each in positive):
@@ -251,6 +252,14 @@ def verdict(audit: Audit) -> str:
         where = ", ".join(dict.fromkeys(TARGETS[each.target] for each in found))
         return f"Leak found: {where}; the largest area is {worst.auc[1]:.3f} ({worst.statistic})."
     return f"{NO_LEAK[:1].upper()}{NO_LEAK[1:]}. This is absence of evidence: another attack may find one."
+
+
+def _off_chance(found: Finding, tests: int) -> bool:
+    """Whether the area of one of several blind controls is clearly not 1/2, at a level of 5 % for all together."""
+    low, middle, high = found.auc
+    wider = NormalDist().inv_cdf(1 - 0.025 / tests) / NormalDist().inv_cdf(0.975)
+    width = wider * (middle - low if middle > 0.5 else high - middle)
+    return abs(middle - 0.5) > max(CLEAR, width)
 
 
 def audit_caveats(audit: Audit) -> Iterator[str]:

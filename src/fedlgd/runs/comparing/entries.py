@@ -163,11 +163,16 @@ def matched_steps(per_class: int, anchors: int, classes: int, batch: int, epochs
     return epochs * math.ceil(classes * (per_class + anchors) / batch)
 
 
-def budget(steps: int) -> str:
-    """The budget of a comparison as text."""
-    if steps:
-        return f"budget: {steps} SGD steps per round at each site, for every method"
-    return "budget: equal epochs for every method; methods with anchors have more images and take more steps"
+def budget(jobs: Sequence[Job], steps: int = 0) -> str:
+    """The budget of a comparison as text; `steps`: those of every method, if they are matched."""
+    methods = [job.config.method for job in jobs]
+    counts = {steps} if steps else {getattr(getattr(method, "local", None), "steps", 0) for method in methods}
+    if len(counts) > 1:
+        return "budget: the numbers of SGD steps per round differ (local.steps)"
+    if count := counts.pop():
+        return f"budget: {count} SGD steps per round at each site, for every method"
+    more = any(hasattr(method, "anchors") for method in methods)
+    return "budget: equal epochs for every method" + ("; those with anchors take more steps" if more else "")
 
 
 def run_job(
