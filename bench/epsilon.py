@@ -97,19 +97,24 @@ def curve(seeds: list[int]) -> Iterator[Cell]:
         yield "FedLGD", epsilon, seed, PRIVATE | {"distil.private.epsilon": epsilon}
 
 
+def longer(seeds: list[int], times: Mapping[str, int]) -> Iterator[Cell]:
+    """Whether distillation has converged: more steps, with and without noise."""
+    for (words, steps), epsilon in product(times.items(), (0.0, 4.0)):
+        settings = PRIVATE | {"distil.steps": steps, "distil.private.epsilon": epsilon}
+        yield f"FedLGD, {words} the steps of distillation", epsilon, seeds[0], settings
+
+
 def runs(seeds: list[int]) -> Iterator[Cell]:
     yield from curve(seeds)
+    yield from longer(seeds, {"four times": 2400})
     for seed, epsilon in product(seeds, EPSILONS):
         yield "DP-SGD on real images", epsilon, seed, dp_sgd(epsilon)
         yield "start only", epsilon, seed, PRIVATE | START_ONLY | {"distil.private.epsilon": epsilon}
 
 
 def svhn_runs(seeds: list[int]) -> Iterator[Cell]:
-    """The last runs show whether distillation has converged."""
     yield from curve(seeds)
-    for (words, steps), epsilon in product((("twice", 1200), ("four times", 2400)), (0.0, 4.0)):
-        longer = PRIVATE | {"distil.steps": steps, "distil.private.epsilon": epsilon}
-        yield f"FedLGD, {words} the steps of distillation", epsilon, seeds[0], longer
+    yield from longer(seeds, {"twice": 1200, "four times": 2400})
 
 
 def trials(seeds: list[int]) -> Iterator[Cell]:

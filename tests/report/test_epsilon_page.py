@@ -68,8 +68,10 @@ def test_sites_of_the_second_federation_and_its_convergence_are_told(page, tmp_p
         ("FedLGD", 4.0, 0, 0.55),
         ("FedLGD, twice the steps of distillation", 0.0, 0, 0.61),
     ]
+    rows += [("FedLGD, twice the steps of distillation", 4.0, 0, 0.56)]
     keep(tmp_path, "svhn.json", *rows)
     text = page(tmp_path)
+    assert "So epsilon 4 costs 5.0 points with twice the steps of distillation (one seed)" in text
     assert "no noise: a 60.0; epsilon 4: a 55.0." in text
-    assert "one seed: twice the steps of distillation, no noise: +1.0 points." in text
+    assert "one seed: twice the steps of distillation, no noise: +1.0 points; twice" in text
     assert "loses 5.0 points" in text
