@@ -113,7 +113,7 @@ def _longer(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         f"{method.removeprefix(f'{MAIN}, ')}, {f'epsilon {budget:g}' if budget else 'no noise'}: "
         f"{100 * (accuracy - found[MAIN, budget, seed]):+.1f} points"
         for (method, budget, seed), accuracy in found.items()
-        if method != MAIN and (MAIN, budget, seed) in found
+        if method.startswith(f"{MAIN}, ") and (MAIN, budget, seed) in found
     ]
     if gaps:
         yield f"Whether distillation has converged, one seed: {'; '.join(gaps)}."
