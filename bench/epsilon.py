@@ -107,6 +107,8 @@ def longer(seeds: list[int], times: Mapping[str, int]) -> Iterator[Cell]:
 def runs(seeds: list[int]) -> Iterator[Cell]:
     yield from curve(seeds)
     yield from longer(seeds, {"four times": 2400})
+    more = {"distil.steps": 2400, "distil.private.releases": 1200, "distil.private.epsilon": 4.0}
+    yield "FedLGD, four times the steps and releases", 4.0, seeds[0], PRIVATE | more
     for seed, epsilon in product(seeds, EPSILONS):
         yield "DP-SGD on real images", epsilon, seed, dp_sgd(epsilon)
         yield "start only", epsilon, seed, PRIVATE | START_ONLY | {"distil.private.epsilon": epsilon}

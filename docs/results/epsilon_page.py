@@ -123,7 +123,7 @@ def _longer(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         if method.startswith(f"{MAIN}, ") and not budget and (method, 4.0, seed) in found
     ]
     if prices:
-        why = "with noise, more steps see no more of the images than the releases, which stay as they are"
+        why = "the noise limits what more steps can gain"
         yield f"So epsilon 4 costs {' and '.join(prices)} (one seed): {why}."
 
 
