@@ -14,7 +14,7 @@ import msgspec
 
 from fedlgd.core.audits import Audit, Finding
 from fedlgd.report.formats import as_markdown, duration, percent
-from fedlgd.report.privacy.section import NO_LEAK, audit_caveats, audit_table, verdict
+from fedlgd.report.privacy.audit import NO_LEAK, audit_caveats, audit_table, verdict
 
 HERE = Path(__file__).parent / "privacy"
 INTRO = """# Privacy: what attacks find

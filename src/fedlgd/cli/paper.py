@@ -15,10 +15,10 @@ from fedlgd.report.paper.verdicts import known_verdicts, shipped, stored
 
 def list_paper(given: PaperOptions) -> None:
     """Every item: what it is, its command, its CPU time at each scale, the stored parts, and the verdicts."""
-    found = list(known_verdicts(given.out))
     if given.json:
         typer.echo(jsonlib.dumps([_plain(item, given.out) for item in items().values()]))
         return
+    found = list(known_verdicts(given.out))
     for item in items().values():
         typer.echo(f"{folded(f'{item.name}: {item.title}', '    ')}\n    {command_of(item)}")
         if item.methods:

@@ -22,7 +22,7 @@ from fedlgd.privacy.memorisation import FOLDER
 from fedlgd.privacy.replay import Replay, reopened
 from fedlgd.privacy.subject import chosen_site, open_subject
 from fedlgd.report.formats import Cell, Column, Table
-from fedlgd.report.privacy.section import audit_caveats, audit_table, verdict
+from fedlgd.report.privacy.audit import audit_caveats, audit_table, verdict
 from fedlgd.runs.store import locked
 
 LONG = 3600.0  # seconds above which an audit needs --yes

@@ -4,6 +4,7 @@ import pytest
 
 from fedlgd.core.audits import Promise
 from fedlgd.report.formats import as_text
+from fedlgd.report.privacy import audit as attacks
 from fedlgd.report.privacy import roc
 from fedlgd.report.privacy import section as privacy
 from fedlgd.report.read import read_run
@@ -12,13 +13,13 @@ from tests.report.fake import write_run
 
 
 def test_a_run_without_a_finding_is_never_called_private():
-    said = privacy.verdict(audit())
+    said = attacks.verdict(audit())
     assert said.startswith("No leak found by this attack")
     assert "private" not in said
 
 
 def test_a_leak_is_named_with_its_target_and_area():
-    said = privacy.verdict(audit(findings=(found(auc=LEAK), *CONTROLS)))
+    said = attacks.verdict(audit(findings=(found(auc=LEAK), *CONTROLS)))
     assert said == "Leak found: model; the largest area is 0.700 (RMIA)."
 
 
@@ -26,20 +27,20 @@ def test_a_leak_is_named_with_its_target_and_area():
 def test_nothing_is_concluded_if_a_control_fails(kind):
     wrong = {"blind": LEAK, "positive": (0.4, 0.5, 0.6)}[kind]
     controls = [found(kind=each.kind, auc=wrong if each.kind == kind else each.auc) for each in CONTROLS]
-    assert privacy.verdict(audit(findings=(found(auc=LEAK), *controls))).startswith("Nothing can be concluded")
+    assert attacks.verdict(audit(findings=(found(auc=LEAK), *controls))).startswith("Nothing can be concluded")
 
 
 def test_one_of_four_blind_controls_may_miss_chance_by_a_little():
     near, at = (0.410, 0.450, 0.494), (0.45, 0.5, 0.55)
     several = [found(kind="blind", auc=each) for each in (near, at, at, at)]
     others = [each for each in CONTROLS if each.kind != "blind"]
-    assert privacy.verdict(audit(findings=(found(auc=LEAK), *several, *others))).startswith("Leak found")
+    assert attacks.verdict(audit(findings=(found(auc=LEAK), *several, *others))).startswith("Leak found")
     one = [found(kind="blind", auc=near), *others]
-    assert privacy.verdict(audit(findings=(found(auc=LEAK), *one))).startswith("Nothing can be concluded")
+    assert attacks.verdict(audit(findings=(found(auc=LEAK), *one))).startswith("Nothing can be concluded")
 
 
 def test_controls_are_below_a_line_and_what_few_images_cannot_show_is_not_measurable():
-    table = privacy.audit_table(audit(promised=Promise(epsilon=4, delta=1e-5, mu=0.92)))
+    table = attacks.audit_table(audit(promised=Promise(epsilon=4, delta=1e-5, mu=0.92)))
     text = as_text(table)
     assert table.line == 1
     assert text.splitlines()[2].startswith("---")
@@ -50,7 +51,7 @@ def test_controls_are_below_a_line_and_what_few_images_cannot_show_is_not_measur
 
 
 def test_caveats_tell_what_was_done():
-    said = " ".join(privacy.audit_caveats(audit()))
+    said = " ".join(attacks.audit_caveats(audit()))
     for words in (
         "5 federations",
         "site scans",
@@ -61,8 +62,8 @@ def test_caveats_tell_what_was_done():
         assert words in said
     assert "FedAvg has" not in said
     fewer = found(label="FedAvg on real data", kind="baseline", federations=3)
-    assert "Controls have 3 federations" in " ".join(privacy.audit_caveats(audit(findings=(found(), fewer))))
-    said = " ".join(privacy.audit_caveats(audit(attack="paper", settings={"in_sample": True})))
+    assert "Controls have 3 federations" in " ".join(attacks.audit_caveats(audit(findings=(found(), fewer))))
+    said = " ".join(attacks.audit_caveats(audit(attack="paper", settings={"in_sample": True})))
     assert "Biased" in said
     assert "origin" in said
 
