@@ -112,7 +112,7 @@ class CompareOptions(ConfigOptions, ComputeOptions):
 @dataclass(frozen=True, kw_only=True)
 class PaperOptions(ComputeOptions):
     item: Annotated[str | None, Argument(help="Item to run, or `report`; without it, all are listed.")] = None
-    scale: Annotated[Literal["tiny", "desk", "paper"], Option(help="Length of the runs.")] = "desk"
+    scale: Annotated[Literal["tiny", "desk", "full", "paper"], Option(help="Length of the runs.")] = "desk"
     part: Annotated[str | None, Option(help="Only this part of the item.")] = None
     out: Annotated[Path, Option("--out", "-o", help="Folder of all runs of the paper.")] = Path("runs/paper")
     jobs: Annotated[int, Option(min=1, help="Parallel runs, one process with one thread each.")] = 1

@@ -22,7 +22,7 @@ Settings = Mapping[str, Any]
 Axes = Mapping[str, tuple[Any, ...]]
 FOLDER = resources.files("fedlgd") / "paper"
 OF_ANY_DATA = ("data.name", "data.limit", "data.test_limit")
-SCALES = ("tiny", "desk", "paper")
+SCALES = ("tiny", "desk", "full", "paper")
 Metric = Literal["accuracy", "distance"]
 Word = Literal["confirmed", "not confirmed", "not decided"]
 NAMES = {
@@ -164,9 +164,10 @@ def command_of(item: Item) -> str:
     return item.command or f"fedlgd paper {item.name} --scale desk"
 
 
-def cpu_at(item: Item, scale: str) -> str:
-    """The CPU time of an item in words."""
-    return item.scales.get(scale, Scale()).cpu or _common()[scale].cpu or "unknown"
+def cpu_times(item: Item) -> dict[str, str]:
+    """The CPU time of an item in words, at the scales where it is known."""
+    known = {scale: item.scales.get(scale, Scale()).cpu or _common()[scale].cpu for scale in SCALES}
+    return {scale: cpu for scale, cpu in known.items() if cpu and item.methods}
 
 
 @cache

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -43,6 +44,7 @@ class Verdict:
     scale: str = ""
     word: Word = "not decided"
     why: str = ""
+    seeds: int = 0
 
     @property
     def key(self) -> str:
@@ -84,24 +86,24 @@ def stored_part(folder: Path, item: Item, part: str, scale: str) -> Found:
 
 
 def stored(folder: Path, item: Item) -> Iterator[Found]:
-    """All parts with runs, each at the largest scale that has any."""
-    for part in find(item.runs_of or item.name).parts:
-        for scale in STORED:
-            found = stored_part(folder, item, part, scale)
-            if found.groups:
-                yield found
-                break
+    """All parts with runs, at each scale that has any, the largest first."""
+    for part, scale in product(find(item.runs_of or item.name).parts, STORED):
+        found = stored_part(folder, item, part, scale)
+        if found.groups:
+            yield found
 
 
 def verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> Iterator[Verdict]:
-    """A verdict on every claim."""
+    """A verdict on every claim: by the largest scale with an interval, and without one by the largest with runs."""
     for item in (wanted or items()).values():
-        parts = {found.part: found for found in stored(folder, item)}
+        found = list(stored(folder, item))
         for claim in item.claims:
-            if claim.rule is None:
+            if (rule := claim.rule) is None:
                 yield Verdict(item=item.name, claim=claim, word=claim.verdict, why=claim.why)
-            else:
-                yield _decided(item, claim, claim.rule, parts.get(claim.rule.part))
+                continue
+            own = [each for each in found if each.part == rule.part] or [None]
+            made = [_decided(item, claim, rule, each) for each in own]
+            yield max(made, key=lambda each: min(each.seeds, 2))
 
 
 class Shipped(NamedTuple):
@@ -144,9 +146,8 @@ def _decided(item: Item, claim: Claim, rule: Rule, found: Found | None) -> Verdi
     rival = min(gaps, key=lambda entry: gaps[entry].mean)
     word = _word([*gaps.values()], rule.margin)
     ours = _ours(rule, found.groups, rival, gaps[rival])
-    return Verdict(
-        item=item.name, claim=claim, ours=ours, scale=found.scale, word=word, why=_why(word, gaps[rival], claim)
-    )
+    why, seeds = _why(word, gaps[rival], claim), gaps[rival].seeds
+    return Verdict(item=item.name, claim=claim, ours=ours, scale=found.scale, word=word, why=why, seeds=seeds)
 
 
 def _gaps(rule: Rule, groups: Mapping[str, Group]) -> dict[str, Difference]:
