@@ -101,8 +101,8 @@ def verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> Iterator
             if (rule := claim.rule) is None:
                 yield Verdict(item=item.name, claim=claim, word=claim.verdict, why=claim.why)
                 continue
-            own = [each for each in found if each.part == rule.part] or [None]
-            made = [_decided(item, claim, rule, each) for each in own]
+            own: list[Found | None] = [each for each in found if each.part == rule.part]
+            made = [_decided(item, claim, rule, each) for each in own or [None]]
             yield max(made, key=lambda each: min(each.seeds, 2))
 
 
