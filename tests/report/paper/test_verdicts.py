@@ -1,5 +1,6 @@
 """Verdicts on the claims of the paper."""
 
+import json
 import re
 import tomllib
 
@@ -105,6 +106,19 @@ def test_a_larger_scale_decides_once_it_has_two_seeds(tmp_path, seeds, word):
     assert decided(tmp_path, RULE)[0] == word
     labels = [found.label for found in stored(tmp_path, find("table-digits"))]
     assert [label.split(",")[0] for label in labels] == ["C10 (full", "C10 (desk"]
+
+
+def test_the_shift_between_sites_is_compared_at_the_same_seed(tmp_path):
+    for entry, means in {"fedlgd": (0.1, 0.2), "fedavg": (0.2, 0.5)}.items():
+        store(tmp_path, entry, 0.7, 0.8)
+        for seed, mean in enumerate(means):
+            mmd = {"real": [[0.0, mean], [mean, 0.0]]}
+            content = {"distances": [], "sites": ["a", "b"], "images": 9, "mmd": mmd, "map": [], "complete": True}
+            file = tmp_path / "desk" / PART / entry / f"seed{seed}" / "analysis.json"
+            file.write_text(json.dumps(content))
+    _, ours, _ = decided(tmp_path, Rule(part="C10", left="fedlgd", right=("fedavg",), metric="shift"))
+    assert ours.startswith("55.0 % (")
+    assert ours.endswith("less between sites than under fedavg")
 
 
 def test_the_printed_number_stands_beside_ours(tmp_path):

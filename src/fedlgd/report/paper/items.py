@@ -23,7 +23,7 @@ Axes = Mapping[str, tuple[Any, ...]]
 FOLDER = resources.files("fedlgd") / "paper"
 OF_ANY_DATA = ("data.name", "data.limit", "data.test_limit")
 SCALES = ("tiny", "desk", "full", "paper")
-Metric = Literal["accuracy", "distance"]
+Metric = Literal["accuracy", "distance", "shift"]
 Word = Literal["confirmed", "not confirmed", "not decided"]
 NAMES = {
     "fedavg": "FedAvg",
@@ -43,7 +43,8 @@ class Rule:
     """`left` minus each of `right` is above `margin`: its 95 % interval over seeds lies above it.
 
     Left and right are entries of the part `part`. Metric `accuracy` is in points. `distance` is the decrease of the
-    distance between virtual sets and anchors from the first to the last measurement, and has no `right`.
+    distance between virtual sets and anchors from the first to the last measurement, and has no `right`. `shift` is
+    the share of the mean squared MMD between sites under the model of `right` that is gone under that of `left`.
     """
 
     left: str

@@ -151,13 +151,31 @@ def _decided(item: Item, claim: Claim, rule: Rule, found: Found | None) -> Verdi
 
 
 def _gaps(rule: Rule, groups: Mapping[str, Group]) -> dict[str, Difference]:
-    """The difference of `left` to each of `right`, paired over seeds."""
-    if rule.metric == "distance":
-        falls = {run.seed: fall for run in groups[rule.left].counted if (fall := _fall(run)) is not None}
-        gap = paired(falls, dict.fromkeys(falls, 0.0))
-        return {rule.left: gap} if gap else {}
-    pairs = {entry: difference(groups[rule.left], groups[entry]) for entry in rule.right}
+    """The difference of `left` to each of `right`, paired over seeds, or what is decreased."""
+    if rule.metric == "accuracy":
+        pairs = {entry: difference(groups[rule.left], groups[entry]) for entry in rule.right}
+    else:
+        pairs = {entry: paired(falls, dict.fromkeys(falls, 0.0)) for entry, falls in _falls(rule, groups).items()}
     return {entry: gap for entry, gap in pairs.items() if gap}
+
+
+def _falls(rule: Rule, groups: Mapping[str, Group]) -> dict[str, dict[int, float]]:
+    """By entry and seed, the share of a distance that is gone: during a run, or against the runs of an entry."""
+    if rule.metric == "distance":
+        known = ((run.seed, _fall(run)) for run in groups[rule.left].counted)
+        return {rule.left: {seed: fall for seed, fall in known if fall is not None}}
+    own, others = _shifts(groups[rule.left]), {entry: _shifts(groups[entry]) for entry in rule.right}
+    return {
+        entry: {seed: 1 - own[seed] / shift for seed, shift in other.items() if seed in own}
+        for entry, other in others.items()
+    }
+
+
+def _shifts(group: Group) -> dict[int, float]:
+    """The mean squared MMD between the real images of sites under the final model, by seed."""
+    matrices = {run.seed: run.analysis.mmd["real"] for run in group.counted if run.analysis and run.analysis.mmd}
+    means = {seed: fmean(v for i, row in enumerate(m) for v in row[:i]) for seed, m in matrices.items()}
+    return {seed: mean for seed, mean in means.items() if mean > 0}
 
 
 def _fall(run: Run) -> float | None:
@@ -178,6 +196,8 @@ def _ours(rule: Rule, groups: Mapping[str, Group], rival: str, gap: Difference) 
     interval = f" ({points(gap.interval[0])} to {points(gap.interval[1])})" if gap.interval else ""
     if rule.metric == "distance":
         return f"the distance falls by {percent(gap.mean)} %{interval}"
+    if rule.metric == "shift":
+        return f"{percent(gap.mean)} %{interval} less between sites than under {rival}"
     shown = [f"{entry} {percent_stat(stat)}" for entry in (rule.left, rival) if (stat := groups[entry].accuracy)]
     return f"{', '.join(shown)}: {points(gap.mean)}{interval}"
 
