@@ -12,9 +12,10 @@ from fedlgd.report.formats import Cell, Column, Table, as_markdown, percent, plu
 
 BAR = 0.02
 MAIN, DP = "FedLGD", "DP-SGD on real images"
+START = "start only"
 LONG, TWICE = "FedLGD, converged", "FedLGD, twice the steps of converged"
-LIMIT = """The reason is the noise: without it, more steps find more of what the means of real features
-tell about a class; with it, they fit the noise of the releases, of which every step sees the same."""
+LIMIT = """The reason is the noise: more steps gain less the more noise there is, because they also fit the noise
+of the releases, which is the same in every step."""
 SETUP = """`python -m bench.epsilon`: the sites MNIST, USPS and MNIST-M, at most 8 000 training images each, reduced
 to 16x16 pixels; a ConvNet of width 32, 15 rounds. Distillation: 10 images per class, 600 steps from mean images,
 random networks of width 16; `converged` takes {long} steps. With privacy: 300 releases for the first virtual sets,
@@ -154,11 +155,14 @@ def _curve(rows: Sequence[Mapping[str, Any]]) -> str:
     ]
     counts = [len(values) for values in found.values()]
     seeds = " to ".join(sorted({str(min(counts)), str(max(counts))}))
+    known = [f"Accuracy (%), mean over sites; mean ± standard deviation over {seeds} seeds."]
+    known += ["delta = 1e-5, one image added or removed."]
+    if any(method == START for method, _ in found):
+        known += [f"`{START}` stops before distillation: what the initial images alone are worth."]
     return "\n".join(
         [
-            f"Accuracy (%), mean over sites; mean ± standard deviation over {seeds} seeds.",
-            "delta = 1e-5, one image added or removed.",
-            "`start only` stops before distillation: what the initial images alone are worth.\n",
+            *known,
+            "",
             as_markdown(Table((Column(heads[0], number=False), *map(Column, heads[1:])), tuple(table))),
         ]
     )

@@ -73,5 +73,5 @@ def test_what_longer_distillation_gains_and_what_epsilon_costs_it(page, tmp_path
     assert f"mean over seeds: +5.0 without noise, {100 * (private - 0.55):+.1f} at epsilon 4." in text
     assert "change the accuracy without noise by +0.2 points (one seed)" in text
     assert f"At epsilon 4 FedLGD, converged loses {100 * (0.65 - private):.1f} points" in text
-    assert ("fit the noise of the releases" in text) == noise
+    assert ("also fit the noise" in text) == noise
     assert f"without noise a 65.0; at epsilon 4 a {100 * private:.1f}." in text
