@@ -11,11 +11,11 @@ from torch import Tensor
 
 from fedlgd.core.device import Place
 from fedlgd.core.net import Net
-from fedlgd.core.pack import pack, unpack
 from fedlgd.core.records import RoundRecord
 from fedlgd.core.types import Broadcast, Hello, ServerState, SiteState, Update
 from fedlgd.data.federation import Federation
 from fedlgd.engines.plan import Plan
+from fedlgd.engines.wire import pack, unpack
 from fedlgd.methods import registry
 from fedlgd.runs import runner
 from fedlgd.runs.config import Config
