@@ -22,8 +22,7 @@ from fedlgd.core.losses import class_means, mean_gap
 from fedlgd.core.meter import phase, track
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
-from fedlgd.core.tiles import cut, laid
-from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet
+from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet, cut
 from fedlgd.data.federation import site_digest
 from fedlgd.distill.augment import Sides, Transform, draw
 from fedlgd.distill.cache import has, recall
@@ -39,6 +38,7 @@ from fedlgd.distill.start import (
     from_real,
     from_statistics,
     labels_for,
+    laid,
     mean_images,
     present_classes,
 )

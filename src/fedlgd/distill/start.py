@@ -118,6 +118,21 @@ def _pick(members: Tensor, count: int, generator: Generator) -> Tensor:
     return members[torch.randperm(len(members), generator=generator)[:count]]
 
 
+def laid(pictures: Tensor, tiles: int) -> Tensor:
+    """(n tiles^2, c, h, w) -> (n, c, h, w): each picture as a tile, reduced by averages. Rows left over are 0.
+
+    `core.types.cut` is the inverse.
+    """
+    if tiles == 1:
+        return pictures
+    c, h, w = pictures.shape[1:]
+    a, b = h // tiles, w // tiles
+    small = F.adaptive_avg_pool2d(pictures, (a, b)).reshape(-1, tiles, tiles, c, a, b)
+    images = torch.zeros(len(small), c, h, w, dtype=pictures.dtype, device=pictures.device)
+    images[:, :, : tiles * a, : tiles * b] = small.permute(0, 3, 1, 4, 2, 5).reshape(-1, c, tiles * a, tiles * b)
+    return images
+
+
 def labels_for(classes: Sequence[int], per_class: int) -> Tensor:
     """Hard labels, sorted by class."""
     return torch.tensor(classes).repeat_interleave(per_class)
