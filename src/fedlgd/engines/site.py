@@ -17,8 +17,8 @@ from fedlgd.engines.memory import States
 from fedlgd.engines.plan import Plan
 from fedlgd.engines.wire import same
 from fedlgd.methods.common import in_round
+from fedlgd.methods.promises import Scores
 from fedlgd.methods.protocol import Method
-from fedlgd.methods.scores import Scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
