@@ -355,7 +355,7 @@ def test_stopped_workers_do_not_keep_the_run_folder_of_a_parent_that_was_killed(
 
 
 def test_who_is_waited_for_is_said(monkeypatch, caplog):
-    monkeypatch.setattr("fedlgd.engines.pool.SILENCE", 0.05)
+    monkeypatch.setattr("fedlgd.engines.process.SILENCE", 0.05)
 
     def stop_self(task: Task) -> Answer:
         os.kill(os.getpid(), signal.SIGSTOP)
