@@ -7,7 +7,6 @@ from functools import partial
 import numpy as np
 import torch
 
-from fedlgd.core import gauss
 from fedlgd.core.errors import PrivacyError
 from fedlgd.core.evaluate import score
 from fedlgd.core.net import Net
@@ -115,8 +114,7 @@ class Scores:
         return self._score(book.once(account, "scores", digest_of(params), make)["sums"].tolist())
 
     def _account(self, budget: Budget) -> tuple[Book, str, Level]:
-        mu = gauss.mu_for(budget.scores, budget.delta) / (2 if budget.adjacency == "replace" else 1)
-        level = Level(math.sqrt(self.planned) / mu, 1.0, self.planned)
+        level = Level(math.sqrt(self.planned) / budget.mu_for(budget.scores), 1.0, self.planned)
         account = f"scores, seed {self.seed}, {level}, {site_digest(self.site)}"
         book = open_book(f"{self.site.name} test images", budget)
         book.reserve(account, {"scores": level})
