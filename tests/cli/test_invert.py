@@ -10,7 +10,7 @@ import torch
 from fedlgd.cli import privacy as command
 from fedlgd.core.types import Params
 from fedlgd.privacy import invert
-from fedlgd.privacy.inversion import Attack
+from fedlgd.privacy.inversion import INNER, Attack
 from fedlgd.privacy.replay import reopened, training_of
 from fedlgd.report import page
 from fedlgd.report.read import read_runs
@@ -89,6 +89,23 @@ def test_json_and_an_estimate(fedlgd, run):
     assert found["settings"]["attack"]["iterations"] == 2
     assert not (run / "invert" / "real-round2-batch1.png").exists()
     assert json.loads(fedlgd("invert", "out", "--estimate", "--json").out)[0]["seconds"] > 0
+
+
+@pytest.mark.parametrize("loss", ["cosine", "l2"])
+def test_the_estimate_counts_iterations_and_not_what_the_first_one_loads(made, monkeypatch, loss):
+    """A clock that each iteration moves by 10 ms, and what torch loads in the first step by 100 s."""
+    run, clock, calls = reopened(made), [0.0], list[int]()
+
+    def timed(run, how, cell, i):
+        whole = -(-how.attack.iterations // INNER) * INNER if loss == "l2" else how.attack.iterations
+        clock[0] += 0.01 * whole + (0 if calls else 100)
+        calls.append(i)
+
+    monkeypatch.setattr(invert, "_reconstructed", timed)
+    monkeypatch.setattr(invert.time, "perf_counter", lambda: clock[0])
+    how = invert.Inversion(attack=Attack(iterations=1000, restarts=2, loss=loss), targets=3, rounds=(2,))
+    cells = invert.cells_of(run, how, invert.moments_of(run, how))
+    assert invert.estimate(run, how, cells) == pytest.approx(len(cells) * 3 * 2 * 1000 * 0.01)
 
 
 def test_published_images_are_shown_in_the_report(fedlgd, run):

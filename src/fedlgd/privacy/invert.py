@@ -25,7 +25,7 @@ from fedlgd.methods.common import training_set
 from fedlgd.methods.objective import Beside, Term
 from fedlgd.methods.parts import all_settings
 from fedlgd.methods.promises import promise
-from fedlgd.privacy.inversion import Attack, Reconstruction, Step, invert
+from fedlgd.privacy.inversion import INNER, Attack, Reconstruction, Step, invert
 from fedlgd.privacy.memorisation import FOLDER, memorisation, nearness, write_rows
 from fedlgd.privacy.pictures import (
     feature_distance,
@@ -42,7 +42,7 @@ from fedlgd.privacy.subject import chosen_site
 FORMAT = 1
 FILE = "invert.json"
 CANDIDATES = 100  # private images among which the true one is looked for
-TRIED = 5  # iterations of an estimate
+TRIED = INNER  # iterations of an estimate: L-BFGS takes them in whole calls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,14 +129,18 @@ def _cases(run: Replay, moment: Moment, site: Site, t: int) -> Iterator[Case]:
 
 
 def estimate(run: Replay, how: Inversion, cells: Sequence[Cell]) -> float:
-    """Seconds of these cells, from a few iterations of each kind."""
-    short, seconds = replace(how, attack=replace(how.attack, iterations=TRIED, restarts=1), targets=1), 0.0
-    measured: dict[tuple[str, int], float] = {}
+    """Seconds of these cells, from a few iterations of each kind after a warm-up, which is not counted.
+
+    The first step of all takes seconds, because torch loads parts of itself; thousands of others do not.
+    """
+    begin, tried = (replace(how, attack=replace(how.attack, iterations=n, restarts=1)) for n in (1, TRIED))
+    seconds, measured = 0.0, dict[tuple[str, int], float]()
     for cell in cells:
         key = cell.case.kind, cell.batch
         if key not in measured:
+            _reconstructed(run, begin, cell, 0)
             begun = time.perf_counter()
-            _reconstructed(run, short, cell, 0)
+            _reconstructed(run, tried, cell, 0)
             measured[key] = (time.perf_counter() - begun) / TRIED
         seconds += measured[key] * how.attack.iterations * how.attack.restarts * how.targets
     return seconds
