@@ -35,7 +35,9 @@ def test_every_method_runs_under_every_seed_and_the_table_has_a_row_each(fedlgd,
 
 
 def test_methods_share_virtual_sets_start_and_sampling(fedlgd, tmp_path):
-    assert compared(fedlgd, "fedavg,fedprox", "--train-on", "virtual", "--ratio", "0.5", seeds=1).code == 0
+    done = compared(fedlgd, "fedavg,fedprox", "--train-on", "virtual", "--ratio", "0.5", seeds=1)
+    assert done.code == 0
+    assert done.out.startswith("2 runs: 2 methods x 1 seed on builtin-digits")
     pictures, lines = [], []
     for name in ("fedavg", "fedprox"):
         folder = tmp_path / "out" / name / "seed0"

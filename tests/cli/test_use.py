@@ -22,7 +22,7 @@ def test_from_a_run_to_predictions_and_more_rounds(fedlgd, tmp_path, picture):
     assert fedlgd(*tiny_run(tmp_path / "out", rounds=1)).code == 0
     shown = fedlgd("open", "out")
     assert shown.code == 0
-    for words in ("FedLGD on builtin-digits: 1 of 1 rounds", "mnist", "CPU time: ", "Sent: ", "--rounds 2"):
+    for words in ("FedLGD on builtin-digits: 1 of 1 round\n", "mnist", "CPU time: ", "Sent: ", "--rounds 2"):
         assert words in shown.out
     more = next(line for line in shown.out.replace("\n", " ").split("fedlgd ") if line.startswith("run --config"))
     done = fedlgd(*more.split("Predict:")[0].split())

@@ -19,6 +19,7 @@ from fedlgd.cli.terminal import folded, plain_warnings
 from fedlgd.core.device import Place
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.records import committed_records
+from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation
 from fedlgd.data.registry import DataChoice
 from fedlgd.engines.registry import Engine, choose
@@ -148,7 +149,7 @@ def announce_copies(config: Config, folder: Path, federation: Federation) -> Non
     count = config.plan.real_samples
     if count and not federation.public:
         typer.echo(
-            f"Copying {count} real training images per class of each site into {folder}, for the report; "
+            f"Copying {plural(count, 'real training image')} per class of each site into {folder}, for the report; "
             "--set real_samples=0 leaves them out",
             err=True,
         )

@@ -14,6 +14,7 @@ from fedlgd.cli.report import folders_of
 from fedlgd.cli.terminal import fitted, folded, terminal_width
 from fedlgd.core import numbered
 from fedlgd.core.errors import SettingError
+from fedlgd.core.words import plural
 from fedlgd.engines.process import usable_cores
 from fedlgd.privacy.audit import Plan, Wish
 from fedlgd.privacy.inversion import QUICK, THOROUGH, Attack
@@ -73,13 +74,13 @@ def _announce(plan: Plan, seconds: float, jobs: int, given: AuditOptions) -> Non
     left = sum(not shadow.file.exists() for shadow in shadows)
     if seconds > LONG and not given.yes:
         raise SettingError(
-            f"this audit would take {duration(seconds)} ({left} federations, {jobs} at a time); add --yes to start "
-            "it, or audit a run with fewer rounds, a smaller net or fewer images (data.limit)"
+            f"this audit would take {duration(seconds)} ({plural(left, 'federation')}, {jobs} at a time); add "
+            "--yes to start it, or audit a run with fewer rounds, a smaller net or fewer images (data.limit)"
         )
     if not given.silent:
         label, site = plan.subject.config.method.label, plan.site
-        work = f"{left} of {len(shadows)} federations to run, {jobs} at a time; estimated time: {duration(seconds)}"
-        typer.echo(f"Audit of {label} at site {site}: {work}", err=True)
+        work = f"{left} of {plural(len(shadows), 'federation')} to run, {jobs} at a time"
+        typer.echo(f"Audit of {label} at site {site}: {work}; estimated time: {duration(seconds)}", err=True)
 
 
 COLUMNS = ("update", "after round", "batch", "identified", "by chance", "aligned PSNR")
@@ -121,7 +122,7 @@ def _one(run: Replay, how: Inversion, given: InvertOptions) -> dict[str, Any]:
                 typer.echo(duration(seconds))
             return {"run": str(run.folder), "seconds": seconds}
         if not given.silent:
-            work = f"{len(left)} of {len(cells)} attacks to run; estimated time: {duration(seconds)}"
+            work = f"{len(left)} of {plural(len(cells), 'attack')} to run; estimated time: {duration(seconds)}"
             typer.echo(f"{run.folder}: {work}", err=True)
             typer.echo(
                 f"Writing pictures of private images to {stored.pictures}: keep them as you keep the images",

@@ -21,6 +21,7 @@ from fedlgd.core.errors import RunError, SettingError, check
 from fedlgd.core.meter import tick
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Site
+from fedlgd.core.words import plural
 from fedlgd.methods.common import training_set
 from fedlgd.methods.objective import Beside, Term
 from fedlgd.methods.parts import all_settings
@@ -98,7 +99,9 @@ def cells_of(run: Replay, how: Inversion, moments: dict[int, Moment]) -> list[Ce
     found = [Cell(case, moment, b) for moment, case in cases for b in how.batches if b <= len(case.data)]
     if not found:
         asked, most = ", ".join(map(str, how.batches)), max(len(case.data) for _, case in cases)
-        raise SettingError(f"--batch is {asked}, but site {site.name!r} has {most} images; use smaller batches")
+        raise SettingError(
+            f"--batch is {asked}, but site {site.name!r} has {plural(most, 'image')}; use smaller batches"
+        )
     return found
 
 

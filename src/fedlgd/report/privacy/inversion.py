@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fedlgd.core.sweep import with_note, without_note
+from fedlgd.core.words import plural
 from fedlgd.report.figures import ACCURACY, Drawing
 from fedlgd.report.formats import NONE, Cell, Column, Row, Table, percent
 from fedlgd.report.grids import Picture, picture_of
@@ -80,7 +81,7 @@ def headline(cells: Sequence[Attacked]) -> str:
         images = sum(cell.images for cell in own)
         rate = sum(cell.images * cell.identified for cell in own) / images
         chance = sum(cell.images * cell.chance for cell in own) / images
-        rates.append(f"{title}: {percent(rate)} % of {images} images, by chance {percent(chance)} %")
+        rates.append(f"{title}: {percent(rate)} % of {plural(images, 'image')}, by chance {percent(chance)} %")
     return f"Identified: {'; '.join(rates)}."
 
 

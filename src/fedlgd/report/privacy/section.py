@@ -10,8 +10,9 @@ from fedlgd.core.audits import AUDIT
 from fedlgd.core.files import safe_name
 from fedlgd.core.settings import flat
 from fedlgd.core.sweep import with_note
+from fedlgd.core.words import plural
 from fedlgd.report.figures import Drawing
-from fedlgd.report.formats import NONE, Cell, Column, Table, number_of_bytes, plural
+from fedlgd.report.formats import NONE, Cell, Column, Table, number_of_bytes
 from fedlgd.report.groups import Group, short
 from fedlgd.report.privacy.audit import audit_caveats, audit_table, verdict
 from fedlgd.report.privacy.roc import roc_plots
@@ -169,7 +170,7 @@ def _over(settings: Mapping[str, Any], budget: Mapping[str, Any]) -> str:
     refine, first = settings.get("refine", {}), budget["releases"]
     rounds = refine["selected"]["count"] if refine.get("steps") else 0
     later = rounds * (refine["pairs"] if settings["distil"].get("augment") else 1) if rounds else 0
-    return f", over {first}{f' + {later}' if later else ''} releases"
+    return f", over {f'{first} + ' if later else ''}{plural(later or first, 'release')}"
 
 
 def spent_together(groups: Sequence[Group]) -> str:
