@@ -112,7 +112,9 @@ def open_(folder: Path, json: bool) -> None:
     for each in manifest.get("extended", []):
         before, after = each["rounds_before"], each["rounds"]
         typer.echo(f"Extended from {before} to {after} rounds after round {each['after_round']}")
-    Console().print(_accuracy(result))
+    if result.when:
+        typer.echo(f"The accuracy is that{result.when}, the last one that was evaluated")
+    Console().print(_accuracy(result) if result.accuracy else "No round has been evaluated yet.")
     cpu, wall = (", ".join(f"{phase} {_time(t)}" for phase, t in times.items()) for times in spent[1:3])
     typer.echo(f"CPU time: {_time(sum(spent.cpu.values()))} ({cpu})")
     typer.echo(f"Wall time: {_time(sum(spent.seconds.values()))} ({wall})")
@@ -125,6 +127,7 @@ def _about(result: "Result") -> dict[str, object]:
         "method": result.label,
         "rounds": result.rounds,
         "planned": result.planned,
+        "evaluated": result.evaluated,
         "accuracy": result.accuracy,
         "mean": statistics.fmean(result.accuracy.values()) if result.accuracy else None,
         "classes": result.preparation.classes,
@@ -137,8 +140,7 @@ def _accuracy(result: "Result") -> Table:
     table.add_column("accuracy", justify="right")
     for site, accuracy in result.accuracy.items():
         table.add_row(escape(site), f"{100 * accuracy:.1f}")
-    if result.accuracy:
-        table.add_row("mean", f"{100 * statistics.fmean(result.accuracy.values()):.1f}", style="bold")
+    table.add_row("mean", f"{100 * statistics.fmean(result.accuracy.values()):.1f}", style="bold")
     return table
 
 

@@ -126,6 +126,16 @@ class Result:
         return {name: score.accuracy for name, score in scores.items()}
 
     @property
+    def evaluated(self) -> int:
+        """The last round that was evaluated, counted from 1: that of `accuracy`; 0 if there is none."""
+        return next((record.round + 1 for record in reversed(self.records) if record.scores), 0)
+
+    @property
+    def when(self) -> str:
+        """` after round 8` if `accuracy` is not that of the last finished round; else empty."""
+        return f" after round {self.evaluated}" if 0 < self.evaluated < self.rounds else ""
+
+    @property
     def rounds(self) -> int:
         """The number of finished rounds."""
         return self.records[-1].round + 1
@@ -178,12 +188,13 @@ class Result:
         return export(self, Path(folder), site, onnx)
 
     def __repr__(self) -> str:
-        means = fmean(self.accuracy.values()) if self.accuracy else float("nan")
+        values = self.accuracy.values()
+        mean = f"mean accuracy {100 * fmean(values):.1f} %" if values else "not evaluated yet"
         head = f"Result({self.label or 'run'}: {self.rounds} of {plural(self.planned or self.rounds, 'round')}, "
         sites = [f"  {site}: {100 * a:.1f} %" for site, a in list(self.accuracy.items())[:LISTED]]
         anchors = "no anchors" if self.anchors is None else plural(len(self.anchors), "anchor")
         kept = f"{plural(len(self.virtual), 'virtual set')}, {anchors}"
-        return "\n".join([f"{head}mean accuracy {100 * means:.1f} %, {kept}", *sites]) + ")"
+        return "\n".join([f"{head}{mean}{self.when}, {kept}", *sites]) + ")"
 
     def _repr_html_(self) -> str:
         rows = [(site, f"{100 * a:.1f} %") for site, a in list(self.accuracy.items())[:LISTED]]
