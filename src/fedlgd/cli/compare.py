@@ -13,6 +13,7 @@ import typer
 from fedlgd.cli.compute import (
     announce_copies,
     announce_jobs,
+    announce_preset,
     assignments,
     choose_engine,
     command_line,
@@ -61,7 +62,9 @@ def compare(given: CompareOptions) -> None:
     entries = [parse_entry(spec) for spec in swept(given.methods.split(","), parse_axes(given.sweep or ()))]
     methods = "".join(entry.method for entry in entries)
     preset = given.preset or preset_of({**settings, "method": methods}, {})
-    federation = open_data(plan(entries, 1, given.out, settings, preset)[0].config.data, given.silent)
+    first, *_ = plan(entries, 1, given.out, settings, preset)
+    announce_preset(given, preset)
+    federation = open_data(first.config.data, given.silent)
     steps = _fedlgd_steps(settings, preset, len(federation.classes)) if given.match_steps else 0
     jobs = plan(entries, given.seeds, given.out, settings, preset, steps)
     methods = f"{plural(len(entries), 'point' if given.sweep else 'method')} x {plural(given.seeds, 'seed')}"

@@ -13,7 +13,7 @@ import torch
 import typer
 
 from fedlgd.cli.data import chosen_data, explained
-from fedlgd.cli.options import ComputeOptions, ConfigOptions
+from fedlgd.cli.options import CompareOptions, ComputeOptions, ConfigOptions, RunOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.terminal import folded, plain_warnings
 from fedlgd.core.device import Place
@@ -53,6 +53,13 @@ def preset_of(values: Mapping[str, Any], file: Mapping[str, Any]) -> str:
     own = values.get("data.name") == "folders" and not file
     other = "distil.private.epsilon" in values or ":" in values.get("method", "")
     return "strong" if own and not other else ""
+
+
+def announce_preset(given: RunOptions | CompareOptions, preset: str) -> None:
+    """Say which preset was chosen for the user, why, and how to choose another."""
+    if preset and not (given.preset or given.silent):
+        why = "the default for your own images: the most accurate for its time"
+        typer.echo(folded(f"Preset {preset}, {why}. Choose another with --preset, e.g. --preset quick"), err=True)
 
 
 def place_of(given: ComputeOptions) -> Place:

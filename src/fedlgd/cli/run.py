@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedlgd.cli.compute import (
+    announce_preset,
     announce_run,
     assignments,
     choose_engine,
@@ -78,7 +79,9 @@ def run(given: RunOptions) -> None:
     if remote := given.engine == "flower" or given.kit is not None:
         chosen["data.name"] = _real_data(given)
     values = assignments(given, chosen)
-    config = resolve(file, values, given.preset or preset_of(values, file))
+    preset = given.preset or preset_of(values, file)
+    config = resolve(file, values, preset)
+    announce_preset(given, preset)
     folder = given.out or default_folder(config)
     if given.estimate:
         federation, engine = _prepare(config, given, given.json)
