@@ -42,7 +42,7 @@ def main() -> None:
         run = reopened(out / name)
         moments = moments_of(run, HOW)
         found = attack(run, HOW, cells_of(run, HOW, moments), moments)
-        for cell in found["cells"].values():
+        for cell in found.content["cells"].values():
             print(f"{name}, {cell['title']}, batch {cell['batch']}: {cell['identified']:.2f}", flush=True)
 
 

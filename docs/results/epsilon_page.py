@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from fedlgd.report.formats import Cell, Column, Table, as_markdown, percent, plural
+from fedlgd.core.words import plural
+from fedlgd.report.formats import Cell, Column, Table, as_markdown, percent
 
 BAR = 0.02
 MAIN, DP = "FedLGD", "DP-SGD on real images"

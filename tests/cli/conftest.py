@@ -1,6 +1,7 @@
 """The command line inside the test's own process, where torch is loaded already."""
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +29,11 @@ TINY = {
 def tiny_run(out: Path, *more: str, rounds: int = 3) -> list[str]:
     settings = [f"--set={path}={value}" for path, value in TINY.items()]
     return ["run", "builtin-digits", "--rounds", str(rounds), "-o", str(out), *settings, *more]
+
+
+NOUNS = "attack|class|error|federation|file|image|method|point|round|run|seed|site|step|thread|value|warning"
+WRONG = re.compile(rf"(?<![\d.,=/-])1 (?:[a-z]+ )?(?:{NOUNS})e?s\b(?! of)")
+"""A noun in the plural after the number one, which no command may print: `1 seeds`."""
 
 
 class Done(NamedTuple):
@@ -58,6 +64,8 @@ def fedlgd(digits_home, tmp_path, monkeypatch, capsys) -> Fedlgd:
             code = int(end.code or 0)
         finally:
             torch.set_num_threads(threads)
-        return Done(code, *capsys.readouterr())
+        done = Done(code, *capsys.readouterr())
+        assert not (found := WRONG.search(done.out + done.err)), found
+        return done
 
     return call

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from fedlgd.core.files import write_json
 from fedlgd.privacy.audit import Plan, Wish
 from fedlgd.privacy.subject import open_subject
 from tests.cli.conftest import tiny_run
@@ -43,6 +44,31 @@ def test_an_audit_has_controls_resumes_and_is_shown_in_the_report(fedlgd, audite
     page = (audited / "report.html").read_text()
     for words in ("What left each site", "log-log", "TPR at 0.1 % FPR", "absence of evidence"):
         assert words in page or "Leak found" in page or "Nothing can be concluded" in page
+
+
+def test_audits_with_other_settings_stay_beside_each_other(fedlgd, audited):
+    plain = ("audit", "out", "--attack", "paper", "--jobs", "1", "--quiet")
+    assert fedlgd(*plain).code == 0
+    first = json.loads((audited / "audit.json").read_text())
+    done = fedlgd(*plain, "--site", "scans")
+    assert "Written: out/audit-2.json (with other settings: audit.json)" in done.out
+    assert json.loads((audited / "audit-2.json").read_text())["site"] == "scans"
+    assert json.loads((audited / "audit.json").read_text()) == first
+    again = fedlgd(*plain, "--site", first["site"], "--json")  # the default site, by its name
+    assert json.loads(again.out)["out"]["file"] == "out/audit.json"
+    assert fedlgd("report", "out").code == 0
+    page = (audited / "report.html").read_text()
+    for site in (first["site"], "scans"):
+        assert f"Membership inference at site {site}" in page
+
+
+def test_an_audit_of_an_older_version_or_a_damaged_one_is_not_in_the_way(audited):
+    plan = Plan(open_subject(audited), Wish(), "scans")
+    known = {name: value for name, value in plan.settings.items() if name != "rounds"} | {"site": ""}
+    write_json(audited / "audit.json", {"site": "scans", "settings": known})
+    assert plan.file == audited / "audit.json"
+    (audited / "audit.json").write_text("{")
+    assert Plan(plan.subject, Wish(), "scans").file == audited / "audit-2.json"
 
 
 def test_the_time_of_a_federation_is_that_of_the_run_with_one_distillation(audited):

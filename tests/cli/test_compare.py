@@ -8,6 +8,7 @@ import pytest
 
 from fedlgd.methods.fedprox import FedProx
 from tests.cli.conftest import TINY
+from tests.data.pictures import tree
 from tests.runs.folder import everything
 
 SMALL = [f"--set={k}={v}" for k, v in TINY.items() if not k.startswith(("refine", "anchors"))]
@@ -35,7 +36,9 @@ def test_every_method_runs_under_every_seed_and_the_table_has_a_row_each(fedlgd,
 
 
 def test_methods_share_virtual_sets_start_and_sampling(fedlgd, tmp_path):
-    assert compared(fedlgd, "fedavg,fedprox", "--train-on", "virtual", "--ratio", "0.5", seeds=1).code == 0
+    done = compared(fedlgd, "fedavg,fedprox", "--train-on", "virtual", "--ratio", "0.5", seeds=1)
+    assert done.code == 0
+    assert done.out.startswith("2 runs: 2 methods x 1 seed on builtin-digits")
     pictures, lines = [], []
     for name in ("fedavg", "fedprox"):
         folder = tmp_path / "out" / name / "seed0"
@@ -195,3 +198,25 @@ def test_two_classes_are_also_compared_by_balanced_accuracy_and_auc_within_80_co
         "balanced accuracy"
         not in fedlgd("compare", "--methods", "fedavg", "--seeds", "1", "-o", "ten", *SMALL, "--rounds", "1").out
     )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("run",), ("run", "--estimate"), ("compare", "--methods", "fedavg", "--seeds", "1")],
+    ids=["run", "estimate", "compare"],
+)
+def test_the_preset_that_is_chosen_for_ones_own_images_is_told_with_the_way_to_another(fedlgd, tmp_path, command):
+    tree(tmp_path / "sites", classes={"no": 12, "yes": 12})
+    own = (*command, "--data", "sites", "--rounds", "1", "-o", "out")
+    small = [f"--set={k}={v}" for k, v in TINY.items() if k.startswith("net")] + ["--set=distil.per_class=1"]
+    told = "Preset strong, the default for your own images"
+    done = fedlgd(*own, *small)
+    assert done.code == 0, done.err
+    assert done.err.count(told) == 1
+    assert "--preset quick" in done.err
+    for more in (("--quiet",), ("--json",), ("--preset", "strong")):
+        assert told not in fedlgd(*own, *small, *more).err
+
+
+def test_data_of_the_package_has_no_preset_to_tell(fedlgd):
+    assert "Preset" not in fedlgd("run", "builtin-digits", "--estimate", *SMALL).err

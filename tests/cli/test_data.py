@@ -172,7 +172,7 @@ def test_errors_are_exit_code_1_and_in_the_table(fedlgd, sites):
     done = fedlgd("data", "check", str(sites))
     assert done.code == 1
     assert "bad[red].png" in done.out.replace("\n", "")
-    assert "1 errors" in done.out
+    assert "1 error," in done.out
 
 
 def test_json_lists_every_problem_and_the_table_a_few_of_a_kind(fedlgd, sites):

@@ -68,7 +68,7 @@ def test_join_stops_with_the_problems_of_the_images(fedlgd, kits, tmp_path):
     (images / "no" / "broken.png").write_bytes(b"not an image")
     done = fedlgd("join", str(kits / "site-a"), "--data", str(images))
     assert done.code == 1
-    assert "1 errors" in done.err
+    assert "1 error," in done.err
     assert not (kits / "site-a" / "join.json").exists()
 
 

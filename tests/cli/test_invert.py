@@ -3,6 +3,7 @@
 import json
 import shutil
 import stat
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch
 from fedlgd.cli import privacy as command
 from fedlgd.core.types import Params
 from fedlgd.privacy import invert
-from fedlgd.privacy.inversion import Attack
+from fedlgd.privacy.inversion import INNER, Attack
 from fedlgd.privacy.replay import reopened, training_of
 from fedlgd.report import page
 from fedlgd.report.read import read_runs
@@ -64,24 +65,62 @@ def test_a_run_of_fedlgd_is_attacked_in_all_cases_and_rounds(fedlgd, run):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_finished_attacks_are_not_repeated_and_other_settings_begin_again(fedlgd, run, monkeypatch):
-    attacked(fedlgd, "--batch", "1", "--round", "2")
+@pytest.fixture
+def names(monkeypatch):
+    """The names of the cells that are attacked."""
     attack, names = invert.attack_cell, list[str]()
 
-    def noted(run, how, cell):
+    def noted(run, how, cell, folder):
         names.append(cell.name)
-        return attack(run, how, cell)
+        return attack(run, how, cell, folder)
 
     monkeypatch.setattr(invert, "attack_cell", noted)
+    return names
+
+
+def test_finished_attacks_are_not_repeated(fedlgd, run, names):
     attacked(fedlgd, "--batch", "1", "--round", "2")
+    assert len(names) == 4
+    names.clear()
+    done = attacked(fedlgd, "--batch", "1", "--round", "2")
     assert not names
+    assert "0 of 4 attacks to run; estimated time: about 0 s" in done.err
     content = json.loads((run / "invert.json").read_text())
     del content["cells"]["real-round2-batch1"], content["digest"]
     invert.files.write_json(run / "invert.json", content)
-    attacked(fedlgd, "--batch", "1", "--round", "2")
+    done = attacked(fedlgd, "--batch", "1", "--round", "2")
     assert names == ["real-round2-batch1"]
-    attacked(fedlgd, "--batch", "1", "--round", "2", "--seed", "1")
-    assert len(names) > 4
+    assert "1 of 4 attacks" in done.err
+
+
+def test_results_with_other_settings_stay_beside_each_other(fedlgd, run, names):
+    attacked(fedlgd, "--batch", "1", "--round", "2")
+    first = {file: file.read_bytes() for file in (run / "invert.json", *(run / "invert").iterdir())}
+    names.clear()
+    done = attacked(fedlgd, "--batch", "1", "--round", "2", "--seed", "1")
+    assert len(names) == 4
+    assert "out/invert-2.json (with other settings: invert.json); pictures: out/invert-2" in done.out
+    assert first == {file: file.read_bytes() for file in first}
+    content = json.loads((run / "invert-2.json").read_text())
+    assert {cell["picture"].partition("/")[0] for cell in content["cells"].values()} == {"invert-2"}
+    attacked(fedlgd, "--batch", "1", "--round", "2")
+    assert len(names) == 4  # the first is found again
+    text = page.render(read_runs([run])[0])
+    assert "site fonts (seed=0)" in text
+    assert "site fonts (seed=1)" in text
+
+
+def test_pictures_of_a_finished_attack_can_be_shown_without_another_attack(fedlgd, run, names, monkeypatch):
+    opened = reopened(run)
+    own = replace(opened, federation=replace(opened.federation, public=False))
+    monkeypatch.setattr(command, "reopened", lambda _: own)
+    attacked(fedlgd, "--batch", "1", "--round", "2")
+    assert "--show puts them here" in page.render(read_runs([run])[0])
+    names.clear()
+    attacked(fedlgd, "--batch", "1", "--round", "2", "--show")
+    assert not names
+    assert not (run / "invert-2.json").exists()
+    assert "--show puts them here" not in page.render(read_runs([run])[0])
 
 
 def test_json_and_an_estimate(fedlgd, run):
@@ -89,6 +128,23 @@ def test_json_and_an_estimate(fedlgd, run):
     assert found["settings"]["attack"]["iterations"] == 2
     assert not (run / "invert" / "real-round2-batch1.png").exists()
     assert json.loads(fedlgd("invert", "out", "--estimate", "--json").out)[0]["seconds"] > 0
+
+
+@pytest.mark.parametrize("loss", ["cosine", "l2"])
+def test_the_estimate_counts_iterations_and_not_what_the_first_one_loads(made, monkeypatch, loss):
+    """A clock that each iteration moves by 10 ms, and what torch loads in the first step by 100 s."""
+    run, clock, calls = reopened(made), [0.0], list[int]()
+
+    def timed(run, how, cell, i):
+        whole = -(-how.attack.iterations // INNER) * INNER if loss == "l2" else how.attack.iterations
+        clock[0] += 0.01 * whole + (0 if calls else 100)
+        calls.append(i)
+
+    monkeypatch.setattr(invert, "_reconstructed", timed)
+    monkeypatch.setattr(invert.time, "perf_counter", lambda: clock[0])
+    how = invert.Inversion(attack=Attack(iterations=1000, restarts=2, loss=loss), targets=3, rounds=(2,))
+    cells = invert.cells_of(run, how, invert.moments_of(run, how))
+    assert invert.estimate(run, how, cells) == pytest.approx(len(cells) * 3 * 2 * 1000 * 0.01)
 
 
 def test_published_images_are_shown_in_the_report(fedlgd, run):

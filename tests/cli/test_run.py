@@ -212,7 +212,7 @@ def test_a_warning_is_one_line_too(fedlgd, tmp_path):
     assert fedlgd(*tiny_run(tmp_path / "out", "--quiet", rounds=1)).code == 0
     done = fedlgd(*tiny_run(tmp_path / "out", "--quiet", "--threads=2", rounds=1))
     assert done.code == 0
-    assert re.fullmatch(r"fedlgd: .* was started with 1 threads and is resumed with 2: .*\n", done.err)
+    assert re.fullmatch(r"fedlgd: .* was started with 1 thread and is resumed with 2: .*\n", done.err)
 
 
 # Stopping and going on

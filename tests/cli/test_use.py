@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedlgd.runs.open import open_run
+from fedlgd.runs.runner import execute
 from tests.cli.conftest import TINY, tiny_run
 
 SETTINGS = [f"--set={path}={value}" for path, value in TINY.items()]
@@ -22,7 +24,7 @@ def test_from_a_run_to_predictions_and_more_rounds(fedlgd, tmp_path, picture):
     assert fedlgd(*tiny_run(tmp_path / "out", rounds=1)).code == 0
     shown = fedlgd("open", "out")
     assert shown.code == 0
-    for words in ("FedLGD on builtin-digits: 1 of 1 rounds", "mnist", "CPU time: ", "Sent: ", "--rounds 2"):
+    for words in ("FedLGD on builtin-digits: 1 of 1 round\n", "mnist", "CPU time: ", "Sent: ", "--rounds 2"):
         assert words in shown.out
     more = next(line for line in shown.out.replace("\n", " ").split("fedlgd ") if line.startswith("run --config"))
     done = fedlgd(*more.split("Predict:")[0].split())
@@ -43,6 +45,32 @@ def test_from_a_run_to_predictions_and_more_rounds(fedlgd, tmp_path, picture):
     assert "belongs to its site" in exported.out
     assert (tmp_path / "model/virtual/mnist/3-0.png").exists()
     assert (tmp_path / "model/anchors/3-0.png").exists()
+
+
+def test_the_round_of_the_accuracy_is_told_where_it_is_not_the_last(fedlgd, tmp_path, monkeypatch):
+    def stop_after(rounds):
+        def stopping(config, federation, folder, listen, *more):
+            def heard(record):
+                listen(record)
+                if record.round + 1 == rounds:
+                    raise KeyboardInterrupt
+
+            return execute(config, federation, folder, heard, *more)
+
+        monkeypatch.setattr("fedlgd.cli.run.execute", stopping)
+        assert fedlgd(*tiny_run(tmp_path / "out", "--set=evaluate_every=2", "--quiet", rounds=4)).code == 130
+        return fedlgd("open", "out").out, json.loads(fedlgd("open", "out", "--json").out)["evaluated"]
+
+    for rounds, evaluated, words in (
+        (1, 0, "No round has been evaluated yet"),
+        (2, 2, "Accuracy (%)"),
+        (3, 2, "The accuracy is that after round 2"),
+    ):
+        shown, number = stop_after(rounds)
+        assert number == evaluated
+        assert words in shown
+        assert ("after round" in shown) == (rounds == 3)
+    assert "% after round 2, 5 virtual sets" in repr(open_run(tmp_path / "out"))
 
 
 def test_the_same_command_with_more_rounds_extends_the_run_in_the_default_folder(fedlgd, tmp_path):

@@ -46,5 +46,5 @@ def audit(**changed: Any) -> Audit:
     return replace(plain, **changed)
 
 
-def write_audit(run: Path, content: Audit) -> None:
-    (run / "audit.json").write_text(json.dumps(asdict(content)))
+def write_audit(run: Path, content: Audit, name: str = "audit") -> None:
+    (run / f"{name}.json").write_text(json.dumps(asdict(content)))

@@ -30,8 +30,6 @@ from tests.report.conftest import MakeGroups, run_of
         (fmt.duration(119.0), "119 s"),
         (fmt.duration(150.0), "2.50 min"),
         (fmt.duration(36000.0), "10.0 h"),
-        (fmt.plural(1, "seed"), "1 seed"),
-        (fmt.plural(2, "seed"), "2 seeds"),
     ],
 )
 def test_numbers(written: str, expected: str) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from fedlgd.core.errors import RunError
-from fedlgd.report.page import tied, write_report
+from fedlgd.report.grids import SITES
+from fedlgd.report.page import render, tied, write_report
+from fedlgd.report.read import read_runs
 from tests.report.audits import audit, found, write_audit
 from tests.report.fake import commit, write_analysis, write_run
 
@@ -217,3 +219,17 @@ def test_a_number_is_not_parted_from_its_unit() -> None:
     assert tied("28.7 %, 9.63 s (A) to 2.88 MB and +1 points; 3 sites") == (
         "28.7\u00a0%, 9.63\u00a0s (A) to 2.88\u00a0MB and +1\u00a0points; 3 sites"
     )
+
+
+def test_one_of_anything_is_not_called_by_a_plural(tmp_path):
+    """A page of one run with one round, one site, and of one with a site more than is shown."""
+    one = write_run(tmp_path / "one", rounds=1, final={"a": 0.5}, per_class=1, samples=1)
+    write_audit(one, audit(federations=1, images=401))
+    more = {f"site{number}": 0.5 for number in range(SITES + 1)}
+    many = write_run(tmp_path / "many", label="Other", rounds=1, final=more, per_class=1)
+    for runs in ([one], [one, many]):
+        text = re.sub(r"<[^>]+>", " ", render(*read_runs(runs)))
+        assert not re.findall(
+            r"(?<![\d.,-])1 (?:[a-z]+ )?(?:seeds|sites|images|runs|rounds|classes|threads)\b", text
+        )
+    assert "1 site is not shown" in text

@@ -157,7 +157,7 @@ def test_a_damaged_optional_file_is_named_and_left_out(tmp_path: Path, file: str
     path = write_run(tmp_path / "a")
     (path / file).write_text(NESTED)
     run = read_run(path)
-    assert (run.analysis, run.audit) == (None, None)
+    assert (run.analysis, run.audits) == (None, {})
     assert run.damage[0].startswith(f"{file} is damaged (")
 
 

@@ -26,6 +26,8 @@ PLACES = [
     "virtual/start/ape.png",
     "real",
     "real/ape.png",
+    "invert/real-round0-batch1.png",
+    "invert-2/real-round0-batch1.png",
 ]
 
 
@@ -46,6 +48,7 @@ def moved_out(folder: Path, place: str) -> Path:
         inside.rename(outside)
     else:
         outside.write_text("mine")
+        inside.parent.mkdir(exist_ok=True)
     inside.symlink_to(outside)
     return outside
 

@@ -34,7 +34,7 @@ def test_every_object_is_printed_in_a_few_lines(data, result):
         assert "tensor(" not in text
     assert "3 sites" in repr(data)
     assert "18 training and 12 test images" in repr(site)
-    assert "FedLGD: 1 of 1 rounds" in repr(result)
+    assert "FedLGD: 1 of 1 round," in repr(result)
     assert "'ape'" in repr(result.virtual["ape"])
 
 

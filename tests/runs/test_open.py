@@ -67,7 +67,7 @@ def test_an_unfinished_run_opens_and_a_run_without_rounds_says_so(data, tmp_path
     opened = open_run(tmp_path / "run")
     assert (opened.rounds, opened.planned) == (1, 30)
     assert opened.accuracy == {}
-    assert "1 of 30 rounds" in repr(opened)
+    assert "1 of 30 rounds, not evaluated yet" in repr(opened)
     (tmp_path / "run/state/head.json").unlink()
     for file in (tmp_path / "run/state").glob("server-*"):
         file.unlink()

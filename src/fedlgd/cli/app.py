@@ -252,7 +252,7 @@ def data_show(given: options.ShowOptions) -> None:
 @data_app.command("check", epilog="Example: fedlgd data check ./sites --strict")
 @takes(options.CheckOptions)
 def data_check(given: options.CheckOptions) -> None:
-    """Check your own images. Exit codes: 0 no errors, 1 errors, 2 no such folder."""
+    """Check your own images. Exit codes: 0: no errors, 1: errors, 2: no such folder."""
     from fedlgd.cli import data
 
     data.check(given)

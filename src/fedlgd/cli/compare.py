@@ -13,6 +13,7 @@ import typer
 from fedlgd.cli.compute import (
     announce_copies,
     announce_jobs,
+    announce_preset,
     assignments,
     choose_engine,
     command_line,
@@ -30,6 +31,7 @@ from fedlgd.core.errors import FedlgdError, SettingError
 from fedlgd.core.files import writing
 from fedlgd.core.records import RoundRecord
 from fedlgd.core.sweep import swept
+from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation
 from fedlgd.engines.registry import Engine
 from fedlgd.report.cost import cost_table
@@ -60,11 +62,13 @@ def compare(given: CompareOptions) -> None:
     entries = [parse_entry(spec) for spec in swept(given.methods.split(","), parse_axes(given.sweep or ()))]
     methods = "".join(entry.method for entry in entries)
     preset = given.preset or preset_of({**settings, "method": methods}, {})
-    federation = open_data(plan(entries, 1, given.out, settings, preset)[0].config.data, given.silent)
+    first, *_ = plan(entries, 1, given.out, settings, preset)
+    announce_preset(given, preset)
+    federation = open_data(first.config.data, given.silent)
     steps = _fedlgd_steps(settings, preset, len(federation.classes)) if given.match_steps else 0
     jobs = plan(entries, given.seeds, given.out, settings, preset, steps)
-    methods = f"{len(entries)} {'points' if given.sweep else 'methods'} x {given.seeds} seeds"
-    announced = f"{len(jobs)} runs: {methods} on {federation.name}; {budget(jobs, steps)}"
+    methods = f"{plural(len(entries), 'point' if given.sweep else 'method')} x {plural(given.seeds, 'seed')}"
+    announced = f"{plural(len(jobs), 'run')}: {methods} on {federation.name}; {budget(jobs, steps)}"
     outcomes = conduct(jobs, federation, given, given.out, announced)
     _print(outcomes, budget(jobs, steps), given.out / "report.html", given.json)
     raise typer.Exit(1 if any(outcome.error for outcome in outcomes) else 0)
@@ -228,7 +232,7 @@ def _run_part(item: Item, part: str, given: PaperOptions) -> dict[str, str]:
         typer.echo(f"{title}: {duration(estimate_jobs(jobs, federation, engine) / given.jobs)}")
         return {}
     less = reduced(item, part, given.scale)
-    announced = f"{title}, scale {given.scale}: {len(jobs)} runs on {federation.name}" + (
+    announced = f"{title}, scale {given.scale}: {plural(len(jobs), 'run')} on {federation.name}" + (
         less and f"; reduced: {less}"
     )
     outcomes = conduct(jobs, federation, given, out, announced)

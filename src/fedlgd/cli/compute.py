@@ -13,12 +13,13 @@ import torch
 import typer
 
 from fedlgd.cli.data import chosen_data, explained
-from fedlgd.cli.options import ComputeOptions, ConfigOptions
+from fedlgd.cli.options import CompareOptions, ComputeOptions, ConfigOptions, RunOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.terminal import folded, plain_warnings
 from fedlgd.core.device import Place
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.records import committed_records
+from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation
 from fedlgd.data.registry import DataChoice
 from fedlgd.engines.registry import Engine, choose
@@ -52,6 +53,13 @@ def preset_of(values: Mapping[str, Any], file: Mapping[str, Any]) -> str:
     own = values.get("data.name") == "folders" and not file
     other = "distil.private.epsilon" in values or ":" in values.get("method", "")
     return "strong" if own and not other else ""
+
+
+def announce_preset(given: RunOptions | CompareOptions, preset: str) -> None:
+    """Say which preset was chosen for the user, why, and how to choose another."""
+    if preset and not (given.preset or given.silent):
+        why = "the default for your own images: the most accurate for its time"
+        typer.echo(folded(f"Preset {preset}, {why}. Choose another with --preset, e.g. --preset quick"), err=True)
 
 
 def place_of(given: ComputeOptions) -> Place:
@@ -148,7 +156,7 @@ def announce_copies(config: Config, folder: Path, federation: Federation) -> Non
     count = config.plan.real_samples
     if count and not federation.public:
         typer.echo(
-            f"Copying {count} real training images per class of each site into {folder}, for the report; "
+            f"Copying {plural(count, 'real training image')} per class of each site into {folder}, for the report; "
             "--set real_samples=0 leaves them out",
             err=True,
         )

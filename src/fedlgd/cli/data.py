@@ -21,6 +21,7 @@ from fedlgd.cli.progress import progress
 from fedlgd.cli.terminal import folded, plain_warnings
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.files import writing
+from fedlgd.core.words import plural
 from fedlgd.data.catalogue import SUITES, data_home
 from fedlgd.data.federation import Federation
 from fedlgd.data.fetch.prepare import Outcome, attempt, chosen
@@ -29,7 +30,6 @@ from fedlgd.data.folders.problems import Problem
 from fedlgd.data.folders.suite import Folders
 from fedlgd.data.registry import DataChoice
 from fedlgd.data.show import Statistics, contact_sheet, spark, statistics_of
-from fedlgd.report.formats import plural
 from fedlgd.runs.config import resolve
 from fedlgd.runs.described import described
 from fedlgd.runs.literals import parse_assignment
@@ -89,8 +89,8 @@ def show(given: ShowOptions) -> None:
 
 
 def _counts(federation: Federation, sites: Sequence[Statistics]) -> Table:
-    title = f"{federation.name}: {len(sites)} sites, {len(federation.classes)} classes, {federation.shape}"
-    table = Table(title=escape(title), caption=escape(federation.note))
+    size = f"{plural(len(sites), 'site')}, {plural(len(federation.classes), 'class')}, {federation.shape}"
+    table = Table(title=escape(f"{federation.name}: {size}"), caption=escape(federation.note))
     for column in ("site", "train", "test", "train per class", "note"):
         table.add_column(column, justify="right" if column in ("train", "test") else "left")
     for s in sites:
@@ -125,7 +125,8 @@ def shift_tables(found: Sequence[Measured]) -> Iterator[Table]:
 def _title(found: Measured) -> str:
     shift = found.shift
     estimator = f"squared RBF-MMD ({'unbiased' if shift.unbiased else 'biased'})"
-    return f"shift in {found.space}: {estimator}, mean ± std of {shift.draws} draws of {shift.size} images per site"
+    draws = plural(shift.draws, "draw")
+    return f"shift in {found.space}: {estimator}, mean ± std of {draws} of {shift.size} images per site"
 
 
 def _matrix(found: Measured) -> Table:
@@ -142,7 +143,7 @@ def _matrix(found: Measured) -> Table:
 def _summary(found: Measured) -> Table:
     shift = found.shift
     means = f"mean over pairs {shift.average:.3f}, two draws from the same site {shift.zero:.3f}"
-    caption = f"{len(shift.sites)} sites; {means}; all pairs: --json"
+    caption = f"{plural(len(shift.sites), 'site')}; {means}; all pairs: --json"
     table = Table("", "site", "site", "MMD²", title=_title(found), caption=caption)
     ranked = sorted(shift.pairs, key=lambda pair: pair[2])
     for word, pairs in (("nearest", ranked[:MAX_PAIRS]), ("farthest", ranked[-MAX_PAIRS:])):
@@ -211,8 +212,8 @@ def print_checked(checked: Checked, err: bool = False) -> None:
     """The problems, and their number."""
     for line in _listed(checked.problems):
         typer.echo(line, err=err)
-    found = f"{checked.count('error')} errors, {checked.count('warning')} warnings"
-    typer.echo(f"{plural(checked.sites, 'site')}, {checked.images} readable images: {found}", err=err)
+    found = ", ".join(plural(checked.count(kind), kind) for kind in ("error", "warning"))
+    typer.echo(f"{plural(checked.sites, 'site')}, {plural(checked.images, 'readable image')}: {found}", err=err)
 
 
 def _listed(problems: Sequence[Problem]) -> Iterator[str]:

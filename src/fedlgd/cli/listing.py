@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from fedlgd.core.words import plural
 from fedlgd.data.catalogue import SUITES, Suite, data_home
 from fedlgd.methods.catalogue import PARTS
 
@@ -154,7 +155,7 @@ def settings_table(settings: Iterable[Described], owner: str = "") -> Table:
         default, about = info["default"], f"{info['help']} ({info['allowed']})" if info["allowed"] else info["help"]
         shown = jsonlib.dumps(default)
         if isinstance(default, tuple | list) and len(default) > MAX_LISTED:
-            shown, about = f"{len(default)} values", f"{about} Default: {', '.join(map(str, default))}"
+            shown, about = plural(len(default), "value"), f"{about} Default: {', '.join(map(str, default))}"
         table.add_row(info["path"], escape("not set" if default is None else shown), escape(about))
     return table
 

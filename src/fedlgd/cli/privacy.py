@@ -1,8 +1,8 @@
 """`fedlgd audit` and `fedlgd invert`: attacks on stored runs."""
 
 import json as jsonlib
-from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -12,13 +12,13 @@ from fedlgd.cli.options import AuditOptions, InvertOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.report import folders_of
 from fedlgd.cli.terminal import fitted, folded, terminal_width
-from fedlgd.core.audits import AUDIT, Audit
+from fedlgd.core import numbered
 from fedlgd.core.errors import SettingError
+from fedlgd.core.words import plural
 from fedlgd.engines.process import usable_cores
 from fedlgd.privacy.audit import Plan, Wish
 from fedlgd.privacy.inversion import QUICK, THOROUGH, Attack
-from fedlgd.privacy.invert import FILE, Inversion, attack, cells_of, estimate, moments_of
-from fedlgd.privacy.memorisation import FOLDER
+from fedlgd.privacy.invert import Inversion, Stored, attack, cells_of, estimate, moments_of, stored_in
 from fedlgd.privacy.replay import Replay, reopened
 from fedlgd.privacy.subject import chosen_site, open_subject
 from fedlgd.report.formats import Cell, Column, Table
@@ -31,7 +31,7 @@ LONG = 3600.0  # seconds above which an audit needs --yes
 def audit(given: AuditOptions) -> None:
     set_up(1)
     wish, jobs = _wish(given), given.jobs or usable_cores()
-    done: dict[str, Audit] = {}
+    done: dict[str, dict[str, Any]] = {}
     for folder in folders_of(given.runs):
         with resumable(f" of {folder}", "Finished federations"):
             with progress(given.silent):
@@ -41,14 +41,20 @@ def audit(given: AuditOptions) -> None:
             _announce(plan, seconds, jobs, given)
             with progress(given.silent):
                 found = plan.run(jobs)
-        done[str(folder)] = found
+        done[str(folder)] = {**asdict(found), "verdict": verdict(found), "file": str(plan.file)}
         if not given.json:
             table = fitted(audit_table(found), terminal_width(), ("accuracy, %", "epsilon ≥", "TPR at 1 % FPR"))
             lines = [table, *map(folded, (*audit_caveats(found), verdict(found)))]
-            typer.echo("\n".join((*lines, f"Written: {folder / AUDIT}; report: fedlgd report {folder}")))
+            written = f"Written: {plan.file}{_beside(plan.file)}; report: fedlgd report {folder}"
+            typer.echo("\n".join((*lines, written)))
     if given.json:
-        told = {folder: {**asdict(found), "verdict": verdict(found)} for folder, found in done.items()}
-        typer.echo(jsonlib.dumps(told))
+        typer.echo(jsonlib.dumps(done))
+
+
+def _beside(file: Path) -> str:
+    """The earlier results with other settings, which stay."""
+    others = [each.name for each in numbered.stored(file.parent, file.stem.partition("-")[0]) if each != file]
+    return f" (with other settings: {', '.join(others)})" if others else ""
 
 
 def _wish(given: AuditOptions) -> Wish:
@@ -68,13 +74,13 @@ def _announce(plan: Plan, seconds: float, jobs: int, given: AuditOptions) -> Non
     left = sum(not shadow.file.exists() for shadow in shadows)
     if seconds > LONG and not given.yes:
         raise SettingError(
-            f"this audit would take {duration(seconds)} ({left} federations, {jobs} at a time); add --yes to start "
-            "it, or audit a run with fewer rounds, a smaller net or fewer images (data.limit)"
+            f"this audit would take {duration(seconds)} ({plural(left, 'federation')}, {jobs} at a time); add "
+            "--yes to start it, or audit a run with fewer rounds, a smaller net or fewer images (data.limit)"
         )
     if not given.silent:
         label, site = plan.subject.config.method.label, plan.site
-        work = f"{left} of {len(shadows)} federations to run, {jobs} at a time; estimated time: {duration(seconds)}"
-        typer.echo(f"Audit of {label} at site {site}: {work}", err=True)
+        work = f"{left} of {plural(len(shadows), 'federation')} to run, {jobs} at a time"
+        typer.echo(f"Audit of {label} at site {site}: {work}; estimated time: {duration(seconds)}", err=True)
 
 
 COLUMNS = ("update", "after round", "batch", "identified", "by chance", "aligned PSNR")
@@ -108,26 +114,29 @@ def _one(run: Replay, how: Inversion, given: InvertOptions) -> dict[str, Any]:
         with progress(given.silent):
             moments = moments_of(run, how)
             cells = cells_of(run, how, moments)
-        seconds = estimate(run, how, cells)
+        stored = stored_in(run, how)
+        left = stored.left(cells)
+        seconds = estimate(run, how, left)
         if given.estimate:
             if not given.json:
                 typer.echo(duration(seconds))
             return {"run": str(run.folder), "seconds": seconds}
         if not given.silent:
-            typer.echo(f"{run.folder}: {len(cells)} attacks; estimated time: {duration(seconds)}", err=True)
+            work = f"{len(left)} of {plural(len(cells), 'attack')} to run; estimated time: {duration(seconds)}"
+            typer.echo(f"{run.folder}: {work}", err=True)
             typer.echo(
-                f"Writing pictures of private images to {run.folder / FOLDER}: keep them as you keep the images",
+                f"Writing pictures of private images to {stored.pictures}: keep them as you keep the images",
                 err=True,
             )
         with progress(given.silent):
-            found = attack(run, how, cells, moments)
+            stored = attack(run, how, cells, moments)
     if not given.json:
-        _print(run, found)
-    return {"run": str(run.folder), **found}
+        _print(stored)
+    return {"run": str(run.folder), "file": str(stored.file), **stored.content}
 
 
-def _print(run: Replay, found: Mapping[str, Any]) -> None:
-    rows = []
+def _print(stored: Stored) -> None:
+    rows, found = [], stored.content
     for cell in found["cells"].values():
         hits, chance = f"{100 * cell['identified']:.0f} % of {cell['images']}", f"{100 * cell['chance']:.0f} %"
         numbers = (cell["round"], cell["batch"], hits, chance, f"{cell['psnr_aligned']:.1f}")
@@ -141,4 +150,4 @@ def _print(run: Replay, found: Mapping[str, Any]) -> None:
             what = f"{each['what']} after round {each['round'] + 1} at {each['site']}"
             text = f"{what}: {share} nearer to a training image ({chance} by chance, p = {each['p_value']:.2g})"
             typer.echo(folded(text, "  "))
-    typer.echo(f"All numbers: {run.folder / FILE}; pictures: {run.folder / FOLDER}")
+    typer.echo(f"All numbers: {stored.file}{_beside(stored.file)}; pictures: {stored.pictures}")

@@ -16,6 +16,7 @@ from fedlgd.cli.options import ExportOptions, PredictOptions
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.files import read_json, writing
 from fedlgd.core.suggest import similar_path
+from fedlgd.core.words import plural
 from fedlgd.report.formats import copies, number_of_bytes
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_figures, write_report
@@ -41,7 +42,7 @@ def report(paths: list[Path], out: Path | None, figures: Path | None, json: bool
         return
     typer.echo(f"Report: {page}")
     if figures:
-        typer.echo(f"Figures: {len(drawn)} files in {figures}")
+        typer.echo(f"Figures: {plural(len(drawn), 'file')} in {figures}")
 
 
 def print_table(paths: list[Path], name: str, forms: list[str], alone: bool) -> None:
@@ -105,11 +106,15 @@ def open_(folder: Path, json: bool) -> None:
         costs = {**spent._asdict(), "cpu": dict(spent.cpu), "seconds": dict(spent.seconds)}
         typer.echo(jsonlib.dumps({**_about(result), "cost": costs, "extended": manifest.get("extended", [])}))
         return
-    typer.echo(f"{result.label} on {manifest['data']['name']}: {result.rounds} of {result.planned} rounds")
+    typer.echo(
+        f"{result.label} on {manifest['data']['name']}: {result.rounds} of {plural(result.planned, 'round')}"
+    )
     for each in manifest.get("extended", []):
         before, after = each["rounds_before"], each["rounds"]
         typer.echo(f"Extended from {before} to {after} rounds after round {each['after_round']}")
-    Console().print(_accuracy(result))
+    if result.when:
+        typer.echo(f"The accuracy is that{result.when}, the last one that was evaluated")
+    Console().print(_accuracy(result) if result.accuracy else "No round has been evaluated yet.")
     cpu, wall = (", ".join(f"{phase} {_time(t)}" for phase, t in times.items()) for times in spent[1:3])
     typer.echo(f"CPU time: {_time(sum(spent.cpu.values()))} ({cpu})")
     typer.echo(f"Wall time: {_time(sum(spent.seconds.values()))} ({wall})")
@@ -122,6 +127,7 @@ def _about(result: "Result") -> dict[str, object]:
         "method": result.label,
         "rounds": result.rounds,
         "planned": result.planned,
+        "evaluated": result.evaluated,
         "accuracy": result.accuracy,
         "mean": statistics.fmean(result.accuracy.values()) if result.accuracy else None,
         "classes": result.preparation.classes,
@@ -134,8 +140,7 @@ def _accuracy(result: "Result") -> Table:
     table.add_column("accuracy", justify="right")
     for site, accuracy in result.accuracy.items():
         table.add_row(escape(site), f"{100 * accuracy:.1f}")
-    if result.accuracy:
-        table.add_row("mean", f"{100 * statistics.fmean(result.accuracy.values()):.1f}", style="bold")
+    table.add_row("mean", f"{100 * statistics.fmean(result.accuracy.values()):.1f}", style="bold")
     return table
 
 
@@ -174,7 +179,7 @@ def export(given: ExportOptions) -> None:
         if file.parent == folder:
             typer.echo(file)
     if result.virtual:
-        whose = f"{len(result.virtual)} sites, made from private images: each set belongs to its site"
+        whose = f"{plural(len(result.virtual), 'site')}, made from private images: each set belongs to its site"
         typer.echo(f"{folder / 'virtual'}: virtual images of {whose}")
     if not (folder / "model.onnx").exists():
         typer.echo("No ONNX: pip install 'fedlgd[export]' adds it", err=True)

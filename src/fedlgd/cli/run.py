@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedlgd.cli.compute import (
+    announce_preset,
     announce_run,
     assignments,
     choose_engine,
@@ -35,6 +36,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.files import writing
 from fedlgd.core.records import RoundRecord
 from fedlgd.core.suggest import check_flower
+from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation
 from fedlgd.distill.cache import caching
 from fedlgd.engines.registry import Engine
@@ -77,7 +79,9 @@ def run(given: RunOptions) -> None:
     if remote := given.engine == "flower" or given.kit is not None:
         chosen["data.name"] = _real_data(given)
     values = assignments(given, chosen)
-    config = resolve(file, values, given.preset or preset_of(values, file))
+    preset = given.preset or preset_of(values, file)
+    config = resolve(file, values, preset)
+    announce_preset(given, preset)
     folder = given.out or default_folder(config)
     if given.estimate:
         federation, engine = _prepare(config, given, given.json)
@@ -241,7 +245,7 @@ def distil(given: DistilOptions) -> None:
             typer.echo(jsonlib.dumps({"seconds": seconds}) if given.json else duration(seconds))
             return
         if not given.silent:
-            typer.echo(f"{len(federation.sites)} sites; estimated time: {duration(seconds)}", err=True)
+            typer.echo(f"{plural(len(federation.sites), 'site')}; estimated time: {duration(seconds)}", err=True)
         with locked(given.out), progress(given.silent):
             steps = given.score_steps if given.score else 0
             made = list(distil_all(config, method.distil, federation, net, given.out, steps, place))
@@ -256,9 +260,8 @@ def _print_sets(made: Sequence[Distilled], given: DistilOptions, per_class: int)
     """The scores of the sets, where they are, and how to start a run from them."""
     Console().print(_table(made))
     if given.score:
-        typer.echo(
-            f"Each network: {given.score_steps} SGD steps of batch {TRAINING.batch}, one seed, no augmentation"
-        )
+        steps = plural(given.score_steps, "SGD step")
+        typer.echo(f"Each network: {steps} of batch {TRAINING.batch}, one seed, no augmentation")
     where = f"{given.out}/"
     start = f"distil.start={where if '/' in where.rstrip('/') else './' + where}"
     typer.echo(f"Sets and pictures: {where}<site>.npz, .png; made from private images, so each belongs to its site")

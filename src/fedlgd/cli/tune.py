@@ -13,10 +13,11 @@ from fedlgd.cli.options import TuneOptions
 from fedlgd.cli.progress import Pace, duration, progress
 from fedlgd.cli.terminal import fitted, folded, terminal_width
 from fedlgd.core.errors import SettingError
+from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation, validation_of
 from fedlgd.engines.plan import Plan
 from fedlgd.engines.registry import Engine
-from fedlgd.report.formats import NONE, Cell, Column, Table, percent, plural, points
+from fedlgd.report.formats import NONE, Cell, Column, Table, percent, points
 from fedlgd.report.formats import duration as exact
 from fedlgd.runs.comparing.entries import Job, Outcome
 from fedlgd.runs.comparing.parallel import check_jobs, run_jobs

@@ -1,10 +1,10 @@
-"""The content of `audit.json` in a run folder: what membership attacks found. This module does not import torch."""
+"""The content of `audit.json` and its like in a run folder: what membership attacks found. Without torch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-AUDIT = "audit.json"
+AUDIT = "audit"  # the kind of its files
 FORMAT = 1
 RATES = (0.01, 0.001)  # false positive rates at which true positives are reported
 

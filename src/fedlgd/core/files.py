@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from fedlgd.core.errors import FedlgdError, RunError
 
-OURS = ("state", "virtual", "real", "audit")  # folders in a run folder; others belong to trackers
+OURS = ("state", "virtual", "real", "audit", "invert")  # folders in a run folder, also `invert-2`; others: trackers
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
 OLD = 86_400.0  # seconds after which nobody writes a part in a shared folder any more
 PAUSE = 0.05  # seconds between attempts to get a lock
@@ -54,7 +54,8 @@ def refuse_links(folder: Path) -> None:
             inside = folders.pop()
             for entry in sorted(os.scandir(inside), key=lambda each: each.name):
                 if entry.is_dir(follow_symlinks=False):
-                    folders += [Path(entry.path)] if inside != folder or entry.name in OURS else []
+                    ours = inside != folder or entry.name.partition("-")[0] in OURS
+                    folders += [Path(entry.path)] if ours else []
                 elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
                     raise _no_file(entry.path, "a symbolic link" if entry.is_symlink() else "a special file")
 

@@ -9,6 +9,8 @@ from html import escape
 import torch
 from torch import Tensor
 
+from fedlgd.core.words import plural
+
 ZOOMED = 48  # pixels; smaller images are shown larger by an integer factor up to this
 
 
@@ -36,7 +38,8 @@ def images(pixels: Tensor, columns: int) -> Html:
     data = base64.b64encode(png(sheet)).decode()
     width = columns * (w + 1) * max(1, ZOOMED // w)
     style = f"image-rendering:pixelated;width:{width}px;max-width:100%"
-    return Html(f'<img alt="{n} images" style="{style}" src="data:image/png;base64,{data}">')
+    alt = plural(n, "image")
+    return Html(f'<img alt="{alt}" style="{style}" src="data:image/png;base64,{data}">')
 
 
 def png(pixels: Tensor) -> bytes:

@@ -15,6 +15,7 @@ from fedlgd.core.errors import DataError, check
 from fedlgd.core.files import digest
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Scale, Site, first_images
+from fedlgd.core.words import plural
 from fedlgd.data.folders.image_source import Depth
 from fedlgd.data.preparation import Colour, Fit, Preparation
 
@@ -72,15 +73,16 @@ class Federation:
 
     def __repr__(self) -> str:
         c, h, w = self.shape
-        head = f"Federation({self.name!r}: {len(self.sites)} sites, {len(self.classes)} classes, {c}x{h}x{w}"
+        size = f"{plural(len(self.sites), 'site')}, {plural(len(self.classes), 'class')}, {c}x{h}x{w}"
+        head = f"Federation({self.name!r}: {size}"
         if len(self.sites) > LISTED:
-            return f"{head}, {sum(len(site.train) for site in self.sites)} training images)"
+            return f"{head}, {plural(sum(len(site.train) for site in self.sites), 'training image')})"
         lines = [f"  {s.name}: {len(s.train)} training, {len(s.test)} test" for s in self.sites]
         return "\n".join([head, *lines]) + ")"
 
     def _repr_html_(self) -> str:
         rows = [(s.name, len(s.train), len(s.test), first_images(s.train, 1)) for s in self.sites[:LISTED]]
-        more = f"<p>and {len(self.sites) - LISTED} more sites</p>" if len(self.sites) > LISTED else ""
+        more = f"<p>and {plural(len(self.sites) - LISTED, 'more site')}</p>" if len(self.sites) > LISTED else ""
         return html.table((self.name, "train", "test", "first image of each class"), rows) + more
 
     @cached_property
@@ -118,7 +120,10 @@ def _check_site(site: Site, min_per_class: int) -> None:
     for part, data in (("train", site.train), ("test", site.test)):
         where = f"site {site.name!r}, {part} part"
         if len(data.x) != len(data.y):
-            raise DataError(f"{where}: {len(data.x)} images but {len(data.y)} labels; give one label per image")
+            raise DataError(
+                f"{where}: {plural(len(data.x), 'image')} but {plural(len(data.y), 'label')}; give one label per "
+                "image"
+            )
         if not len(data):
             raise DataError(f"{where} is empty; remove the site or add images")
         low, high = int(data.y.min()), int(data.y.max())
@@ -132,7 +137,7 @@ def _check_site(site: Site, min_per_class: int) -> None:
             raise DataError(f"{where}: pixels contain NaN or infinity; replace them")
     for k, count in enumerate(site.train.counts(len(site.classes)).tolist()):
         if count < min_per_class:
-            amount = "no image" if count == 0 else f"only {count} images"
+            amount = "no image" if count == 0 else f"only {plural(count, 'image')}"
             raise DataError(
                 f"site {site.name!r} has {amount} of class {k} ({site.classes[k]!r}) to train on, "
                 f"fewer than min_per_class={min_per_class}; remove the class at every site "

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedlgd.core.errors import DataError, check
 from fedlgd.core.rng import Stream
+from fedlgd.core.words import plural
 
 Labels = NDArray[np.integer]
 Numbers = NDArray[np.intp]
@@ -49,7 +50,9 @@ def shards(labels: Labels, sites: int, rng: Stream, each: int) -> list[Numbers]:
     check(each >= 1, "shards", each, "use 1 or more per site")
     check(sites >= 1, "sites", sites, "use 1 or more")
     if len(labels) < sites * each:
-        raise DataError(f"{len(labels)} images are too few for {sites * each} shards, {each} per site; use fewer")
+        raise DataError(
+            f"{sites * each} shards, {each} per site, are too many for {plural(len(labels), 'image')}; use fewer"
+        )
     cut = np.array_split(_by_class(labels, rng), sites * each)
     deal = _generator(rng.at("shards")).permutation(sites * each).reshape(sites, each)
     return [np.sort(np.concatenate([cut[i] for i in mine])) for mine in deal]
@@ -108,8 +111,8 @@ def _check_room(labels: Labels, sites: int, least: int) -> None:
     classes, counts = np.unique(labels, return_counts=True)
     if least and len(counts) and counts.min() < sites * least:
         k, most = classes[counts.argmin()], int(counts.min())
-        fewer = f", at most {most // least} sites" if most >= least else ""
+        fewer = f", at most {plural(most // least, 'site')}" if most >= least else ""
         raise DataError(
-            f"class {k} has {most} images, too few for {sites} sites with {least} each; "
+            f"class {k} has {plural(most, 'image')}, too few for {plural(sites, 'site')} with {least} each; "
             f"use min_per_class={most // sites} or less{fewer}, or more images"
         )

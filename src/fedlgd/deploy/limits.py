@@ -4,6 +4,8 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+from fedlgd.core.words import plural
+
 LEAST = 64 << 10  # bytes that a stored request counts at least, so that their number is bounded too
 QUIET = 60.0  # seconds for which the same refusal is not reported again
 MOST_TOLD = 100  # refusals that are reported in that time
@@ -20,7 +22,7 @@ class Reports:
         text = f"refused {f'site {site} at ' if site else ''}{peer}: {why}"
         if self._clock() - self._began >= QUIET:
             if self._more:
-                self._report(f"{self._more} more refusals in the last minute")
+                self._report(f"{plural(self._more, 'more refusal')} in the last minute")
             self._began, self._told, self._more = self._clock(), set(), 0
         if text in self._told:
             return

@@ -12,6 +12,7 @@ from typing import Any
 
 from fedlgd.core.errors import SettingError
 from fedlgd.core.suggest import did_you_mean
+from fedlgd.core.words import plural
 from fedlgd.runs.literals import read_toml
 
 DISCLOSED = ("counts", "scores", "seconds")
@@ -97,9 +98,9 @@ class Policy:
         if not _listed(asked.net, self.nets):
             return f"net {asked.net!r} is not allowed here; allowed: {', '.join(self.nets) or 'none'}"
         if not 0 <= asked.rounds <= self.rounds:
-            return f"the run has {asked.rounds} rounds; this site allows {self.rounds} or less"
+            return f"the run has {plural(asked.rounds, 'round')}; this site allows {self.rounds} or less"
         if not -1 <= asked.round < asked.rounds:
-            return f"round {asked.round} is not a round of a run with {asked.rounds} rounds"
+            return f"round {asked.round} is not a round of a run with {plural(asked.rounds, 'round')}"
         refusals = (bound.refusal(path, asked.settings) for path, bound in self.settings.items())
         return next(filter(None, refusals), "") or self._refuse_unlisted(asked.settings)
 

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedlgd.core import files
 from fedlgd.core.errors import RunError, one_line
+from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation
 from fedlgd.data.folders.problems import natural
 from fedlgd.data.suites.real_sites import without_images
@@ -126,7 +127,7 @@ def _refusal(told: Description, site: str) -> str:
 def _note(told: Description | None) -> str:
     if told is None or told.images is None:
         return ""
-    return f"{told.images[0]} training and {told.images[1]} test images"
+    return f"{told.images[0]} training and {plural(told.images[1], 'test image')}"
 
 
 def _shape(told: Mapping[str, Description]) -> tuple[int, ...]:

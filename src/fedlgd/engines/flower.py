@@ -26,6 +26,7 @@ from fedlgd.core.device import Place
 from fedlgd.core.errors import one_line
 from fedlgd.core.meter import tick
 from fedlgd.core.net import Net
+from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Rounds, serve
 from fedlgd.engines.memory import Memory, RamStates, States
@@ -169,7 +170,7 @@ class Flower:
         return len(federation.sites)
 
     def describe(self, federation: Federation) -> str:
-        return f"engine flower: {len(federation.sites)} real sites; time-out {self.post.timeout:g} s"
+        return f"engine flower: {plural(len(federation.sites), 'real site')}; time-out {self.post.timeout:g} s"
 
 
 def _answers(sent: Sent, got: Message | str, limit: int) -> Iterator[Answer]:

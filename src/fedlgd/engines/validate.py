@@ -14,6 +14,7 @@ from fedlgd.core.meter import Spent
 from fedlgd.core.records import Score
 from fedlgd.core.tree import add, cast, double, only, scale, sqnorm, sub
 from fedlgd.core.types import Hello, Params, ServerState, Update
+from fedlgd.core.words import plural
 from fedlgd.engines.wire import pack
 from fedlgd.methods.protocol import Expected
 
@@ -61,9 +62,8 @@ def score_refusal(score: Score | None, classes: int) -> str:
     if not all(0 <= right <= count <= MOST for right, count in zip(score.correct, score.total, strict=True)):
         return f"it counts more correct images than there are, or more than {MOST:,} images"
     if abs(score.accuracy - sum(score.correct) / sum(score.total)) > 1e-6:
-        return (
-            f"its accuracy is {score.accuracy}, but {sum(score.correct)} of {sum(score.total)} images are correct"
-        )
+        counts = f"{sum(score.correct)} of {plural(sum(score.total), 'image')}"
+        return f"its accuracy is {score.accuracy}, but it counts {counts} as correct"
     if math.isfinite(score.loss) and not 0 <= score.loss <= HIGHEST:
         return f"its loss is {score.loss}; a loss goes from 0 to {HIGHEST:g}"
     return ""
@@ -91,7 +91,7 @@ def check_enrolled(asked: int, refused: Mapping[str, str], quorum: float) -> Non
     if asked - len(refused) < least:
         raise RunError(
             f"enrolment: refused {listed(refused)}; correct these sites or leave them out, or lower quorum: "
-            f"{asked - len(refused)} of {asked} sites enrolled, quorum={quorum:g} needs {least}"
+            f"{asked - len(refused)} of {plural(asked, 'site')} enrolled, quorum={quorum:g} needs {least}"
         )
 
 
@@ -100,9 +100,9 @@ def check_quorum(t: int, valid: int, asked: int, refused: Mapping[str, str], quo
     least = needed(asked, quorum)
     if valid < least:
         raise RunError(
-            f"round {t + 1}: {valid} of {asked} sites sent a valid update, quorum={quorum:g} needs {least}; "
-            f"refused: {listed(refused)}. The round is not committed; correct the cause, or lower quorum to go "
-            f"on without these sites ({CHANGED})"
+            f"round {t + 1}: {valid} of {plural(asked, 'site')} sent a valid update, quorum={quorum:g} needs "
+            f"{least}; refused: {listed(refused)}. The round is not committed; correct the cause, or lower quorum "
+            f"to go on without these sites ({CHANGED})"
         )
 
 

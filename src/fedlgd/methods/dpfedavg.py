@@ -16,6 +16,7 @@ import numpy as np
 from fedlgd.core.errors import PrivacyError, check
 from fedlgd.core.tree import Mean, cast, double, only, scale, sqnorm, sub
 from fedlgd.core.types import Hello, Params, ServerState, Update
+from fedlgd.core.words import plural
 from fedlgd.distill.budget import Budget
 from fedlgd.distill.ledger import gaussian, generator_for
 from fedlgd.methods.parts import Part
@@ -63,9 +64,9 @@ class DpFedAvg(Part):
         if sites < LEAST_SITES:
             spread = how.multiplier / sites
             raise PrivacyError(
-                f"dp-fedavg hides whole sites, and {sites} are too few: with {max(1, how.rounds)} rounds at "
-                f"epsilon {how.epsilon:g} the noise on each of {net.size:,} coordinates is {spread:.2g} times the "
-                f"largest norm of an update, {spread * math.sqrt(net.size):,.0f} times the update in all. "
+                f"dp-fedavg hides whole sites, and {sites} are too few: with {plural(max(1, how.rounds), 'round')} "
+                f"at epsilon {how.epsilon:g} the noise on each of {net.size:,} coordinates is {spread:.2g} times "
+                f"the largest norm of an update, {spread * math.sqrt(net.size):,.0f} times the update in all. "
                 f"Use {LEAST_SITES} sites or more; or protect single images with fedavg+dp-sgd, or with "
                 "distil.private.epsilon and "
                 "train_on=virtual: a site with a million patients is not one person"

@@ -28,6 +28,7 @@ from fedlgd.core.errors import DivergedError, NetError, PrivacyError, SettingErr
 from fedlgd.core.files import digest
 from fedlgd.core.train import Local, descend
 from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, Site, SiteState
+from fedlgd.core.words import plural
 from fedlgd.data.federation import site_digest
 from fedlgd.distill.budget import Budget, Level, noise_for
 from fedlgd.distill.ledger import Book, gaussian, open_book
@@ -134,8 +135,8 @@ class DpSgd(Part):
         size, dp, local = float(counts.sum()), self.dp, self.local
         if size < 2 * self.dp.counts**-0.5 / self.dp.mu:
             raise PrivacyError(
-                f"site {site!r} has about {max(0.0, size):.0f} images by its noisy counts, too few to train on; "
-                "use a larger dp.epsilon or dp.counts"
+                f"site {site!r} has about {plural(max(0, round(size)), 'image')} by its noisy counts, too few to "
+                "train on; use a larger dp.epsilon or dp.counts"
             )
         rate = min(1.0, local.batch / size)
         each = local.steps or local.epochs * math.ceil(1 / rate)

@@ -1,7 +1,8 @@
-"""An audit of a stored run: the plan of its federations, the attacks, and `audit.json` in the run folder."""
+"""An audit of a stored run: the plan of its federations, the attacks, and the findings in the run folder."""
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 
 from torch import Tensor
 
+from fedlgd.core import numbered
 from fedlgd.core.audits import AUDIT, FORMAT, Audit, Finding, Kind, Promise
-from fedlgd.core.errors import SettingError
-from fedlgd.core.files import digest, write_json
+from fedlgd.core.errors import RunError, SettingError
+from fedlgd.core.files import digest, read_json, write_json
 from fedlgd.core.types import LabelledSet
 from fedlgd.distill.cache import caching
 from fedlgd.methods.cost import images_of, is_known
@@ -192,7 +194,7 @@ class Plan:
         return found.enrolment if arm.only_set else found.total()
 
     def run(self, jobs: int) -> Audit:
-        """Run all federations, attack them, and write `audit.json`."""
+        """Run all federations, attack them, and write the findings to `file`."""
         with caching(shared_cache()):
             run_shadows([shadow for shadows in self.shadows.values() for shadow in shadows], jobs)
         findings = self._paper_findings() if self.wish.attack == "paper" else self._findings()
@@ -203,11 +205,29 @@ class Plan:
             images=len(self.subject.federation.by_name[self.site].train),
             federations=1 if self.wish.attack == "paper" else self.wish.federations,
             findings=tuple(findings),
-            settings={"seed": self.subject.config.plan.seed, **asdict(self.wish)},
+            settings=self.settings,
             promised=self._promise(),
         )
-        write_json(self.subject.folder / AUDIT, asdict(audit))
+        write_json(self.file, asdict(audit))
         return audit
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What makes an audit another one than those stored beside it."""
+        plan = self.subject.config.plan
+        return {"seed": plan.seed, "rounds": plan.rounds, **asdict(self.wish), "site": self.site}
+
+    @cached_property
+    def file(self) -> Path:
+        """The file of an earlier audit with the same settings, or a new one; one that cannot be read stays."""
+        folder = self.subject.folder
+        for file in numbered.stored(folder, AUDIT):
+            with suppress(RunError):
+                known = read_json(file)
+                before = {**known.get("settings", {}), "site": known.get("site")}
+                if all(before.get(name, value) == value for name, value in self.settings.items()):
+                    return file
+        return numbered.unused(folder, AUDIT)
 
     def _findings(self) -> Iterator[Finding]:
         rng, parts = self.subject.rng, self.pool.parts

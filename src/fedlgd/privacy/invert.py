@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -16,17 +16,18 @@ import torch
 from scipy.stats import binomtest
 from torch import Tensor
 
-from fedlgd.core import files
+from fedlgd.core import files, numbered
 from fedlgd.core.errors import RunError, SettingError, check
 from fedlgd.core.meter import tick
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Site
+from fedlgd.core.words import plural
 from fedlgd.methods.common import training_set
 from fedlgd.methods.objective import Beside, Term
 from fedlgd.methods.parts import all_settings
 from fedlgd.methods.promises import promise
-from fedlgd.privacy.inversion import Attack, Reconstruction, Step, invert
-from fedlgd.privacy.memorisation import FOLDER, memorisation, nearness, write_rows
+from fedlgd.privacy.inversion import INNER, Attack, Reconstruction, Step, invert
+from fedlgd.privacy.memorisation import memorisation, nearness, write_rows
 from fedlgd.privacy.pictures import (
     feature_distance,
     matched,
@@ -40,9 +41,9 @@ from fedlgd.privacy.replay import Moment, Replay, training_of
 from fedlgd.privacy.subject import chosen_site
 
 FORMAT = 1
-FILE = "invert.json"
+KIND = "invert"  # of the files with results
 CANDIDATES = 100  # private images among which the true one is looked for
-TRIED = 5  # iterations of an estimate
+TRIED = INNER  # iterations of an estimate: L-BFGS takes them in whole calls
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +99,9 @@ def cells_of(run: Replay, how: Inversion, moments: dict[int, Moment]) -> list[Ce
     found = [Cell(case, moment, b) for moment, case in cases for b in how.batches if b <= len(case.data)]
     if not found:
         asked, most = ", ".join(map(str, how.batches)), max(len(case.data) for _, case in cases)
-        raise SettingError(f"--batch is {asked}, but site {site.name!r} has {most} images; use smaller batches")
+        raise SettingError(
+            f"--batch is {asked}, but site {site.name!r} has {plural(most, 'image')}; use smaller batches"
+        )
     return found
 
 
@@ -129,14 +132,18 @@ def _cases(run: Replay, moment: Moment, site: Site, t: int) -> Iterator[Case]:
 
 
 def estimate(run: Replay, how: Inversion, cells: Sequence[Cell]) -> float:
-    """Seconds of these cells, from a few iterations of each kind."""
-    short, seconds = replace(how, attack=replace(how.attack, iterations=TRIED, restarts=1), targets=1), 0.0
-    measured: dict[tuple[str, int], float] = {}
+    """Seconds of these cells, from a few iterations of each kind after a warm-up, which is not counted.
+
+    The first step of all takes seconds, because torch loads parts of itself; thousands of others do not.
+    """
+    begin, tried = (replace(how, attack=replace(how.attack, iterations=n, restarts=1)) for n in (1, TRIED))
+    seconds, measured = 0.0, dict[tuple[str, int], float]()
     for cell in cells:
         key = cell.case.kind, cell.batch
         if key not in measured:
+            _reconstructed(run, begin, cell, 0)
             begun = time.perf_counter()
-            _reconstructed(run, short, cell, 0)
+            _reconstructed(run, tried, cell, 0)
             measured[key] = (time.perf_counter() - begun) / TRIED
         seconds += measured[key] * how.attack.iterations * how.attack.restarts * how.targets
     return seconds
@@ -166,8 +173,8 @@ def _reconstructed(run: Replay, how: Inversion, cell: Cell, i: int) -> tuple[Ten
     return chosen, invert(step.gradient, target, shape, scale, how.attack, rng.at("attack"))
 
 
-def attack_cell(run: Replay, how: Inversion, cell: Cell) -> dict[str, Any]:
-    """Invert all targets of a cell, write their pictures, and describe how near they came."""
+def attack_cell(run: Replay, how: Inversion, cell: Cell, folder: Path) -> dict[str, Any]:
+    """Invert all targets of a cell, write their pictures to the folder, and describe how near they came."""
     site, indices, images, costs = site_of(run, how.site), list[Tensor](), list[Tensor](), list[float]()
     scale, data = site.train.scale, replace(cell.case.data, scale=site.train.scale)
     for i in range(how.targets):
@@ -180,13 +187,13 @@ def attack_cell(run: Replay, how: Inversion, cell: Cell) -> dict[str, Any]:
     index = torch.cat(indices)
     found_pixels, true_pixels = scale.to_pixels(torch.cat(images)), data.pixels(index)
     near = neighbours(found_pixels, data.y[index], site.train, site.test)
-    file = run.folder / FOLDER / f"{cell.name}.png"
+    file = folder / f"{cell.name}.png"
     rows = (true_pixels[near.rows], found_pixels[near.rows], site.train.pixels(near.training))
     write_rows(file, [*rows, site.test.pixels(near.held_out)])
     about = {"case": cell.case.kind, "title": cell.case.title, "round": cell.case.round, "batch": cell.batch}
     ranks = _ranks(found_pixels, data, index, Stream(how.seed).at("candidates"))
     scores = _scores(found_pixels.double() / 255, true_pixels.double() / 255)
-    picture = str(file.relative_to(run.folder))
+    picture = f"{folder.name}/{file.name}"
     return {**about, **_identified(ranks), **scores, **nearness(near), "cost": fmean(costs), "picture": picture}
 
 
@@ -222,29 +229,49 @@ def _scores(found: Tensor, true: Tensor) -> dict[str, float]:
     return {name: float(measure(found, true).clamp(max=100).mean()) for name, measure in measures.items()}
 
 
-def attack(run: Replay, how: Inversion, cells: Sequence[Cell], moments: dict[int, Moment]) -> dict[str, Any]:
-    """Attack all cells that are not yet in `invert.json`, and store each in it."""
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """The results of one `Inversion` of a run, in a file beside those with other settings."""
+
+    file: Path
+    content: dict[str, Any]
+
+    @property
+    def pictures(self) -> Path:
+        return self.file.with_suffix("")
+
+    def left(self, cells: Sequence[Cell]) -> list[Cell]:
+        """The cells that are not attacked yet."""
+        return [cell for cell in cells if cell.name not in self.content["cells"]]
+
+    def write(self) -> None:
+        files.write_json(self.file, self.content, private=True)
+
+
+def attack(run: Replay, how: Inversion, cells: Sequence[Cell], moments: dict[int, Moment]) -> Stored:
+    """Attack all cells that are not yet stored, and store each."""
     stored = stored_in(run, how)
-    write = partial(files.write_json, run.folder / FILE, private=True)
-    for done, cell in enumerate(cells):
+    left = stored.left(cells)
+    for done, cell in enumerate(left, len(cells) - len(left)):
         tick("cells", done, len(cells))
-        if cell.name not in stored["cells"]:
-            stored["cells"][cell.name] = attack_cell(run, how, cell)
-            write(stored)
-    stored["memorisation"] = list(memorisation(run, moments))
-    write(stored)
+        stored.content["cells"][cell.name] = attack_cell(run, how, cell, stored.pictures)
+        stored.write()
+    stored.content["memorisation"] = list(memorisation(run, moments, stored.pictures))
+    stored.write()
     return stored
 
 
-def stored_in(run: Replay, how: Inversion) -> dict[str, Any]:
-    """What `invert.json` has for these settings and this state of the run; other content is not used."""
-    file, shown = run.folder / FILE, how.show or run.federation.public
-    settings = asdict(replace(how, site=site_of(run, how.site).name, show=shown)) | {"of": run.rounds}
+def stored_in(run: Replay, how: Inversion) -> Stored:
+    """What the run folder has for these settings and this state of the run; else a new file. The same attack may be
+    shown or not."""
+    settings = asdict(replace(how, site=site_of(run, how.site).name)) | {"of": run.rounds}
     settings = json.loads(json.dumps(settings))  # as it is read back, with lists for tuples
-    fresh = {"format": FORMAT, "settings": settings, "promise": promise(run.config.method), "cells": {}}
-    if not file.exists():
-        return fresh
-    old = files.read_json(file)
-    if old.get("format") != FORMAT:
-        raise RunError(f"{str(file)!r} is of another version of fedlgd; remove it")
-    return old if old["settings"] == settings else fresh
+    show = {"show": how.show or run.federation.public}
+    for file in numbered.stored(run.folder, KIND):
+        old = files.read_json(file)
+        if old.get("format") != FORMAT:
+            raise RunError(f"{str(file)!r} is of another version of fedlgd; remove it")
+        if old["settings"] | show == settings | show:
+            return Stored(file, old | {"settings": settings | show})
+    fresh = {"format": FORMAT, "settings": settings | show, "promise": promise(run.config.method), "cells": {}}
+    return Stored(numbered.unused(run.folder, KIND), fresh)

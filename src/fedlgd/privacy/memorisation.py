@@ -13,7 +13,6 @@ from fedlgd.privacy.pictures import Neighbours, neighbours
 from fedlgd.privacy.replay import Moment, Replay
 from fedlgd.runs.pictures import DIVISOR, write_sheet
 
-FOLDER = "invert"  # of the pictures, in a run folder
 CLOSEST = 5  # pairs that are shown
 COLUMNS = 8  # pictures in a row
 
@@ -38,8 +37,11 @@ def write_rows(file: Path, rows: Sequence[Tensor]) -> None:
         write_sheet(file.parent, file, shown.flatten(0, 1), range(len(rows)))
 
 
-def memorisation(run: Replay, moments: Mapping[int, Moment]) -> Iterator[dict[str, Any]]:
-    """Are virtual images and anchors nearer to training images than to held-out ones? At every site."""
+def memorisation(run: Replay, moments: Mapping[int, Moment], folder: Path) -> Iterator[dict[str, Any]]:
+    """Are virtual images and anchors nearer to training images than to held-out ones? At every site.
+
+    folder: of the pictures of the closest pairs.
+    """
     seen = set[tuple[str, str, int]]()
     for moment in moments.values():
         for site in run.federation.sites:
@@ -47,10 +49,10 @@ def memorisation(run: Replay, moments: Mapping[int, Moment]) -> Iterator[dict[st
             for what, virtual in sets.items():
                 if virtual and (key := (what, site.name, virtual.round)) not in seen:
                     seen.add(key)
-                    yield from _memorised(run, site, what, virtual)
+                    yield from _memorised(site, what, virtual, folder)
 
 
-def _memorised(run: Replay, site: Site, what: str, virtual: VirtualSet) -> Iterator[dict[str, Any]]:
+def _memorised(site: Site, what: str, virtual: VirtualSet, folder: Path) -> Iterator[dict[str, Any]]:
     pictures = virtual.data  # the tiles of an image one by one
     near = neighbours(pictures.x, pictures.y, site.train, site.test)
     if not len(near.rows):
@@ -59,7 +61,7 @@ def _memorised(run: Replay, site: Site, what: str, virtual: VirtualSet) -> Itera
     name = f"memory-{what.partition(' ')[0]}-{safe_name(site.name)}-{virtual.round + 1}.png"
     pixels = site.train.scale.to_pixels(pictures.x / (DIVISOR if what == "anchors" else 1))
     rows = (pixels[near.rows[closest]], site.train.pixels(near.training[closest]))
-    write_rows(run.folder / FOLDER / name, [*rows, site.test.pixels(near.held_out[closest])])
+    write_rows(folder / name, [*rows, site.test.pixels(near.held_out[closest])])
     yield {
         "what": what,
         "site": site.name,
@@ -67,5 +69,5 @@ def _memorised(run: Replay, site: Site, what: str, virtual: VirtualSet) -> Itera
         "images": len(near.rows),
         **nearness(near),
         "closest": near.near[closest].tolist(),
-        "picture": f"{FOLDER}/{name}",
+        "picture": f"{folder.name}/{name}",
     }

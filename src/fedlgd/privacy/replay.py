@@ -16,6 +16,7 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Trained
 from fedlgd.core.types import Params, ServerState, Site, SiteState
+from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation
 from fedlgd.distill.cache import caching
 from fedlgd.engines.loop import Loop
@@ -68,7 +69,9 @@ class Replay:
     def at(self, t: int) -> Moment:
         """The beginning of round t: stored, or computed again."""
         if not 0 <= t <= self.rounds:
-            raise RunError(f"{str(self.folder)!r} has {self.rounds} rounds; choose a round from 0 to {self.rounds}")
+            raise RunError(
+                f"{str(self.folder)!r} has {plural(self.rounds, 'round')}; choose a round from 0 to {self.rounds}"
+            )
         if t == self.rounds:
             return self._moment(self.directory, self.directory.states)
         if self.protected:

@@ -11,6 +11,7 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.suggest import did_you_mean
 from fedlgd.core.types import Params
+from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation
 from fedlgd.methods.common import Training
 from fedlgd.methods.promises import budget_of
@@ -54,7 +55,7 @@ def open_subject(folder: Path) -> Subject:
         )
     if result.rounds < result.planned:
         raise RunError(
-            f"{str(folder)!r} has {result.rounds} of {result.planned} rounds; finish it first: "
+            f"{str(folder)!r} has {result.rounds} of {plural(result.planned, 'round')}; finish it first: "
             f"{manifest['command']}"
         )
     config = resolve(read_toml(folder / "config.toml"))
@@ -98,8 +99,8 @@ def check_size(pool: Pool, subject: Subject, federations: int) -> None:
     """Refuse a site with too few images to split and to measure anything."""
     if len(pool) < LEAST:
         raise DataError(
-            f"site {pool.site!r} has {len(pool)} training images; an audit splits them at random and needs {LEAST} "
-            "or more to measure anything. Choose another site with --site"
+            f"site {pool.site!r} has {plural(len(pool), 'training image')}; an audit splits them at random and "
+            f"needs {LEAST} or more to measure anything. Choose another site with --site"
         )
     method = subject.config.method
     if not isinstance(method, Training) or method.train_on != "virtual":

@@ -18,6 +18,7 @@ from statistics import fmean
 import msgspec
 
 from fedlgd.core.records import RoundRecord
+from fedlgd.core.words import plural
 from fedlgd.report.formats import (
     METHOD,
     NONE,
@@ -28,7 +29,6 @@ from fedlgd.report.formats import (
     duration,
     number_of_bytes,
     operations,
-    plural,
 )
 from fedlgd.report.groups import Group
 from fedlgd.report.run import Positive, Run

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from fedlgd.core.records import RoundRecord, Score
+from fedlgd.core.words import plural
 from fedlgd.report.cost import clock, cumulative_bytes, cumulative_time
 from fedlgd.report.formats import BYTES, TIME
 from fedlgd.report.groups import Curve, Group, Stat, curves, site_names
@@ -153,7 +154,7 @@ def _similarities(groups: Sequence[Group]) -> tuple[Section, ...]:
 def _analysis_figures(analysis: Analysis, stem: str, classes: Sequence[str]) -> Iterator[Drawing]:
     top = max((value for rows in analysis.mmd.values() for row in rows for value in row), default=0.0)
     for kind, rows in analysis.mmd.items():
-        title, note = f"MMD between sites, {kind} images", f"{MMD} {analysis.images} images of each site."
+        title, note = f"MMD between sites, {kind} images", f"{MMD} {plural(analysis.images, 'image')} of each site."
         yield Drawing(f"{stem}-mmd-{kind}", title, matrix_plot(rows, analysis.sites, title, top), note)
     if features := scatter_plot(analysis.map, "features, t-SNE"):
         yield Drawing(f"{stem}-map", "Map of features", features, MAP)

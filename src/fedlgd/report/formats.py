@@ -101,11 +101,6 @@ def duration(seconds: float) -> str:
     return f"{_three_digits(seconds / TIME[unit])} {unit}"
 
 
-def plural(count: int, noun: str) -> str:
-    """plural(1, "seed") -> "1 seed"; plural(3, "seed") -> "3 seeds"."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def _scaled(value: float, units: Mapping[str, float]) -> str:
     unit = max((unit for unit in units if value >= units[unit]), key=units.__getitem__, default=next(iter(units)))
     return f"{value:.0f} {unit}" if units[unit] == 1 else f"{_three_digits(value / units[unit])} {unit}"

@@ -103,7 +103,7 @@ def _told(run: Run, others: Sequence[Mapping[str, Any]], own: Mapping[str, Any])
         kinds = list(dict.fromkeys(str([each.get(path) for path in paths]) for each in others))
         label = f"{run.label}, variant {kinds.index(str([own[path] for path in paths])) + 1}"
     elif paths:
-        label = with_note(label, note | {path: _short(path, own[path]) for path in paths})
+        label = with_note(label, note | {path: short(path, own[path]) for path in paths})
     return replace(run, manifest=replace(run.manifest, label=label)) if paths else run
 
 
@@ -114,7 +114,7 @@ def _idle(path: str, others: Sequence[Mapping[str, Any]]) -> bool:
     return path != epsilon and (len(found) > 1 or found == {0})
 
 
-def _short(path: str, value: Any) -> str:
+def short(path: str, value: Any) -> str:
     """A value in a note, which has no commas; epsilon 0 is no noise, and would read as the smallest budget."""
     if path.endswith(".epsilon") and not value:
         return "none"

@@ -12,10 +12,11 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedlgd.core.files import write_atomic
+from fedlgd.core.words import plural
 from fedlgd.report import tables
 from fedlgd.report.cost import break_even_table, break_evens, clock, cost_table
 from fedlgd.report.figures import draw
-from fedlgd.report.formats import copies, plural
+from fedlgd.report.formats import copies
 from fedlgd.report.grids import pictures
 from fedlgd.report.groups import Group, group_runs, site_names, told_apart
 from fedlgd.report.plots import save
@@ -42,6 +43,7 @@ def tied(text: str) -> str:
 
 
 TEMPLATES.filters["tied"] = tied
+TEMPLATES.globals["plural"] = plural
 
 
 def write_report(run_dirs: Sequence[Path], out: Path) -> Path:

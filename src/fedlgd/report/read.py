@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from fedlgd.core import numbered
 from fedlgd.core.audits import AUDIT, Audit
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import reading, refuse_links
@@ -72,8 +73,8 @@ def read_run(path: Path) -> Run:
         sheets=_find_sheets(path / "virtual", records[-1].round if records else -1),
         samples={file.stem: file for file in sorted((path / "real").glob("*.png"))},
         analysis=_read_optional(path / "analysis.json", Analysis, damage),
-        audit=_read_optional(path / AUDIT, Audit, damage),
-        inversion=_read_optional(path / "invert.json", Inversion, damage),
+        audits=_read_all(path, AUDIT, Audit, damage),
+        inversions=_read_all(path, "invert", Inversion, damage),
         damage=tuple(damage),
         tuned=plan.tuned,
     )
@@ -128,6 +129,12 @@ def _read_optional(file: Path, kind: type[T], damage: list[str]) -> T | None:
     except RunError as error:
         damage.append(f"{file.name} is damaged ({error.__cause__})")
         return None
+
+
+def _read_all(folder: Path, name: str, kind: type[T], damage: list[str]) -> dict[str, T]:
+    """The results `name.json`, `name-2.json` and so on, the oldest first."""
+    found = {file.stem: _read_optional(file, kind, damage) for file in numbered.stored(folder, name)}
+    return {stem: each for stem, each in found.items() if each is not None}
 
 
 def _find_sheets(folder: Path, last: int) -> tuple[Sheet, ...]:

@@ -176,15 +176,24 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InversionSettings:
-    """The attacked site, and whether its pictures may be shown."""
+    """The attacked site, whether its pictures may be shown, and what else tells results apart.
+
+    of: the number of finished rounds of the run.
+    """
 
     site: str
     show: bool
+    attack: Mapping[str, Any] = field(default_factory=dict)
+    batches: tuple[int, ...] = ()
+    targets: int = 0
+    rounds: tuple[int, ...] = ()
+    seed: int = 0
+    of: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inversion:
-    """The content of `invert.json`."""
+    """The content of `invert.json` and its like."""
 
     settings: InversionSettings
     cells: Mapping[str, Attacked]
@@ -194,7 +203,10 @@ class Inversion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run folder. `samples`: contact sheets of real images by folder; `damage`: files that cannot be shown."""
+    """One run folder. `samples`: contact sheets of real images by folder; `damage`: files that cannot be shown.
+
+    Audits and inversions are by the name of their file, without `.json`.
+    """
 
     path: Path
     config: str
@@ -206,8 +218,8 @@ class Run:
     sheets: tuple[Sheet, ...] = ()
     samples: Mapping[str, Path] = field(default_factory=dict)
     analysis: Analysis | None = None
-    audit: Audit | None = None
-    inversion: Inversion | None = None
+    audits: Mapping[str, Audit] = field(default_factory=dict)
+    inversions: Mapping[str, Inversion] = field(default_factory=dict)
     damage: tuple[str, ...] = ()
     tuned: Tuned | None = None
 

@@ -6,9 +6,10 @@ from itertools import groupby
 from math import sqrt
 
 from fedlgd.core.records import RoundRecord
+from fedlgd.core.words import counted, plural
 from fedlgd.report import formats
 from fedlgd.report.cost import cost_table
-from fedlgd.report.formats import METHOD, NONE, Cell, Column, Row, Table, plural, share_cell
+from fedlgd.report.formats import METHOD, NONE, Cell, Column, Row, Table, share_cell
 from fedlgd.report.groups import Group, Stat, site_names, summarise
 from fedlgd.report.run import DataInfo, Run
 
@@ -144,7 +145,7 @@ def missing_notes(groups: Sequence[Group]) -> tuple[str, ...]:
     if not missing:
         return ()
     listed = [
-        f"{site} of {'class' if len(gone) == 1 else 'classes'} {', '.join(map(repr, gone))}"
+        f"{site} of {counted(len(gone), 'class')} {', '.join(map(repr, gone))}"
         for site, gone in list(missing.items())[:MOST]
     ]
     if len(missing) > MOST:

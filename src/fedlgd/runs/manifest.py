@@ -19,6 +19,7 @@ from fedlgd.core.net import Net
 from fedlgd.core.records import committed_records
 from fedlgd.core.settings import flat
 from fedlgd.core.train import Local
+from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
@@ -80,8 +81,8 @@ def _check_config(path: Path, manifest: dict[str, Any], config: Config) -> bytes
     before = rounds_before(stored, config)
     if before > config.plan.rounds:
         raise RunError(
-            f"{str(path)!r} has a run of {before} rounds, more than {config.plan.rounds}; use its number, or "
-            "another folder with --out"
+            f"{str(path)!r} has a run of {plural(before, 'round')}, more than {config.plan.rounds}; use its "
+            "number, or another folder with --out"
         )
     if not before:
         raise RunError(
@@ -90,7 +91,7 @@ def _check_config(path: Path, manifest: dict[str, Any], config: Config) -> bytes
         )
     if restarts_of(config) != _expected_restarts(stored, config):
         raise RunError(
-            f"{str(path)!r} has a run of {before} rounds, which did not have the learning rates of "
+            f"{str(path)!r} has a run of {plural(before, 'round')}, which did not have the learning rates of "
             f"local.restarts={list(restarts_of(config))}; leave local.restarts out, or start a new run with --out"
         )
     return stored
@@ -111,8 +112,8 @@ def _check_origin(path: Path, manifest: dict[str, Any], federation: Federation) 
         )
     if manifest["threads"] != torch.get_num_threads():
         warnings.warn(
-            f"{path} was started with {manifest['threads']} threads and is resumed with {torch.get_num_threads()}: "
-            "the last bits of results can differ",
+            f"{path} was started with {plural(manifest['threads'], 'thread')} and is resumed with "
+            f"{torch.get_num_threads()}: the last bits of results can differ",
             stacklevel=2,
         )
 
@@ -208,7 +209,7 @@ def extension(path: Path, config: Config) -> str:
         )
     if config.plan.evaluate_every:
         return f"{text}."
-    return f"{text}. Evaluated rounds: the first {before} rounds keep their own spacing."
+    return f"{text}. Evaluated rounds up to round {before} keep their own spacing."
 
 
 def _differences(stored: str, wanted: str) -> str:

@@ -18,6 +18,7 @@ from fedlgd.core.net import Net
 from fedlgd.core.records import RoundRecord
 from fedlgd.core.suggest import did_you_mean
 from fedlgd.core.types import Params, SiteState, VirtualSet
+from fedlgd.core.words import plural
 from fedlgd.data.preparation import Preparation
 from fedlgd.engines.memory import Memory, States
 from fedlgd.runs.config import Config
@@ -93,7 +94,7 @@ class Predictions:
     def __repr__(self) -> str:
         lines = [f"  {name}: {label} {p} (next: {second})" for name, label, p, second in self.rows()[:LISTED]]
         more = [f"  and {len(self) - LISTED} more"] if len(self) > LISTED else []
-        return "\n".join([f"Predictions({len(self)} images)", *lines, *more])
+        return "\n".join([f"Predictions({plural(len(self), 'image')})", *lines, *more])
 
     def _repr_html_(self) -> str:
         return html.table(("image", "class", "probability", "next"), self.rows())
@@ -123,6 +124,16 @@ class Result:
         """Accuracy on each site's test images after the last round that was evaluated."""
         scores = next((record.scores for record in reversed(self.records) if record.scores), {})
         return {name: score.accuracy for name, score in scores.items()}
+
+    @property
+    def evaluated(self) -> int:
+        """The last round that was evaluated, counted from 1: that of `accuracy`; 0 if there is none."""
+        return next((record.round + 1 for record in reversed(self.records) if record.scores), 0)
+
+    @property
+    def when(self) -> str:
+        """` after round 8` if `accuracy` is not that of the last finished round; else empty."""
+        return f" after round {self.evaluated}" if 0 < self.evaluated < self.rounds else ""
 
     @property
     def rounds(self) -> int:
@@ -177,11 +188,13 @@ class Result:
         return export(self, Path(folder), site, onnx)
 
     def __repr__(self) -> str:
-        means = fmean(self.accuracy.values()) if self.accuracy else float("nan")
-        head = f"Result({self.label or 'run'}: {self.rounds} of {self.planned or self.rounds} rounds, "
+        values = self.accuracy.values()
+        mean = f"mean accuracy {100 * fmean(values):.1f} %" if values else "not evaluated yet"
+        head = f"Result({self.label or 'run'}: {self.rounds} of {plural(self.planned or self.rounds, 'round')}, "
         sites = [f"  {site}: {100 * a:.1f} %" for site, a in list(self.accuracy.items())[:LISTED]]
-        kept = f"{len(self.virtual)} virtual sets, {'no' if self.anchors is None else len(self.anchors)} anchors"
-        return "\n".join([f"{head}mean accuracy {100 * means:.1f} %, {kept}", *sites]) + ")"
+        anchors = "no anchors" if self.anchors is None else plural(len(self.anchors), "anchor")
+        kept = f"{plural(len(self.virtual), 'virtual set')}, {anchors}"
+        return "\n".join([f"{head}{mean}{self.when}, {kept}", *sites]) + ")"
 
     def _repr_html_(self) -> str:
         rows = [(site, f"{100 * a:.1f} %") for site, a in list(self.accuracy.items())[:LISTED]]

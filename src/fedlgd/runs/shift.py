@@ -16,6 +16,7 @@ from fedlgd.core.meter import track
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params
+from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation
 from fedlgd.nets.registry import build_net
 
@@ -119,7 +120,7 @@ def _measure(pools: Mapping[str, Pool], space: Space, how: Draws, rng: Stream, l
     for name, (_, index) in pools.items():
         if len(index) < LEAST:
             raise DataError(
-                f"site {name!r} has {len(index)} images; measuring shift needs {LEAST} or more per site"
+                f"site {name!r} has {plural(len(index), 'image')}; measuring shift needs {LEAST} or more per site"
             )
     size = min([how.size, *(len(index) // 2 for _, index in pools.values())])
     drawn = []

@@ -372,9 +372,9 @@ class TestLookalikes:
         assert (found.severity, found.site, found.file) == ("warning", "b", "b/test/no/like.png")
         assert "looks like the training image a/train/no/3.png of site 'a'" in found.problem
         for _ in range(2):  # made, and from the cache
-            with pytest.warns(UserWarning, match="1 test images look like training images"):
+            with pytest.warns(UserWarning, match="1 test image looks like training images"):
                 whole = fedlgd.from_folders(root)
-        assert "1 test images look like training images" in whole.by_name["b"].note
+        assert "1 test image looks like training images" in whole.by_name["b"].note
         assert "look like" not in whole.by_name["a"].note
 
     def test_an_exact_copy_is_not_counted_twice(self, root):
@@ -391,11 +391,11 @@ def test_notes_name_missing_classes_skipped_files_and_mixed_formats(root):
     save(root / "a" / "no" / "x.bmp", noise(902))
     save_dicom(root / "a" / "no" / "x.dcm", noisy(903))
     (root / "a" / "no" / "notes.txt").write_text("stray")
-    with pytest.warns(UserWarning, match="1 files or folders are skipped"):
+    with pytest.warns(UserWarning, match="skipped files or folders: 1"):
         whole = fedlgd.from_folders(root, min_per_class=0)
     a, b = (whole.by_name[name].note for name in "ab")
     assert "mixed formats: PNG colour (14), BMP colour (1), DICOM grey (1)" in a
-    assert "1 files or folders skipped" in a
+    assert "skipped files or folders: 1" in a
     assert "no training image of class 'rare'" in b
     found = [text for _, _, text in problems(root)]
     assert any("several formats: PNG (14), BMP (1), DICOM (1)" in text for text in found)

@@ -137,7 +137,7 @@ class TestLayouts:
         tree(root)
         for stray in ("readme.txt", "a/notes.pdf", "a/no/scan.doc", "a/stray.png"):
             (root / stray).write_text("stray")
-        with pytest.warns(UserWarning, match=r"4 files or folders are skipped.*data check"):
+        with pytest.warns(UserWarning, match=r"skipped files or folders: 4.*data check"):
             assert len(load(root).by_name["a"].train) == 10
 
     def test_from_folders_takes_the_settings_of_the_suite(self, root):
@@ -407,7 +407,7 @@ class TestSplit:
         divided(root)
         save(root / "b" / "Testing" / "no" / "copy.bmp", Image.open(root / "a" / "Training" / "no" / "1.png"))
         got = load(root)
-        assert "1 test images are also training images" in got.by_name["b"].note
+        assert "1 test image also among the training images" in got.by_name["b"].note
         assert "also" not in got.by_name["a"].note
 
 

@@ -95,6 +95,23 @@ def test_pictures_of_private_images_are_not_in_the_page_unless_asked_for(tmp_pat
     assert "--show" in render([run])
 
 
+def test_results_with_other_settings_are_shown_beside_each_other_with_their_own_pictures(tmp_path):
+    path = inverted(tmp_path / "run")
+    first = json.loads((path / "invert.json").read_text())
+    for number, loss in ((1, "cosine"), (2, "l2")):
+        name = "invert" if number == 1 else f"invert-{number}"
+        settings = first["settings"] | {"attack": {"loss": loss, "tv": 0.2}, "seed": 3, "show": True}
+        (path / f"{name}.json").write_text(json.dumps(first | {"settings": settings}))
+    (path / "invert-2").mkdir()
+    Image.new("RGB", (2 * TILE, 4 * TILE), "green").save(path / "invert-2" / "real-round0-batch1.png")
+    one, two = inversions(group_runs([read_run(path)]))
+    assert [each.heading.rpartition(", ")[2] for each in (one, two)] == [
+        "site svhn (attack.loss=cosine)",
+        "site svhn (attack.loss=l2)",
+    ]
+    assert one.pictures[0].uri != two.pictures[0].uri
+
+
 def test_what_cannot_be_measured_is_a_dash(tmp_path):
     path = inverted(tmp_path / "run", nearer_training=None, ssim=None)
     (found,) = inversions(group_runs([read_run(path)]))
@@ -104,7 +121,7 @@ def test_what_cannot_be_measured_is_a_dash(tmp_path):
 def test_a_damaged_file_is_named_and_the_rest_is_shown(tmp_path):
     path = inverted(tmp_path / "run", identified="many")
     run = read_run(path)
-    assert run.inversion is None
+    assert not run.inversions
     assert "invert.json" in run.damage[0]
 
 

@@ -4,11 +4,13 @@ import pytest
 
 from fedlgd.core.audits import Promise
 from fedlgd.report.formats import as_text
+from fedlgd.report.groups import group_runs
+from fedlgd.report.page import render, write_figures
 from fedlgd.report.privacy import audit as attacks
 from fedlgd.report.privacy import roc
 from fedlgd.report.privacy import section as privacy
 from fedlgd.report.read import read_run
-from tests.report.audits import CONTROLS, LEAK, audit, found
+from tests.report.audits import CONTROLS, LEAK, audit, found, write_audit
 from tests.report.fake import write_run
 
 
@@ -66,6 +68,24 @@ def test_caveats_tell_what_was_done():
     said = " ".join(attacks.audit_caveats(audit(attack="paper", settings={"in_sample": True})))
     assert "Biased" in said
     assert "origin" in said
+
+
+def test_audits_with_other_settings_are_shown_beside_each_other(tmp_path):
+    path = write_run(tmp_path / "a")
+    write_audit(path, audit(settings={"seed": 0, "site": "scans", "canaries": "none"}))
+    write_audit(path, audit(settings={"seed": 0, "site": "", "canaries": "noise", "rounds": 9}), "audit-2")
+    write_audit(path, audit(site="fonts", settings={"seed": 0, "canaries": "none"}), "audit-10")
+    write_audit(path, audit(site="other"), "audit-of-another-kind")
+    (told,) = privacy.privacy_of(group_runs([read_run(path)]))
+    assert [each.heading for each in told.audits] == [
+        "site scans (canaries=none)",
+        "site scans (canaries=noise)",
+        "site fonts (canaries=none)",
+    ]
+    names = [drawing.name for each in told.audits for drawing in each.drawings]
+    assert len(set(names)) == len(names)
+    assert {file.stem for file in write_figures([path], tmp_path / "figures")} >= set(names)
+    assert "Membership inference at site scans (canaries=noise)" in render([read_run(path)])
 
 
 def test_the_ceiling_of_a_promise_is_that_of_the_specification():

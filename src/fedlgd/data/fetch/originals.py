@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from fedlgd.core.errors import DataError, FedlgdError
 from fedlgd.core.files import locked
+from fedlgd.core.words import plural
 from fedlgd.data.store import Pixels, saving
 
 Images = tuple[Pixels, Pixels]
@@ -95,7 +96,7 @@ def missing(folder: Path, what: str) -> DataError:
 def paired(where: object, x: NDArray[Any], y: NDArray[Any]) -> Images:
     """Images and one label from 0 to 9 per image."""
     if len(x) != len(y):
-        raise DataError(f"{where} has {len(x)} images but {len(y)} labels; download it again")
+        raise DataError(f"{where} has {plural(len(x), 'image')} but {plural(len(y), 'label')}; download it again")
     return x, labels_of(where, y)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.meter import track
+from fedlgd.core.words import plural
 from fedlgd.data.folders.decoding import DICOM, PRINT, THUMB, is_test, look, near_duplicates, size_list
 from fedlgd.data.folders.image_source import ArrayRow, ImageFile, Picture, SiteImages
 from fedlgd.data.folders.problems import ImageError, Problem, natural, natural_key, problem_of
@@ -173,7 +174,7 @@ def _classes(sites: Sequence[str], seen: Sequence[Seen], least: int) -> Iterator
                 way_out = "add images, remove the class at every site, or run with --set data.min_per_class=0"
                 yield Problem("error", site, "", f"has no training image of class {label!r}", way_out)
             elif count < least:
-                problem = f"has only {count} training images of class {label!r}"
+                problem = f"has only {plural(count, 'training image')} of class {label!r}"
                 yield Problem("warning", site, "", problem, "add images; too few to be reliable")
             if not tested[site, label]:
                 problem = f"has no test image of class {label!r}"
@@ -193,7 +194,7 @@ def _kinds(sites: Sequence[str], seen: Sequence[Seen]) -> Iterator[Problem]:
     by_site = {site: [image.grey for image in seen if image.site == site] for site in sites}
     for site, greys in by_site.items():
         if any(greys) and not all(greys):
-            problem = f"mixes {sum(greys)} grey and {len(greys) - sum(greys)} colour images"
+            problem = f"mixes {sum(greys)} grey and {plural(len(greys) - sum(greys), 'colour image')}"
             yield Problem(
                 "warning", site, "", problem, "convert them to one kind, or run with --set data.colour=grey"
             )

@@ -13,6 +13,7 @@ from PIL import Image
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.meter import track
+from fedlgd.core.words import plural
 from fedlgd.data.catalogue import data_home
 from fedlgd.data.folders.image_source import ArrayRow, Depth, Header, ImageFile, Picture, SiteImages
 from fedlgd.data.folders.problems import ImageError
@@ -81,7 +82,7 @@ def _headers(sites: Sequence[SiteImages], size: int) -> list[list[Header]]:
 def size_list(counts: Counter[str]) -> str:
     """The most frequent sizes with their numbers of images."""
     first = [f"{size} ({count})" for size, count in counts.most_common(SIZES_SHOWN)]
-    more = [f"{len(counts) - SIZES_SHOWN} other sizes"] if len(counts) > SIZES_SHOWN else []
+    more = [plural(len(counts) - SIZES_SHOWN, "other size")] if len(counts) > SIZES_SHOWN else []
     return ", ".join(first + more)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.settings import setting
 from fedlgd.core.types import Site
+from fedlgd.core.words import plural
 from fedlgd.data.catalogue import SuiteSettings
 from fedlgd.data.federation import Federation, federation
 from fedlgd.data.folders.csv_table import COLUMNS, OPTIONAL
@@ -125,12 +126,10 @@ class Folders(SuiteSettings):
             )
         ]
         if near := sum(int(each["test_near"].sum()) for each in arrays):
-            warnings.warn(
-                f"{near} test images look like training images; fedlgd data check lists them", stacklevel=4
-            )
+            warnings.warn(f"{_like(near)}; fedlgd data check lists them", stacklevel=4)
         note = note or f"the user's own images, layout {tree.layout}"
         if skipped := _skipped(tree, ""):
-            note += f"; {skipped} files or folders skipped"
+            note += f"; skipped files or folders: {skipped}"
         whole = federation(name, sites, note, self.min_per_class)
         return replace(whole, fit=self.fit, colour=self.colour, depth=self.depth)
 
@@ -152,11 +151,11 @@ class Folders(SuiteSettings):
             ("16-bit" in text, f"16-bit values divided by {2 ** (self.bits - 8)}"),
             ("DICOM" in text, f"DICOM shown with {window}"),
             (gone, f"no training image of class {', '.join(gone)}"),
-            (leak, f"{leak} test images are also training images of a site"),
-            (near, f"{near} test images look like training images"),
-            (patients, f"{patients} test images are of patients with training images"),
-            (left_out, f"{left_out} unreadable files left out"),
-            (skipped, f"{skipped} files or folders skipped"),
+            (leak, f"{plural(leak, 'test image')} also among the training images of a site"),
+            (near, _like(near)),
+            (patients, f"{plural(patients, 'test image')} of patients with training images"),
+            (left_out, f"{plural(left_out, 'unreadable file')} left out"),
+            (skipped, f"skipped files or folders: {skipped}"),
         )
         return "; ".join(words for holds, words in notes if holds)
 
@@ -232,14 +231,19 @@ def _refuse(tree: Tree, least: int) -> None:
         counts = Counter(image.label for image in site.images if image.part != "test")
         for label in classes:
             if counts[label] < least:
+                amount = plural(counts[label], "training image") if counts[label] else "no training image"
                 raise DataError(
-                    f"site {site.name!r} has {counts[label] or 'no'} training image(s) of class {label!r}, "
+                    f"site {site.name!r} has {amount} of class {label!r}, "
                     f"fewer than min_per_class={least}; add images, remove the class at every site, "
                     f"or pass --set data.min_per_class={counts[label]}"
                 )
     if tree.problems:
-        skipped = f"{len(tree.problems)} files or folders are skipped"
+        skipped = f"skipped files or folders: {len(tree.problems)}"
         warnings.warn(f"{path}: {skipped}; fedlgd data check {path} lists them", stacklevel=4)
+
+
+def _like(near: int) -> str:
+    return f"{plural(near, 'test image')} {'looks' if near == 1 else 'look'} like training images"
 
 
 def leaks(arrays: Sequence[Arrays]) -> list[int]:

@@ -8,6 +8,7 @@ import numpy as np
 from fedlgd.core.errors import check
 from fedlgd.core.rng import Stream
 from fedlgd.core.settings import setting
+from fedlgd.core.words import plural
 from fedlgd.data import partition, store
 from fedlgd.data.catalogue import SuiteSettings, data_home
 from fedlgd.data.federation import Federation, federation
@@ -60,7 +61,7 @@ class Split(SuiteSettings):
             )
             for i in range(self.sites)
         ]
-        note = f"{self.of} partitioned among {self.sites} sites, {how}, seed {self.seed}"
+        note = f"{self.of} partitioned among {plural(self.sites, 'site')}, {how}, seed {self.seed}"
         return federation(NAME, sites, note, self.min_per_class)
 
     def _made(self) -> store.Arrays:

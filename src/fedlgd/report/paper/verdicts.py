@@ -10,7 +10,8 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from fedlgd.core.sweep import entry_folder
-from fedlgd.report.formats import NONE, Cell, Column, Table, percent, percent_stat, plural, points
+from fedlgd.core.words import plural
+from fedlgd.report.formats import NONE, Cell, Column, Table, percent, percent_stat, points
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.paper.items import (
     FOLDER,

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from statistics import NormalDist
 
 from fedlgd.core.audits import RATES, Audit, Finding
-from fedlgd.report.formats import NONE, Cell, Column, Row, Table, percent, plural
+from fedlgd.core.words import counted, plural
+from fedlgd.report.formats import NONE, Cell, Column, Row, Table, percent
 from fedlgd.report.privacy.roc import TARGETS
 
 NO_LEAK = "no leak found by this attack"
@@ -121,7 +122,7 @@ def audit_caveats(audit: Audit) -> Iterator[str]:
 
 def _rest(audit: Audit) -> str:
     rest = audit.images - _images(audit)
-    return f" and on its {rest:,} other images" if rest > 0 else ""
+    return f" and on its {rest:,} other {counted(rest, 'image')}" if rest > 0 else ""
 
 
 def _images(audit: Audit) -> int:

@@ -1,15 +1,17 @@
 """What gradient inversion found, whether virtual images copy training images, and the price of epsilon."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from fedlgd.core.sweep import with_note, without_note
+from fedlgd.core.words import plural
 from fedlgd.report.figures import ACCURACY, Drawing
 from fedlgd.report.formats import NONE, Cell, Column, Row, Table, percent
 from fedlgd.report.grids import Picture, picture_of
 from fedlgd.report.groups import Curve, Group, summarise
 from fedlgd.report.plots import line_plot
+from fedlgd.report.privacy.section import labels_of
 from fedlgd.report.run import Attacked, Inversion, Memory, Run
 
 SAFER = "↑ higher = safer"
@@ -42,23 +44,31 @@ class Inverted:
 
 
 def inversions(groups: Sequence[Group]) -> tuple[Inverted, ...]:
-    runs = [run for group in groups for run in group.runs]
-    return tuple(_inverted(run, run.inversion) for run in runs if run.inversion and run.inversion.cells)
+    return tuple(each for group in groups for run in group.runs for each in _all_of(run))
 
 
-def _inverted(run: Run, found: Inversion) -> Inverted:
+def _all_of(run: Run) -> Iterator[Inverted]:
+    known = {name: found for name, found in run.inversions.items() if found.cells}
+    labels = labels_of(
+        {name: (f"site {each.settings.site}", asdict(each.settings)) for name, each in known.items()}
+    )
+    for name, found in known.items():
+        yield _inverted(run, name, found, f"{run.label}, seed {run.seed}, {labels[name]}")
+
+
+def _inverted(run: Run, name: str, found: Inversion, heading: str) -> Inverted:
     cells, show = tuple(found.cells.values()), found.settings.show
     memory = sorted(found.memorisation, key=lambda each: each.p_value)
-    hidden = f"Pictures of private images are in {run.path}/invert and not in this page; --show puts them here."
+    hidden = f"Pictures of private images are in {run.path}/{name} and not in this page; --show puts them here."
     names = [(f"{cell.title}, after round {cell.round}, batch {cell.batch}", cell.picture) for cell in cells]
     pairs = [(f"{each.what}, {each.site}", each.picture) for each in memory[:2]]
     return Inverted(
-        heading=f"{run.label}, seed {run.seed}, site {found.settings.site}",
+        heading=heading,
         headline=" ".join(filter(None, (headline(cells), found.promise))),
         table=inversion_table(cells),
-        pictures=tuple(_pictures(run, names, ROWS)) if show else (),
+        pictures=tuple(_pictures(run, name, names, ROWS)) if show else (),
         memory=memory_table(memory) if memory else None,
-        closest=tuple(_pictures(run, pairs, ("virtual image", *ROWS[2:]))) if show else (),
+        closest=tuple(_pictures(run, name, pairs, ("virtual image", *ROWS[2:]))) if show else (),
         hidden="" if show else hidden,
     )
 
@@ -71,7 +81,7 @@ def headline(cells: Sequence[Attacked]) -> str:
         images = sum(cell.images for cell in own)
         rate = sum(cell.images * cell.identified for cell in own) / images
         chance = sum(cell.images * cell.chance for cell in own) / images
-        rates.append(f"{title}: {percent(rate)} % of {images} images, by chance {percent(chance)} %")
+        rates.append(f"{title}: {percent(rate)} % of {plural(images, 'image')}, by chance {percent(chance)} %")
     return f"Identified: {'; '.join(rates)}."
 
 
@@ -138,10 +148,10 @@ def memory_table(found: Sequence[Memory]) -> Table:
     return Table(columns, tuple(rows), (note,))
 
 
-def _pictures(run: Run, named: Sequence[tuple[str, str]], rows: tuple[str, ...]) -> Iterator[Picture]:
-    """The pictures of these names in the folder of the run; a path in a file cannot point elsewhere."""
+def _pictures(run: Run, folder: str, named: Sequence[tuple[str, str]], rows: tuple[str, ...]) -> Iterator[Picture]:
+    """The pictures of these names in this folder of the run; a path in a file cannot point elsewhere."""
     for caption, path in named:
-        file = run.path / "invert" / path.rpartition("/")[2]
+        file = run.path / folder / path.rpartition("/")[2]
         shown = picture_of(file.read_bytes(), caption, run.manifest.data) if file.is_file() else None
         if shown:
             yield replace(shown, rows=rows)

@@ -2,14 +2,18 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from fedlgd.core import gauss
+from fedlgd.core.audits import AUDIT
 from fedlgd.core.files import safe_name
+from fedlgd.core.settings import flat
+from fedlgd.core.sweep import with_note
+from fedlgd.core.words import plural
 from fedlgd.report.figures import Drawing
-from fedlgd.report.formats import NONE, Cell, Column, Table, number_of_bytes, plural
-from fedlgd.report.groups import Group
+from fedlgd.report.formats import NONE, Cell, Column, Table, number_of_bytes
+from fedlgd.report.groups import Group, short
 from fedlgd.report.privacy.audit import audit_caveats, audit_table, verdict
 from fedlgd.report.privacy.roc import roc_plots
 from fedlgd.report.run import Run
@@ -29,41 +33,65 @@ class Privacy:
     left: Table
     promise: str
     shares: tuple[tuple[str, float], ...]
-    audit: Table | None = None
-    site: str = ""
-    verdict: str = ""
-    caveats: tuple[str, ...] = ()
-    drawings: tuple[Drawing, ...] = ()
+    audits: tuple["Audited", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """One audit of a run; the heading has the settings in which it differs from others of the same run."""
+
+    heading: str
+    table: Table
+    verdict: str
+    caveats: tuple[str, ...]
+    drawings: tuple[Drawing, ...]
 
 
 def privacy_of(groups: Sequence[Group]) -> tuple[Privacy, ...]:
     """Every audited run, and one run of each group without an audit."""
-    chosen = ([run for run in group.runs if run.audit] or group.counted[:1] for group in groups)
+    chosen = ([run for run in group.runs if run.audits] or group.counted[:1] for group in groups)
     return tuple(_privacy(run) for runs in chosen for run in runs)
 
 
 def _privacy(run: Run) -> Privacy:
-    heading = f"{run.label}, seed {run.seed}"
-    plain = Privacy(heading, left_table(run), promise(run.settings), tuple(_shares(run.settings)))
-    audit = run.audit
-    if audit is None:
-        return plain
-    return replace(
-        plain,
-        audit=audit_table(audit),
-        site=audit.site,
-        verdict=verdict(audit),
-        caveats=tuple(audit_caveats(audit)),
-        drawings=tuple(audit_drawings(run)),
-    )
+    heading, settings = f"{run.label}, seed {run.seed}", run.settings
+    audits = tuple(_audited(run))
+    return Privacy(heading, left_table(run), promise(settings), tuple(_shares(settings)), audits)
+
+
+def _audited(run: Run) -> Iterator[Audited]:
+    labels = labels_of({name: ("site " + each.site, each.settings) for name, each in run.audits.items()})
+    for name, audit in run.audits.items():
+        drawings = tuple(_drawings(run, name, labels[name]))
+        yield Audited(labels[name], audit_table(audit), verdict(audit), tuple(audit_caveats(audit)), drawings)
 
 
 def audit_drawings(run: Run) -> Iterator[Drawing]:
-    """The ROC curves of an audited run."""
-    for number, (title, figure) in enumerate(roc_plots(run.audit) if run.audit else ()):
-        about = f"ROC on log-log axes, {title}, {run.label}, seed {run.seed}"
-        name = f"roc{number}-{safe_name(run.manifest.method)}-seed{run.seed}"
-        yield Drawing(name, about, figure, "" if number else READ_ROC)
+    """The ROC curves of all audits of a run."""
+    for each in _audited(run):
+        yield from each.drawings
+
+
+def _drawings(run: Run, name: str, label: str) -> Iterator[Drawing]:
+    for number, (title, figure) in enumerate(roc_plots(run.audits[name])):
+        about = f"ROC on log-log axes, {title}, {run.label}, seed {run.seed}, {label}"
+        file = f"roc{number}-{safe_name(run.manifest.method)}-seed{run.seed}{name.removeprefix(AUDIT)}"
+        yield Drawing(file, about, figure, "" if number else READ_ROC)
+
+
+def labels_of(results: Mapping[str, tuple[str, Mapping[str, Any]]]) -> dict[str, str]:
+    """The label of each result of a run, with the settings in which they differ: `site scans (attack=lira)`.
+
+    The site is in the label, and what is shown of a result does not change it.
+    """
+    found = {name: dict(flat(settings)) for name, (_, settings) in results.items()}
+    paths = dict.fromkeys(path for each in found.values() for path in each if path not in ("site", "show"))
+    values = {path: {str(each[path]) for each in found.values() if path in each} for path in paths}
+    differ = [path for path in paths if len(values[path]) > 1]
+    return {
+        name: with_note(label, {path: short(path, found[name][path]) for path in differ if path in found[name]})
+        for name, (label, _) in results.items()
+    }
 
 
 def left_table(run: Run) -> Table:
@@ -142,7 +170,7 @@ def _over(settings: Mapping[str, Any], budget: Mapping[str, Any]) -> str:
     refine, first = settings.get("refine", {}), budget["releases"]
     rounds = refine["selected"]["count"] if refine.get("steps") else 0
     later = rounds * (refine["pairs"] if settings["distil"].get("augment") else 1) if rounds else 0
-    return f", over {first}{f' + {later}' if later else ''} releases"
+    return f", over {f'{first} + ' if later else ''}{plural(later or first, 'release')}"
 
 
 def spent_together(groups: Sequence[Group]) -> str:

@@ -10,6 +10,7 @@ from fedlgd.core import html
 from fedlgd.core.errors import SettingError
 from fedlgd.core.files import safe_name
 from fedlgd.core.sweep import points, with_note
+from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation
 from fedlgd.data.registry import load
 from fedlgd.methods.protocol import Method
@@ -84,7 +85,9 @@ def compare(
     federation = load(data) if isinstance(data, str) else data
     chosen = [configure(each, preset) if isinstance(each, str) else each for each in methods]
     if not chosen or seeds < 1:
-        raise SettingError(f"compare has {len(chosen)} methods and {seeds} seeds; give at least one of each")
+        raise SettingError(
+            f"compare has {plural(len(chosen), 'method')} and {plural(seeds, 'seed')}; give at least one of each"
+        )
     named = _named(chosen, sweep or {})
     results: dict[str, list[Result]] = {label: [] for label in named}
     for seed in range(seeds):

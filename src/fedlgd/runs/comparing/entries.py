@@ -15,6 +15,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.files import safe_name
 from fedlgd.core.records import RoundRecord
 from fedlgd.core.sweep import entry_folder
+from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
@@ -170,7 +171,7 @@ def budget(jobs: Sequence[Job], steps: int = 0) -> str:
     if len(counts) > 1:
         return "budget: the numbers of SGD steps per round differ (local.steps)"
     if count := counts.pop():
-        return f"budget: {count} SGD steps per round at each site, for every method"
+        return f"budget: {plural(count, 'SGD step')} per round at each site, for every method"
     more = any(hasattr(method, "anchors") for method in methods)
     return "budget: equal epochs for every method" + ("; those with anchors take more steps" if more else "")
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from scipy.stats import rankdata
 
 from fedlgd.core import html
+from fedlgd.core.words import plural
 from fedlgd.methods.protocol import Method
 from fedlgd.runs.config import Config
 
@@ -160,7 +161,7 @@ class Findings:
     def __repr__(self) -> str:
         head = f"Findings({self.candidates} candidates of each method; validation accuracy of the best:"
         lines = [
-            f"  {spec}: {100 * best.trial.accuracy:.1f} % after {best.trial.rounds} rounds"
+            f"  {spec}: {100 * best.trial.accuracy:.1f} % after {plural(best.trial.rounds, 'round')}"
             for spec, best in self.best.items()
         ]
         return "\n".join([head, *lines]) + ")"
