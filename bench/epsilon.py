@@ -70,8 +70,8 @@ TRIALS: Mapping[str, tuple[float, dict[str, Any]]] = {
     "300 releases, no noise": (NOISELESS, {"distil.private.rate": 1.0}),
     "300 releases of a tenth of the images, epsilon 4": (4.0, {}),
     "300 releases of a tenth of the images, epsilon 4, clip 0.3": (4.0, {"distil.private.clip": 0.3}),
-    "the same, 2400 steps": (4.0, {"distil.steps": 2400}),
-    "the same, 2400 steps and 1200 releases": (4.0, {"distil.steps": 2400, "distil.private.releases": 1200}),
+    "epsilon 4, 2400 steps": (4.0, {"distil.steps": 2400}),
+    "epsilon 4, 2400 steps and 1200 releases": (4.0, {"distil.steps": 2400, "distil.private.releases": 1200}),
 }
 """What costs accuracy: one change at a time, seed 0."""
 
