@@ -50,7 +50,7 @@ INTRODUCTION = (
 )
 PAPER = "paper/desk/table-digits/C10"  # the stored comparison of all methods
 REACH = "reach"  # stored runs that are shown in speed.md, not in a page of their own
-KEPT = ("config.toml", "manifest.json", "records.jsonl")
+KEPT = ("config.toml", "manifest.json", "records.jsonl", "analysis.json")
 
 
 def pages() -> dict[Path, str]:
@@ -377,12 +377,13 @@ def unmarked(groups: list[Group]) -> Table:
 
 
 def store(runs: Path, name: str) -> None:
-    """Store the files of finished runs that the tables need: configuration, manifest and records."""
-    for manifest in runs.rglob("manifest.json"):
-        target = RECORDS / name / manifest.parent.relative_to(runs)
-        target.mkdir(parents=True, exist_ok=True)
-        for file in KEPT:
-            shutil.copyfile(manifest.parent / file, target / file)
+    """Store the files of finished runs that the tables need."""
+    for run in read_runs([manifest.parent for manifest in runs.rglob("manifest.json")])[0]:
+        target = RECORDS / name / run.path.relative_to(runs)
+        for file in (run.path / kept for kept in KEPT if run.finished):
+            if file.exists():
+                target.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, target / file.name)
 
 
 if __name__ == "__main__":

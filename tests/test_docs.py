@@ -62,6 +62,29 @@ def test_scripts_beside_the_package_use_names_that_it_has(script):
             assert not [name for name in missing if not importlib.util.find_spec(f"{node.module}.{name}")]
 
 
+MAPS = (
+    "core",
+    "nets",
+    "data",
+    "data/folders",
+    "data/fetch",
+    "distill",
+    "engines",
+    "runs",
+    "deploy",
+    "report",
+    "cli",
+)
+
+
+@pytest.mark.parametrize("package", MAPS)
+def test_the_docstring_of_a_package_names_everything_in_it(package):
+    folder = ROOT / "src/fedlgd" / package
+    inside = {p.stem for p in folder.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()} - {"__init__"}
+    said = set(re.findall(r"`(\w+)`", ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))))
+    assert inside <= said
+
+
 def generate():
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs/generate.py")
     module = importlib.util.module_from_spec(spec)

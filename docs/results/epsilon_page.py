@@ -3,7 +3,7 @@
 import json
 import math
 import runpy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -13,20 +13,24 @@ from fedlgd.report.formats import Cell, Column, Table, as_markdown, percent
 
 BAR = 0.02
 MAIN, DP = "FedLGD", "DP-SGD on real images"
+START = "start only"
+LONG, TWICE = "FedLGD, converged", "FedLGD, twice the steps of converged"
+LIMIT = """The reason is the noise: more steps gain less the more noise there is, because they also fit the noise
+of the releases, which is the same in every step."""
 SETUP = """`python -m bench.epsilon`: the sites MNIST, USPS and MNIST-M, at most 8 000 training images each, reduced
 to 16x16 pixels; a ConvNet of width 32, 15 rounds. Distillation: 10 images per class, 600 steps from mean images,
-random networks of width 16. With privacy: 300 releases for the first virtual sets, each of a tenth of the images,
-and one in each of three refinements. DP-SGD takes {steps} steps a round on {batch} real images at each site, with a
-learning rate of {rate:g}; without noise it is FedAvg on real images with these steps and a learning rate of 0.1,
-because gradients are not clipped. A cell without a standard deviation has one seed, and a dash is a run that was
-not made."""
+random networks of width 16; `converged` takes {long} steps. With privacy: 300 releases for the first virtual sets,
+each of a tenth of the images, and one in each of three refinements. DP-SGD takes {steps} steps a round on {batch}
+real images at each site, with a learning rate of {rate:g}; without noise it is FedAvg on real images with these
+steps and a learning rate of 0.1, because gradients are not clipped. A cell without a standard deviation has one
+seed, and a dash is a run that was not made."""
 WHY = """The difference without noise is that
 of all real images to ten distilled ones per class; the other differences say what noise costs each of them on top
 of it. Virtual sets are one release: any method can train on them for ever at no further cost in budget. DP-SGD
 spends its budget in one training."""
 SVHN = """### MNIST and SVHN
 
-The same settings at two sites that differ more, `python -m bench.epsilon OUT svhn`:
+The same settings at two sites that differ more, `python -m bench.epsilon OUT svhn`; `converged` takes 2400 steps:
 """
 DP_SGD = """### Settings of DP-SGD
 
@@ -54,7 +58,7 @@ def epsilon(folder: Path) -> str:
         _curve(rows),
         _setup(),
         _price(rows),
-        *_longer(rows),
+        *_converged(rows),
         _best(rows),
     ]
     trials = folder / "trials.json"
@@ -68,8 +72,9 @@ def epsilon(folder: Path) -> str:
 
 
 def _setup() -> str:
-    bench = runpy.run_path(str(Path(__file__).parents[2] / "bench" / "epsilon.py"))["DP_SGD"]
-    return SETUP.format(steps=bench["local.steps"], batch=bench["local.batch"], rate=bench["local.lr"])
+    bench = runpy.run_path(str(Path(__file__).parents[2] / "bench" / "epsilon.py"))
+    sgd, long = bench["DP_SGD"], bench["CONVERGED"]["epsilon"]
+    return SETUP.format(steps=sgd["local.steps"], batch=sgd["local.batch"], rate=sgd["local.lr"], long=long)
 
 
 def _best(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -78,15 +83,21 @@ def _best(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         found.setdefault((row["epsilon"], row["method"]), []).append(_mean(row))
     gaps = {
-        budget: 100 * (fmean(found[budget, DP]) - fmean(found[budget, MAIN]))
-        for budget in sorted({budget for budget, _ in found}, key=lambda each: each or math.inf, reverse=True)
-        if (budget, DP) in found and (budget, MAIN) in found
+        budget: 100 * (fmean(found[budget, DP]) - fmean(found[budget, LONG]))
+        for budget in _order({budget for budget, _ in found})
+        if (budget, DP) in found and (budget, LONG) in found
     }
-    said = ", ".join(
-        f"{gap:+.1f} points {f'at epsilon {budget:g}' if budget else 'without noise'}"
-        for budget, gap in gaps.items()
-    )
-    return f"DP-SGD on real images against {MAIN}: {said}. {WHY}" if gaps else ""
+    said = ", ".join(f"{gap:+.1f} points {_words(budget)}" for budget, gap in gaps.items())
+    return f"{DP} against {LONG}: {said}. {WHY}" if gaps else ""
+
+
+def _order(budgets: Iterable[float]) -> list[float]:
+    """No noise first, then epsilon from large to small."""
+    return sorted(budgets, key=lambda budget: budget or math.inf, reverse=True)
+
+
+def _words(budget: float) -> str:
+    return f"at epsilon {budget:g}" if budget else "without noise"
 
 
 def _svhn(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -95,37 +106,37 @@ def _svhn(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield _price(rows)
     found: dict[float, dict[str, list[float]]] = {}
     for row in rows:
-        if row["method"] == MAIN:
+        if row["method"] == LONG:
             for site, accuracy in row["accuracy"].items():
                 found.setdefault(row["epsilon"], {}).setdefault(site, []).append(100 * accuracy)
     each = (
-        f"{f'epsilon {budget:g}' if budget else 'no noise'}: "
-        + ", ".join(f"{site} {fmean(values):.1f}" for site, values in sites.items())
-        for budget, sites in sorted(found.items(), key=lambda item: -(item[0] or math.inf))
+        f"{_words(budget)} " + ", ".join(f"{site} {fmean(values):.1f}" for site, values in found[budget].items())
+        for budget in _order(found)
     )
     yield f"By site, mean over seeds: {'; '.join(each)}."
-    yield from _longer(rows)
+    yield from _converged(rows)
 
 
-def _longer(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Differences of runs with more steps of distillation to those without, for the same epsilon and seed."""
+def _converged(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What longer distillation gains at each epsilon, whether it has converged, and what epsilon 4 then costs."""
     found = {(row["method"], row["epsilon"], row["seed"]): _mean(row) for row in rows}
-    gaps = [
-        f"{method.removeprefix(f'{MAIN}, ')}, {f'epsilon {budget:g}' if budget else 'no noise'}: "
-        f"{100 * (accuracy - found[MAIN, budget, seed]):+.1f} points"
+    gains: dict[float, list[float]] = {}
+    for method, budget, seed in found:
+        if method == LONG and (MAIN, budget, seed) in found:
+            gains.setdefault(budget, []).append(found[LONG, budget, seed] - found[MAIN, budget, seed])
+    if not gains:
+        return
+    each = ", ".join(f"{100 * fmean(gains[budget]):+.1f} {_words(budget)}" for budget in _order(gains))
+    yield f"**Longer distillation** gains, in points, the mean over seeds: {each}."
+    twice = [
+        f"{100 * (accuracy - found[LONG, budget, seed]):+.1f} points"
         for (method, budget, seed), accuracy in found.items()
-        if method.startswith(f"{MAIN}, ") and (MAIN, budget, seed) in found
+        if method == TWICE and (LONG, budget, seed) in found
     ]
-    if gaps:
-        yield f"Whether distillation has converged, one seed: {'; '.join(gaps)}."
-    prices = [
-        f"{100 * (accuracy - found[method, 4.0, seed]):.1f} points with {method.removeprefix(f'{MAIN}, ')}"
-        for (method, budget, seed), accuracy in found.items()
-        if method.startswith(f"{MAIN}, ") and not budget and (method, 4.0, seed) in found
-    ]
-    if prices:
-        why = "the noise limits what more steps can gain"
-        yield f"So epsilon 4 costs {' and '.join(prices)} (one seed): {why}."
+    if twice:
+        yield f"Twice as many steps again change the accuracy without noise by {', '.join(twice)} (one seed)."
+    price = _price(rows, LONG)
+    yield f"{price} {LIMIT}" if "more than" in price else price
 
 
 def _dp_trials(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -137,7 +148,7 @@ def _curve(rows: Sequence[Mapping[str, Any]]) -> str:
     found: dict[tuple[str, float], list[float]] = {}
     for row in rows:
         found.setdefault((row["method"], row["epsilon"]), []).append(_mean(row))
-    budgets = sorted({budget for _, budget in found}, key=lambda budget: budget or float("inf"), reverse=True)
+    budgets = _order({budget for _, budget in found})
     heads = ("method", *(f"epsilon {budget:g}" if budget else "no noise" for budget in budgets))
     table = [
         (Cell(method), *(_over_seeds(found.get((method, budget), [])) for budget in budgets))
@@ -145,11 +156,14 @@ def _curve(rows: Sequence[Mapping[str, Any]]) -> str:
     ]
     counts = [len(values) for values in found.values()]
     seeds = " to ".join(sorted({str(min(counts)), str(max(counts))}))
+    known = [f"Accuracy (%), mean over sites; mean ± standard deviation over {seeds} seeds."]
+    known += ["delta = 1e-5, one image added or removed."]
+    if any(method == START for method, _ in found):
+        known += [f"`{START}` stops before distillation: what the initial images alone are worth."]
     return "\n".join(
         [
-            f"Accuracy (%), mean over sites; mean ± standard deviation over {seeds} seeds.",
-            "delta = 1e-5, one image added or removed.",
-            "`start only` stops before distillation: what the initial images alone are worth.\n",
+            *known,
+            "",
             as_markdown(Table((Column(heads[0], number=False), *map(Column, heads[1:])), tuple(table))),
         ]
     )
@@ -167,20 +181,20 @@ def _mean(row: Mapping[str, Any]) -> float:
     return fmean(row["accuracy"].values())
 
 
-def _price(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Whether FedLGD loses at most two points at epsilon 4, over the seeds that have both."""
+def _price(rows: Sequence[Mapping[str, Any]], method: str = MAIN) -> str:
+    """Whether a method loses at most two points at epsilon 4, over the seeds that have both."""
     by_seed = {
-        budget: {row["seed"]: _mean(row) for row in rows if (row["method"], row["epsilon"]) == (MAIN, budget)}
+        budget: {row["seed"]: _mean(row) for row in rows if (row["method"], row["epsilon"]) == (method, budget)}
         for budget in (0.0, 4.0)
     }
     both = sorted(by_seed[0.0].keys() & by_seed[4.0].keys())
     if not both:
-        return f"What epsilon 4 costs {MAIN} was not measured."
+        return f"What epsilon 4 costs {method} was not measured."
     losses = [by_seed[0.0][seed] - by_seed[4.0][seed] for seed in both]
     within = "within" if fmean(losses) <= BAR else "more than"
     each = ", ".join(f"{100 * loss:.1f}" for loss in losses)
     return (
-        f"At epsilon 4 {MAIN} loses {100 * fmean(losses):.1f} points against no privacy "
+        f"At epsilon 4 {method} loses {100 * fmean(losses):.1f} points against no privacy "
         f"({plural(len(both), 'seed')}: {each}), {within} the {100 * BAR:g} points that it should lose at most."
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from fedlgd.report.cost import break_even_table, break_evens, cost_table
 from fedlgd.report.formats import Cell, Column, Table, as_markdown, percent_stat
 from fedlgd.report.groups import curves
-from fedlgd.report.paper.items import SCALES, Item, command_of, cpu_at, find, items
+from fedlgd.report.paper.items import Item, command_of, cpu_times, find, items
 from fedlgd.report.paper.page import score
 from fedlgd.report.paper.verdicts import (
     Found,
@@ -52,8 +52,8 @@ def summary_page() -> Iterator[str]:
 def item_page(item: Item) -> Iterator[str]:
     """Command, time, verdicts, and the stored runs beside the printed numbers."""
     yield from (f"# {item.title}", "", SOURCE, "", f"Command: `{command_of(item)}`", "")
-    if item.methods:
-        yield from (f"CPU time: {', '.join(f'{scale} {cpu_at(item, scale)}' for scale in SCALES)}.", "")
+    if times := cpu_times(item):
+        yield from (f"CPU time: {', '.join(f'{scale} {cpu}' for scale, cpu in times.items())}.", "")
     if item.note:
         yield from (item.note, "")
     if own := list(verdicts(RECORDS, {item.name: item})):
@@ -67,12 +67,8 @@ def item_page(item: Item) -> Iterator[str]:
 
 def part_lines(found: Found) -> Iterator[str]:
     groups = tuple(found.groups.values())
-    yield from (f"## Runs{': ' + found.part if found.part else ''}", "", f"**{reduction(found)}**", "")
-    yield from (
-        text(printed_table(found)),
-        "Differences are paired over seeds, with their 95 % interval, in points.",
-        "",
-    )
+    yield from (f"## Runs: {found.label}", "", f"**{reduction(found)}**", "")
+    yield from figure_lines(found)
     for title, table in sweep_tables(find_sweeps(groups)):
         yield from (f"{title}:", "", text(table))
     yield from (f"- {caveat}" for caveat in caveats(groups))

@@ -43,64 +43,37 @@ _HOME = {
     "FedlgdError": "fedlgd.core.errors",
 }
 
-__all__ = [
-    "VHL",
-    "Anchored",
-    "Distil",
-    "FedAvg",
-    "FedBN",
-    "FedLGD",
-    "FedNova",
-    "FedProtoAvg",
-    "FedProtoLocal",
-    "FedProx",
-    "Federation",
-    "FedlgdError",
-    "Local",
-    "LocalOnly",
-    "Moon",
-    "Pooled",
-    "Refined",
-    "Regularised",
-    "Result",
-    "Scaffold",
-    "__version__",
-    "compare",
-    "configure",
-    "from_arrays",
-    "from_folders",
-    "load",
-    "open_run",
-    "report",
-    "run",
-    "tune",
-]
+__all__ = ["__version__", "report", *_HOME]
 
 if TYPE_CHECKING:
-    from fedlgd.core.errors import FedlgdError
-    from fedlgd.core.train import Local
-    from fedlgd.data.federation import Federation, from_arrays
-    from fedlgd.data.registry import from_folders, load
-    from fedlgd.distill.settings import Distil
-    from fedlgd.methods.anchors import Anchored
-    from fedlgd.methods.baselines import LocalOnly, Pooled
-    from fedlgd.methods.fedavg import FedAvg
-    from fedlgd.methods.fedbn import FedBN
-    from fedlgd.methods.fedlgd import FedLGD
-    from fedlgd.methods.fednova import FedNova
-    from fedlgd.methods.fedproto import FedProtoAvg, FedProtoLocal
-    from fedlgd.methods.fedprox import FedProx
-    from fedlgd.methods.moon import Moon
-    from fedlgd.methods.refine import Refined
-    from fedlgd.methods.regularisers import Regularised
-    from fedlgd.methods.scaffold import Scaffold
-    from fedlgd.methods.vhl import VHL
-    from fedlgd.runs.comparing.compare import compare
-    from fedlgd.runs.config import configure
-    from fedlgd.runs.open import open_run
-    from fedlgd.runs.result import Result
-    from fedlgd.runs.runner import run
-    from fedlgd.runs.tuning.tune import tune
+    from fedlgd.core.errors import FedlgdError as FedlgdError
+    from fedlgd.core.train import Local as Local
+    from fedlgd.data.federation import Federation as Federation
+    from fedlgd.data.federation import from_arrays as from_arrays
+    from fedlgd.data.registry import from_folders as from_folders
+    from fedlgd.data.registry import load as load
+    from fedlgd.distill.settings import Distil as Distil
+    from fedlgd.methods.anchors import Anchored as Anchored
+    from fedlgd.methods.baselines import LocalOnly as LocalOnly
+    from fedlgd.methods.baselines import Pooled as Pooled
+    from fedlgd.methods.fedavg import FedAvg as FedAvg
+    from fedlgd.methods.fedbn import FedBN as FedBN
+    from fedlgd.methods.fedlgd import FedLGD as FedLGD
+    from fedlgd.methods.fednova import FedNova as FedNova
+    from fedlgd.methods.fedproto import FedProtoAvg as FedProtoAvg
+    from fedlgd.methods.fedproto import FedProtoLocal as FedProtoLocal
+    from fedlgd.methods.fedprox import FedProx as FedProx
+    from fedlgd.methods.moon import Moon as Moon
+    from fedlgd.methods.refine import Refined as Refined
+    from fedlgd.methods.regularisers import Regularised as Regularised
+    from fedlgd.methods.scaffold import Scaffold as Scaffold
+    from fedlgd.methods.vhl import VHL as VHL
+    from fedlgd.runs.comparing.compare import compare as compare
+    from fedlgd.runs.config import configure as configure
+    from fedlgd.runs.open import open_run as open_run
+    from fedlgd.runs.result import Result as Result
+    from fedlgd.runs.runner import run as run
+    from fedlgd.runs.tuning.tune import tune as tune
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ from fedlgd.data.catalogue import SUITES
 from fedlgd.data.suites.digits import REQUIRED
 from fedlgd.data.suites.retina import PAIRED
 from fedlgd.methods import registry
-from fedlgd.methods.catalogue import METHODS, PARTS
+from fedlgd.methods.catalogue import PARTS
 from fedlgd.nets.registry import NETS
 from fedlgd.runs.config import configure
 from fedlgd.runs.described import described
@@ -91,13 +91,16 @@ def test_nets_lists_every_net_with_its_size(fedlgd):
     assert all(name in plain.out for name in NETS)
 
 
-def test_the_catalogue_says_what_the_classes_say():
-    """It stands apart from the classes so that a list needs no torch."""
-    assert list(METHODS) == registry.names()
-    assert {name: about.presets for name, about in METHODS.items()} == {
-        name: tuple(registry.find(name).presets) for name in registry.names()
+def test_methods_have_different_lines_about_them(fedlgd):
+    rows = json.loads(fedlgd("methods", "--json").out)
+    assert len({row["about"] for row in rows}) == len(rows)
+    assert {row["name"]: row["presets"] for row in rows} == {
+        name: list(registry.find(name).presets) for name in registry.names()
     }
-    assert len({about.line for about in METHODS.values()}) == len(METHODS)
+
+
+def test_the_catalogue_of_parts_says_what_the_classes_say():
+    """It stands apart from the classes so that a list needs no torch."""
     assert list(PARTS) == list(registry.stacks())
     accepts = configure("fedavg")
     for name, part in PARTS.items():

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedlgd.core.device import Place
 from fedlgd.core.net import Net
-from fedlgd.core.pack import pack, unpack
 from fedlgd.core.records import RoundRecord
 from fedlgd.core.types import Broadcast, Hello, ServerState, SiteState, Update
 from fedlgd.data.federation import Federation
+from fedlgd.engines.loop import Loop
 from fedlgd.engines.plan import Plan
+from fedlgd.engines.wire import pack, unpack
 from fedlgd.methods import registry
 from fedlgd.runs import runner
 from fedlgd.runs.config import Config
@@ -100,9 +100,7 @@ def uneven(names: Sequence[str] = tiny.NAMES) -> Federation:
 
 def prepared(method: Any, data: Federation, net: Net, seed: int = PLAN.seed) -> Federation:
     """The sites as the runner hands them to the engine: joined into one for a method that pools them."""
-    if not method.pooled:
-        return data
-    return runner._pooled(Config(method=method, plan=replace(PLAN, seed=seed)), data, net, Place())
+    return runner._gathered(Config(method=method, plan=replace(PLAN, seed=seed)), data, net, Loop())
 
 
 def play(method: Any, data: Federation, plan: Plan = PLAN, memory: tiny.Kept | None = None) -> tiny.Run:

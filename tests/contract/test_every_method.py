@@ -16,12 +16,12 @@ import torch
 from torch.nn import functional as F
 
 from fedlgd.core.errors import PrivacyError, SettingError
-from fedlgd.core.pack import nbytes, pack
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Broadcast, ServerState, Update
 from fedlgd.data.federation import Federation
 from fedlgd.distill.start import STARTS
 from fedlgd.engines.plan import Plan
+from fedlgd.engines.wire import nbytes, pack
 from fedlgd.methods import common, registry
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.protocol import Expected

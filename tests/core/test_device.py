@@ -14,10 +14,11 @@ from fedlgd.core.net import Net, Output
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Broadcast, VirtualSet
 from fedlgd.engines.loop import Loop
-from fedlgd.engines.registry import choose, engine, facts
+from fedlgd.engines.registry import choose, engine
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import resolve
 from fedlgd.runs.estimate import estimate
+from fedlgd.runs.manifest import engine_facts
 from fedlgd.runs.runner import execute
 from tests import tiny
 from tests.contract import battery
@@ -194,7 +195,7 @@ def test_a_gpu_is_not_shared_by_processes(gpu):
     with pytest.raises(SettingError, match="use engine loop"):
         engine("pool", place=place)
     assert engine(place=place).describe(tiny.federation()).endswith("device cuda")
-    assert facts(engine(place=place), tiny.federation())["device"] == "cuda"
+    assert engine_facts(engine(place=place), tiny.federation())["device"] == "cuda"
 
 
 def test_virtual_sets_of_another_device_are_other_sets(gpu, monkeypatch, tmp_path):

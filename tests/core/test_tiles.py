@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from fedlgd.core.rng import Stream
-from fedlgd.core.tiles import cut, laid
-from fedlgd.core.types import VirtualSet
+from fedlgd.core.types import VirtualSet, cut
 from fedlgd.distill.distribution import distil, image_gradient
 from fedlgd.distill.settings import Distil
-from fedlgd.distill.start import labels_for
+from fedlgd.distill.start import labels_for, laid
 from tests import tiny
 
 

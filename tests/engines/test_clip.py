@@ -9,8 +9,8 @@ import torch
 
 from fedlgd.core.errors import SettingError
 from fedlgd.core.types import Update
-from fedlgd.engines.inbox import clipped
 from fedlgd.engines.plan import Plan
+from fedlgd.engines.validate import clipped
 from fedlgd.nets.registry import build_net
 from tests import tiny
 from tests.engines.hostile import PLAN, honest

@@ -25,10 +25,11 @@ from fedlgd.engines.loop import Loop
 from fedlgd.engines.plan import Plan
 from fedlgd.engines.pool import Crew, Pool
 from fedlgd.engines.process import usable_cores
-from fedlgd.engines.registry import choose, engine, facts
+from fedlgd.engines.registry import choose, engine
 from fedlgd.engines.site import Answer, Task
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
+from fedlgd.runs.manifest import engine_facts
 from fedlgd.runs.runner import execute, run
 from fedlgd.runs.store import locked
 from tests import PATIENCE, tiny
@@ -258,7 +259,7 @@ def test_a_run_begun_with_one_engine_goes_on_with_the_other(name, engines, tmp_p
     run_until(0, how, data, tmp_path / "run")
     assert children() == []
     manifest = json.loads((tmp_path / "run/manifest.json").read_text())
-    assert manifest["engine"] == facts(first, data)
+    assert manifest["engine"] == engine_facts(first, data)
     execute(how, data, tmp_path / "run", engine=second)
     execute(how, data, tmp_path / "straight")
     assert everything(tmp_path / "run") == everything(tmp_path / "straight")
@@ -354,7 +355,7 @@ def test_stopped_workers_do_not_keep_the_run_folder_of_a_parent_that_was_killed(
 
 
 def test_who_is_waited_for_is_said(monkeypatch, caplog):
-    monkeypatch.setattr("fedlgd.engines.pool.SILENCE", 0.05)
+    monkeypatch.setattr("fedlgd.engines.process.SILENCE", 0.05)
 
     def stop_self(task: Task) -> Answer:
         os.kill(os.getpid(), signal.SIGSTOP)

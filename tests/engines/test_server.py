@@ -15,8 +15,8 @@ from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError
 from fedlgd.core.records import Score, decode_record, encode_record
 from fedlgd.core.types import LabelledSet, Site, SiteState, Update
-from fedlgd.engines import inbox
-from fedlgd.engines.inbox import Inbox
+from fedlgd.engines import memory
+from fedlgd.engines.memory import Inbox
 from fedlgd.engines.plan import Plan
 from fedlgd.engines.server import Server
 from fedlgd.engines.site import Answer, Sites, Task
@@ -63,7 +63,7 @@ def _update(site: str, seed: int) -> Update:
 
 @pytest.mark.parametrize("room", [0, 3_000, 1 << 20])
 def test_updates_are_read_in_the_order_of_names_as_often_as_wanted_from_memory_or_a_file(room, monkeypatch):
-    monkeypatch.setattr(inbox, "ROOM", room)
+    monkeypatch.setattr(memory, "ROOM", room)
     sent = {name: _update(name, i) for i, name in enumerate(tiny.NAMES)}
     with Inbox(tiny.NAMES) as updates:
         for name in reversed(tiny.NAMES):
@@ -84,7 +84,7 @@ def test_a_site_that_sent_nothing_is_left_out():
 def test_a_run_whose_updates_wait_in_a_file_has_the_same_bits(monkeypatch):
     data, plan = tiny.federation(), Plan(rounds=3, ratio=0.67)
     plain = tiny.Run(tiny.fedlgd(), data, plan)
-    monkeypatch.setattr(inbox, "ROOM", 0)
+    monkeypatch.setattr(memory, "ROOM", 0)
     filed = tiny.Run(tiny.fedlgd(), data, plan)
     for a, b in zip(plain.states, filed.states, strict=True):
         assert tiny.equal(a.params, b.params)

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedlgd.core.errors import RunError
-from fedlgd.core.pack import pack
 from fedlgd.core.types import Hello, ServerState, SiteState, VirtualSet
 from fedlgd.engines import wire
 from fedlgd.engines.memory import Enrolment
-from fedlgd.engines.wire import decode, encode, read_message, write_message
+from fedlgd.engines.wire import decode, encode, pack, read_message, write_message
 from tests.core.damage import flips, noticed, positions
 
 

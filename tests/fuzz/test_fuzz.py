@@ -22,7 +22,6 @@ from safetensors.torch import save
 
 from fedlgd.core import files
 from fedlgd.core.errors import FedlgdError, RunError
-from fedlgd.core.pack import pack
 from fedlgd.core.records import decode_record, encode_record
 from fedlgd.data.folders.check import check_data
 from fedlgd.data.folders.image_source import ImageFile
@@ -30,7 +29,7 @@ from fedlgd.data.store import read_domain
 from fedlgd.engines import messages
 from fedlgd.engines.flower import Sent, _answers
 from fedlgd.engines.site import Task
-from fedlgd.engines.wire import _digest
+from fedlgd.engines.wire import _digest, pack
 from fedlgd.methods.registry import names
 from fedlgd.report.read import read_run
 from fedlgd.runs.config import _known, resolve

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from fedlgd.core.errors import FedlgdError
-from fedlgd.core.pack import pack
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import ServerState, SiteState, Update
 from fedlgd.engines.plan import Plan
+from fedlgd.engines.wire import pack
 from fedlgd.methods.fedbn import FedBN
 from fedlgd.methods.registry import find
 from fedlgd.nets.registry import build_net

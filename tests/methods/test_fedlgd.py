@@ -8,12 +8,12 @@ import torch
 
 from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.core.net import Net
-from fedlgd.core.pack import nbytes, pack
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, batches
 from fedlgd.core.types import Broadcast, Hello, ServerState, Site, SiteState, Update, VirtualSet
 from fedlgd.distill import private
 from fedlgd.engines.plan import Plan
+from fedlgd.engines.wire import nbytes, pack
 from fedlgd.methods import common
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD, Refine

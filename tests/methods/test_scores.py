@@ -13,8 +13,7 @@ from fedlgd.distill import ledger, release
 from fedlgd.distill.budget import Private
 from fedlgd.engines.plan import Plan
 from fedlgd.methods.dpfedavg import SiteDp
-from fedlgd.methods.promises import promise
-from fedlgd.methods.scores import MOST, Scores
+from fedlgd.methods.promises import MOST, Scores, promise
 from tests import tiny
 
 NET = tiny.net()
@@ -50,7 +49,7 @@ def test_the_noise_has_the_level_of_the_specification(monkeypatch):
     """Deviation sqrt(3 planned) / mu on counts, and ten times that on the sum of losses."""
     seen = []
     monkeypatch.setattr(
-        "fedlgd.methods.scores.noised", lambda value, scale, _: seen.append(scale) or value.double()
+        "fedlgd.methods.promises.noised", lambda value, scale, _: seen.append(scale) or value.double()
     )
     scores(planned=9)(NET, PARAMS)
     assert seen == [pytest.approx(math.sqrt(3 * 9) / gauss.mu_for(10.0, 1e-5))]
@@ -60,7 +59,7 @@ def test_the_noise_has_the_level_of_the_specification(monkeypatch):
 
 def test_one_test_image_moves_what_is_released_by_at_most_its_sensitivity(monkeypatch):
     found = []
-    monkeypatch.setattr("fedlgd.methods.scores.noised", lambda value, *_: found.append(value.double()) or value)
+    monkeypatch.setattr("fedlgd.methods.promises.noised", lambda value, *_: found.append(value.double()) or value)
     for n in range(len(SITE.test) - 5, len(SITE.test)):
         less = replace(SITE, test=replace(SITE.test, x=SITE.test.x[:n], y=SITE.test.y[:n]))
         for site in (SITE, less):

@@ -29,8 +29,7 @@ from fedlgd.data.folders.check import Checked, check_data
 from fedlgd.data.folders.problems import Problem
 from fedlgd.data.folders.suite import Folders
 from fedlgd.data.registry import DataChoice
-from fedlgd.data.sheet import contact_sheet
-from fedlgd.data.statistics import Statistics, spark, statistics_of
+from fedlgd.data.show import Statistics, contact_sheet, spark, statistics_of
 from fedlgd.runs.config import resolve
 from fedlgd.runs.described import described
 from fedlgd.runs.literals import parse_assignment

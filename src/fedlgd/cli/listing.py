@@ -22,7 +22,7 @@ from rich.table import Column, Table
 
 from fedlgd.core.words import plural
 from fedlgd.data.catalogue import SUITES, Suite, data_home
-from fedlgd.methods.catalogue import METHODS, PARTS
+from fedlgd.methods.catalogue import PARTS
 
 MAX_LISTED = 6  # values of a list that are shown as a default
 LISTED = Path(__file__).with_name("listed.json")
@@ -39,8 +39,10 @@ def listed() -> dict[str, Any]:
 
 def written() -> str:
     """The content of `listed.json`: one line for each method, network and federation."""
+    from fedlgd.methods.registry import names
+
     made = {
-        "methods": {name: describe_method(name) for name in METHODS},
+        "methods": {name: describe_method(name) for name in names()},
         "nets": {row["name"]: row for row in describe_nets()},
         "suites": {name: msgspec.to_builtins(suite.settings()) for name, suite in SUITES.items()},
     }
@@ -52,22 +54,21 @@ def written() -> str:
 
 
 def list_methods(json: bool) -> None:
+    rows = list(listed()["methods"].values())
     if json:
-        typer.echo(jsonlib.dumps(list(listed()["methods"].values())))
+        typer.echo(jsonlib.dumps(rows))
         return
     table = _table("method", "about")
-    for name, about in METHODS.items():
-        table.add_row(name, escape(about.line))
+    for row in rows:
+        table.add_row(row["name"], escape(row["about"]))
     parts = _table("part", "about")
     for name, part in PARTS.items():
         parts.add_row(f"+{name}", escape(part.line))
     Console().print(table, "Parts are added to a method with +, as in scaffold+anchors:", parts, sep="\n")
-    more = [
-        f"{name} also {', '.join(set(a.presets) - {'paper', 'quick', 'strong'})}"
-        for name, a in METHODS.items()
-        if a.presets[3:]
-    ]
-    typer.echo(f"Presets: paper, quick, strong; {'; '.join(more)}.")
+    usual = ("paper", "quick", "strong")
+    own = {row["name"]: [name for name in row["presets"] if name not in usual] for row in rows}
+    more = [f"{name} also {', '.join(presets)}" for name, presets in own.items() if presets]
+    typer.echo(f"Presets: {', '.join(usual)}; {'; '.join(more)}.")
     typer.echo("fedlgd methods NAME shows the settings of a method.")
 
 
@@ -122,10 +123,10 @@ def describe_method(name: str) -> dict[str, Any]:
     from fedlgd.runs.described import described
 
     cls, settings = registry.find(name), registry.recipe(name).settings
-    about = inspect.getdoc(sys.modules[cls.__module__]) or ""
+    about = vars(cls).get("about") or inspect.getdoc(sys.modules[cls.__module__]) or ""
     return {
         "name": name,
-        "about": METHODS[name].line if name in METHODS else about.partition("\n")[0],
+        "about": about.partition("\n")[0],
         "presets": list(settings.presets),
         "settings": msgspec.to_builtins(settings()),
         "description": inspect.getdoc(cls) or "",

@@ -6,10 +6,17 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
+Attacked = Annotated[str, Option(help="The site to attack.", show_default="the one with the fewest images")]
+Device = Annotated[str, Option(help="cpu, cuda, or cuda:1 for the second GPU.")]
+Estimate = Annotated[bool, Option("--estimate", help="Only estimate the run time.")]
+Folder = Annotated[Path | None, Option("--data", help="Your own images: a folder, a .csv or a .npz.")]
+Jobs = Annotated[int, Option(min=1, help="Parallel runs, one process with one thread each.")]
 Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
+RunFolder = Annotated[Path, Argument(metavar="RUN", help="Run folder.")]
 Runs = Annotated[list[Path], Argument(help="Run folders, or folders that contain run folders.")]
 Seed = Annotated[int, Option(help="Random seed.")]
 Set = Annotated[list[str] | None, Option("--set", "-s", help="Change a setting: --set distil.per_class=5")]
+Site = Annotated[str, Option(help="Use the scaling of this site, and its model if the method is personalised.")]
 Threads = Annotated[int, Option(min=1, help="Threads per process; the last bits of results depend on it.")]
 
 
@@ -31,7 +38,7 @@ class ComputeOptions(Output):
     """Where and how to compute."""
 
     threads: Threads = 1
-    device: Annotated[str, Option(help="cpu, cuda, or cuda:1 for the second GPU.")] = "cpu"
+    device: Device = "cpu"
     autocast: Annotated[bool, Option("--autocast", help="Use bfloat16 autocast.")] = False
 
 
@@ -43,7 +50,7 @@ class ConfigOptions:
         str | None,
         Argument(help="Federation (fedlgd data list), or a folder of images.", show_default="builtin-digits"),
     ] = None
-    folder: Annotated[Path | None, Option("--data", help="Your own images: a folder, a .csv or a .npz.")] = None
+    folder: Folder = None
     skip_bad: Annotated[
         bool, Option("--skip-bad", help="Leave out your own files that cannot be read as images.")
     ] = False
@@ -84,7 +91,7 @@ class RunOptions(ConfigOptions, ComputeOptions):
     seed: Annotated[int | None, Option(help="Random seed.", show_default="0")] = None
     config: Annotated[Path | None, Option("--config", "-c", help="Read settings from a TOML file.")] = None
     out: Annotated[Path | None, Option("--out", "-o", help="Run folder (default: below runs/).")] = None
-    estimate: Annotated[bool, Option("--estimate", help="Only estimate the run time.")] = False
+    estimate: Estimate = False
     engine: Annotated[
         str | None, Option(help="loop; pool: worker processes (default on several cores); flower: real sites.")
     ] = None
@@ -106,17 +113,17 @@ class CompareOptions(ConfigOptions, ComputeOptions):
         bool, Option("--match-steps", help="Give every method FedLGD's SGD steps per round.")
     ] = False
     out: Annotated[Path, Option("--out", "-o", help="Output folder.")] = Path("runs/compare")
-    jobs: Annotated[int, Option(min=1, help="Parallel runs, one process with one thread each.")] = 1
+    jobs: Jobs = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperOptions(ComputeOptions):
     item: Annotated[str | None, Argument(help="Item to run, or `report`; without it, all are listed.")] = None
-    scale: Annotated[Literal["tiny", "desk", "paper"], Option(help="Length of the runs.")] = "desk"
+    scale: Annotated[Literal["tiny", "desk", "full", "paper"], Option(help="Length of the runs.")] = "desk"
     part: Annotated[str | None, Option(help="Only this part of the item.")] = None
     out: Annotated[Path, Option("--out", "-o", help="Folder of all runs of the paper.")] = Path("runs/paper")
-    jobs: Annotated[int, Option(min=1, help="Parallel runs, one process with one thread each.")] = 1
-    estimate: Annotated[bool, Option("--estimate", help="Only estimate the run time.")] = False
+    jobs: Jobs = 1
+    estimate: Estimate = False
 
     @property
     def track(self) -> tuple[str, ...]:
@@ -140,7 +147,7 @@ class TuneOptions(ConfigOptions, ComputeOptions):
     validation: Annotated[float, Option(help="Share of the training images that scores candidates.")] = 0.2
     seed: Seed = 0
     out: Annotated[Path, Option("--out", "-o", help="Output folder.")] = Path("runs/tune")
-    jobs: Annotated[int, Option(min=1, help="Parallel runs, one process with one thread each.")] = 1
+    jobs: Jobs = 1
     estimate: Annotated[bool, Option("--estimate", help="Only print what would be searched, and for how long.")] = (
         False
     )
@@ -202,12 +209,8 @@ class JoinOptions:
     )
     settings: Annotated[list[str] | None, Option("--set", "-s", help="How to read them: --set data.size=64")] = None
     threads: Threads = 1
-    device: Annotated[str, Option(help="cpu, cuda, or cuda:1 for the second GPU.")] = "cpu"
+    device: Device = "cpu"
     quiet: Annotated[bool, Option("--quiet", "-q", help="Do not print what the site does.")] = False
-
-
-RunFolder = Annotated[Path, Argument(metavar="RUN", help="Run folder.")]
-Site = Annotated[str, Option(help="Use the scaling of this site, and its model if the method is personalised.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +231,7 @@ class ExportOptions(Output):
 @dataclass(frozen=True, kw_only=True)
 class DistilOptions(ComputeOptions):
     data: Annotated[str | None, Argument(help="Federation (fedlgd data list), or a folder of images.")] = None
-    folder: Annotated[Path | None, Option("--data", help="Your own images: a folder, a .csv or a .npz.")] = None
+    folder: Folder = None
     per_class: Annotated[int | None, Option(min=1, help="Virtual images per class.")] = None
     net: Annotated[str | None, Option(help="Network (see fedlgd nets), or package.module:Class.")] = None
     settings: Set = None
@@ -239,7 +242,7 @@ class DistilOptions(ComputeOptions):
         Option("--score/--no-score", help="Train networks on virtual, on as many real, and on all images."),
     ] = True
     score_steps: Annotated[int, Option(min=1, help="SGD steps of each of these networks.")] = 500
-    estimate: Annotated[bool, Option("--estimate", help="Only estimate the run time.")] = False
+    estimate: Estimate = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +256,7 @@ class InvertOptions(Output):
         list[int] | None,
         Option("--round", min=0, help="Attack after so many rounds; repeatable.", show_default="0 and all"),
     ] = None
-    site: Annotated[str, Option(help="The site to attack.", show_default="the one with the fewest images")] = ""
+    site: Attacked = ""
     loss: Annotated[
         Literal["cosine", "l2"], Option(help="cosine (Geiping et al. 2020), or l2 (Zhu et al. 2019).")
     ] = "cosine"
@@ -275,7 +278,7 @@ class AuditOptions(Output):
         Literal["rmia", "lira", "paper"],
         Option(help="RMIA or LiRA with shadow federations, or the protocol of the paper with none."),
     ] = "rmia"
-    site: Annotated[str, Option(help="The site to attack.", show_default="the one with the fewest images")] = ""
+    site: Attacked = ""
     thorough: Annotated[bool, Option("--thorough", help="LiRA with 16 shadows; FedAvg with all its epochs.")] = (
         False
     )

@@ -9,7 +9,7 @@ import typer
 from fedlgd.cli.options import PaperOptions
 from fedlgd.cli.terminal import folded
 from fedlgd.core.files import writing
-from fedlgd.report.paper.items import SCALES, Item, command_of, cpu_at, items
+from fedlgd.report.paper.items import Item, command_of, cpu_times, items
 from fedlgd.report.paper.verdicts import known_verdicts, shipped, stored
 
 
@@ -22,7 +22,7 @@ def list_paper(given: PaperOptions) -> None:
     for item in items().values():
         typer.echo(f"{folded(f'{item.name}: {item.title}', '    ')}\n    {command_of(item)}")
         if item.methods:
-            times = ", ".join(f"{scale} {cpu_at(item, scale)}" for scale in SCALES)
+            times = ", ".join(f"{scale} {cpu}" for scale, cpu in cpu_times(item).items())
             known = ", ".join(_stored(item, given.out)) or "nothing"
             typer.echo(folded(f"    CPU time: {times}; stored: {known}", " " * 8))
         for each in found:
@@ -46,8 +46,7 @@ def _plain(item: Item, folder: Path) -> dict[str, object]:
         {"claim": v.claim.text, "printed": v.claim.printed, "ours": v.ours, "verdict": v.word, "why": v.why}
         for v in known_verdicts(folder, {item.name: item})
     ]
-    times = {scale: cpu_at(item, scale) for scale in SCALES} if item.methods else {}
-    known = {"item": item.name, "title": item.title, "command": command_of(item), "cpu": times}
+    known = {"item": item.name, "title": item.title, "command": command_of(item), "cpu": cpu_times(item)}
     return {**known, "stored": _stored(item, folder), "claims": claims}
 
 

@@ -4,16 +4,16 @@ A method sends an `Update` per round, and one `Hello` at enrolment, from a site.
 For the records of a run a site also reports scores, seconds and FLOPs: see `Answer` in `engines/site.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from fedlgd.core import html
 from fedlgd.core.device import to_device
-from fedlgd.core.tiles import cut
 from fedlgd.core.words import plural
 
 Params = dict[str, Tensor]
@@ -48,6 +48,17 @@ class Scale:
     @staticmethod
     def _column(values: tuple[float, ...]) -> Tensor:
         return torch.tensor(values).view(-1, 1, 1)
+
+
+def mean_scale(scales: Sequence[Scale]) -> Scale:
+    """The mean normalisation of all sites, for images that belong to no site, such as anchors."""
+    if len(set(scales)) == 1:
+        return scales[0]
+
+    def mean(columns: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
+        return tuple(sum(column) / len(column) for column in zip(*columns, strict=True))
+
+    return Scale(mean(s.mean for s in scales), mean(s.std for s in scales))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,6 +162,20 @@ class VirtualSet:
         """The first images of each class; shown under the scale of the set, or the default scale."""
         shown = LabelledSet(self.images, self.labels, self.scale or Scale())
         return f"<p>{escape(repr(self))}</p>{first_images(shown)}"
+
+
+def cut(images: Tensor, tiles: int) -> Tensor:
+    """(n, c, h, w) -> (n tiles^2, c, h, w): each tile, in reading order, enlarged bilinearly.
+
+    Several small pictures in one image are multi-formation of IDC (Kim et al., ICML 2022). The inverse is
+    `distill.start.laid`.
+    """
+    if tiles == 1:
+        return images
+    (h, w), (n, c) = images.shape[2:], images.shape[:2]
+    a, b = h // tiles, w // tiles
+    grid = images[:, :, : tiles * a, : tiles * b].reshape(n, c, tiles, a, tiles, b).permute(0, 2, 4, 1, 3, 5)
+    return F.interpolate(grid.reshape(n * tiles**2, c, a, b), size=(h, w), mode="bilinear", align_corners=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.suggest import did_you_mean
-from fedlgd.core.types import Scale
+from fedlgd.core.types import Scale, mean_scale
 from fedlgd.data.folders.eight_bit import upper_bits
 from fedlgd.data.folders.image_source import SUFFIXES, Depth, ImageFile
 from fedlgd.data.store import Pixels
@@ -140,17 +140,6 @@ def _pictures(array: NDArray[Any]) -> Iterator[Image.Image]:
     single = array.ndim == (3 if channels else 2)
     for each in array[None] if single else array:
         yield Image.fromarray(each[..., 0] if channels and each.shape[-1] == 1 else each)
-
-
-def mean_scale(scales: Sequence[Scale]) -> Scale:
-    """The mean normalisation of all sites, for images that belong to no site, such as anchors."""
-    if len(set(scales)) == 1:
-        return scales[0]
-
-    def mean(columns: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
-        return tuple(sum(column) / len(column) for column in zip(*columns, strict=True))
-
-    return Scale(mean(s.mean for s in scales), mean(s.std for s in scales))
 
 
 def scales(trains: Sequence[Pixels], scaling: Scaling) -> list[Scale]:

@@ -30,7 +30,6 @@ from fedlgd.core import files
 from fedlgd.core.device import Place
 from fedlgd.core.errors import FedlgdError, RunError, in_words
 from fedlgd.core.files import safe_name
-from fedlgd.core.pack import nbytes
 from fedlgd.core.types import LabelledSet, Site
 from fedlgd.data.federation import Federation
 from fedlgd.data.folders.suite import Folders
@@ -40,7 +39,7 @@ from fedlgd.deploy.policy import Asked, Policy
 from fedlgd.engines.memory import FolderStates
 from fedlgd.engines.messages import Description, Order, read_question, reply
 from fedlgd.engines.site import Answer, Sites, Task
-from fedlgd.engines.wire import encode
+from fedlgd.engines.wire import encode, nbytes
 from fedlgd.runs.config import resolve
 
 log = logging.getLogger(__name__)

@@ -78,11 +78,12 @@ class Budget(Settings):
 
     @property
     def mu(self) -> float:
-        """The Gaussian-DP parameter of the whole budget, in units of one image added or removed.
+        """The Gaussian-DP parameter of the whole budget, in units of one image added or removed."""
+        return self.mu_for(self.epsilon)
 
-        Replacing an image moves a sum by at most 2 C: twice the noise.
-        """
-        return gauss.mu_for(self.epsilon, self.delta) / (2 if self.adjacency == "replace" else 1)
+    def mu_for(self, epsilon: float) -> float:
+        """That of a part of it. Replacing an image moves a sum by at most 2 C: twice the noise."""
+        return gauss.mu_for(epsilon, self.delta) / (2 if self.adjacency == "replace" else 1)
 
     @property
     def promise(self) -> str:

@@ -22,12 +22,11 @@ from fedlgd.core.losses import class_means, mean_gap
 from fedlgd.core.meter import phase, track
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
-from fedlgd.core.tiles import cut, laid
-from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet
+from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet, cut
 from fedlgd.data.federation import site_digest
 from fedlgd.distill.augment import Sides, Transform, draw
 from fedlgd.distill.cache import has, recall
-from fedlgd.distill.sets import is_file_name, read_start, set_digest
+from fedlgd.distill.sets import read_start, set_digest
 from fedlgd.distill.settings import Distil
 from fedlgd.distill.start import (
     PICKS,
@@ -38,7 +37,9 @@ from fedlgd.distill.start import (
     from_noise,
     from_real,
     from_statistics,
+    is_file_name,
     labels_for,
+    laid,
     mean_images,
     present_classes,
 )

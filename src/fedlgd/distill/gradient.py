@@ -20,6 +20,7 @@ from fedlgd.core.net import Net
 from fedlgd.core.settings import Settings, setting
 from fedlgd.core.tree import scale, sub
 from fedlgd.core.types import Params, VirtualSet
+from fedlgd.distill.descent import Descent
 
 EPSILON = 1e-6
 MEMORY = 10  # history size of L-BFGS
@@ -105,12 +106,10 @@ Look = Callable[[Tensor], tuple[Tensor, float]]
 
 def _by_sgd(look: Look, start: Tensor, how: Matching) -> tuple[Tensor, list[float]]:
     """v <- m v + g;  x <- x - lr v"""
-    images, velocity = start.clone(), torch.zeros_like(start)
-    distances = []
+    images, descent, distances = start, Descent(how.lr, how.momentum), list[float]()
     for _ in meter.track("match", how.steps):
         gradient, dist = look(images)
-        velocity = how.momentum * velocity + gradient
-        images -= how.lr * velocity
+        images = descent(images, gradient)
         distances.append(dist)
     return images, distances
 
@@ -131,16 +130,12 @@ def _to_target(look: Look, start: Tensor, how: Matching, rows: int) -> tuple[Ten
         distances.append(dist)
         if dist <= min(distances):
             best = images
-        if dist <= how.tolerance * rows or _stalled(distances):
+        earlier = min(distances[:-PATIENCE], default=math.inf)  # infinite during the first steps
+        if dist <= how.tolerance * rows or min(distances) > FALLING * earlier:
             break
         before = images, gradient
         images = images - _short(_inverse_curvature(gradient, seen, how.lr), REACH * images.norm())
     return best, distances
-
-
-def _stalled(distances: list[float]) -> bool:
-    """Whether the last steps gave almost no improvement; False during the first steps."""
-    return min(distances) > FALLING * min(distances[:-PATIENCE], default=math.inf)
 
 
 class Curvature(NamedTuple):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,28 +50,6 @@ Make = Callable[[np.random.Generator], Params]
 """Makes a release with noise from this generator."""
 
 
-class Book(Protocol):
-    """Makes every release once."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Identifies the secret, without telling it."""
-        ...
-
-    def reserve(self, account: str, levels: Mapping[str, Level]) -> None:
-        """Charge these parts to the budget, before the first release of an account."""
-        ...
-
-    def once(self, account: str, part: str, number: str, make: Make) -> Params:
-        """The release with this number, made now if it was never made."""
-        ...
-
-
-def open_book(site: str, budget: Budget) -> Book:
-    """The ledger of a site, or a simulation if the budget has a `test_key`."""
-    return Simulation(budget.test_key, site) if budget.test_key else Ledger(site, budget)
-
-
 def gaussian(generator: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
     """N(0, 1) in float64 as (g1 + g2 + g3 + g4) / 2: the rounding of one sample can disclose what it was added to
     (Holohan and Braghin, 2021)."""
@@ -103,7 +81,7 @@ class Simulation:
 
 
 class Ledger:
-    """The ledger of a site on its own disk."""
+    """The ledger of a site on its own disk, which makes every release once."""
 
     def __init__(self, site: str, budget: Budget) -> None:
         self._site, self._budget = site, budget
@@ -111,10 +89,12 @@ class Ledger:
 
     @property
     def fingerprint(self) -> str:
+        """Identifies the secret, without telling it."""
         with self._opened():
             return digest(self._secret())
 
     def reserve(self, account: str, levels: Mapping[str, Level]) -> None:
+        """Charge these parts to the budget, before the first release of an account."""
         with self._opened() as accounts:
             parts = accounts.setdefault(account, {})
             new = {name: {"level": list(level), "made": {}} for name, level in levels.items() if name not in parts}
@@ -125,6 +105,7 @@ class Ledger:
                 self._write(accounts)
 
     def once(self, account: str, part: str, number: str, make: Make) -> Params:
+        """The release with this number, made now if it was never made."""
         with self._opened() as accounts:
             made = accounts[account][part]["made"]
             file = self._folder / "released" / f"{digest(repr((account, part, number)).encode())}.safetensors"
@@ -210,6 +191,14 @@ class Ledger:
             f"{str(file)!r} is damaged or missing: what site {self._site!r} has released is not known. Restore the "
             "folder from a copy. Without one, its budget counts as spent; only its owner can remove the folder"
         )
+
+
+Book = Ledger | Simulation
+
+
+def open_book(site: str, budget: Budget) -> Book:
+    """The ledger of a site, or a simulation if the budget has a `test_key`."""
+    return Simulation(budget.test_key, site) if budget.test_key else Ledger(site, budget)
 
 
 def _tensors(content: bytes) -> Params:

@@ -4,7 +4,6 @@ Arrays: `images` (n, channels, height, width) as float32 network input or uint8 
 optionally `mean` and `std`, the scaling that the network input has (per channel, pixels from 0 to 1).
 """
 
-import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -17,26 +16,14 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 from torch import Tensor
 
-from fedlgd.core.errors import DataError, SettingError
+from fedlgd.core.errors import DataError
 from fedlgd.core.files import digest, make_folder, safe_name, write_atomic, writing
 from fedlgd.core.types import Scale, VirtualSet
 from fedlgd.core.words import counted, plural
 from fedlgd.data.store import read_arrays
+from fedlgd.distill.start import SUFFIXES
 
-SUFFIXES = (".npz", ".safetensors")
 MOST = 2**31  # values in a set: 8 GB
-
-
-def is_file_name(start: str) -> bool:
-    """Whether a setting `start` names a file or a folder, and not a kind of start."""
-    return os.sep in start or start.endswith(SUFFIXES)
-
-
-def check_start(setting: str, start: str, words: tuple[str, ...]) -> None:
-    if start not in words and not is_file_name(start):
-        raise SettingError(
-            f"{setting} is {start!r}; choose one of: {', '.join(words)}, or a file or folder, such as ./sets"
-        )
 
 
 def write_set(path: Path, virtual: VirtualSet, scale: Scale) -> Path:

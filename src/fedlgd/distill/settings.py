@@ -8,8 +8,7 @@ from fedlgd.core.settings import Settings, setting
 from fedlgd.distill.augment import OPERATIONS
 from fedlgd.distill.budget import Private
 from fedlgd.distill.descent import Descent, Optimiser
-from fedlgd.distill.sets import check_start, is_file_name
-from fedlgd.distill.start import PICKS, STARTS, Statistics
+from fedlgd.distill.start import PICKS, STARTS, Statistics, check_start, is_file_name
 
 Plan = Literal["bank", "exact"]
 

@@ -1,5 +1,6 @@
 """Initialisation of virtual images: class statistics, noise, mean images, picks of real images, or their means."""
 
+import os
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -7,19 +8,32 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from fedlgd.core.errors import DataError
+from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.types import LabelledSet
 from fedlgd.core.words import plural
 
 Start = Literal["statistics", "noise", "mean-image", "real", "kmeans", "neighbours"]
 STARTS: tuple[str, ...] = get_args(Start)
 PICKS = ("real", "kmeans")  # virtual images that are private images
+SUFFIXES = (".npz", ".safetensors")  # of files of sets, which can be a start, too
 Statistics = Literal["class", "site"]
 
 AROUND = 0.2  # std of the initial images around the mean image
 GROUP = 8  # real images in the mean of neighbours
 POOL = 1000  # real images of a class among which neighbours are searched
 MOVES = 20  # of the centres of k-means
+
+
+def is_file_name(start: str) -> bool:
+    """Whether a setting `start` names a file or a folder, and not a kind of start."""
+    return os.sep in start or start.endswith(SUFFIXES)
+
+
+def check_start(setting: str, start: str, words: tuple[str, ...]) -> None:
+    if start not in words and not is_file_name(start):
+        raise SettingError(
+            f"{setting} is {start!r}; choose one of: {', '.join(words)}, or a file or folder, such as ./sets"
+        )
 
 
 def class_statistics(data: LabelledSet, classes: Sequence[int], over: Statistics = "class") -> Tensor:
@@ -117,6 +131,21 @@ def _nearest(data: LabelledSet, members: Tensor, count: int, generator: Generato
 
 def _pick(members: Tensor, count: int, generator: Generator) -> Tensor:
     return members[torch.randperm(len(members), generator=generator)[:count]]
+
+
+def laid(pictures: Tensor, tiles: int) -> Tensor:
+    """(n tiles^2, c, h, w) -> (n, c, h, w): each picture as a tile, reduced by averages. Rows left over are 0.
+
+    `core.types.cut` is the inverse.
+    """
+    if tiles == 1:
+        return pictures
+    c, h, w = pictures.shape[1:]
+    a, b = h // tiles, w // tiles
+    small = F.adaptive_avg_pool2d(pictures, (a, b)).reshape(-1, tiles, tiles, c, a, b)
+    images = torch.zeros(len(small), c, h, w, dtype=pictures.dtype, device=pictures.device)
+    images[:, :, : tiles * a, : tiles * b] = small.permute(0, 3, 1, 4, 2, 5).reshape(-1, c, tiles * a, tiles * b)
+    return images
 
 
 def labels_for(classes: Sequence[int], per_class: int) -> Tensor:

@@ -26,7 +26,6 @@ from fedlgd.core.device import Place
 from fedlgd.core.errors import one_line
 from fedlgd.core.meter import tick
 from fedlgd.core.net import Net
-from fedlgd.core.pack import nbytes
 from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Rounds, serve
@@ -35,6 +34,7 @@ from fedlgd.engines.messages import Order, UnreadableError, question, question_d
 from fedlgd.engines.plan import Plan
 from fedlgd.engines.site import Answer, Task
 from fedlgd.engines.validate import needed
+from fedlgd.engines.wire import nbytes
 from fedlgd.methods.protocol import Method
 
 PAUSE = 0.5  # seconds between two looks at the post

@@ -1,17 +1,20 @@
-"""Storage of states between rounds: one for the server, and one for each site."""
+"""Storage: of the server and of each site between rounds, and of the updates of one round."""
 
 import shutil
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryFile, mkdtemp
 from typing import Protocol
 
+from fedlgd.core.device import to_device
 from fedlgd.core.files import clear_parts, private_folder, safe_name, writing
 from fedlgd.core.records import RoundRecord
-from fedlgd.core.types import Hello, ServerState, SiteState
-from fedlgd.engines.wire import read_message, write_message
+from fedlgd.core.types import Hello, ServerState, SiteState, Update
+from fedlgd.engines.wire import decode, encode, nbytes, read_message, write_message
+
+ROOM = 16 << 20  # bytes: if the updates of all sites are larger together, they are stored in a file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -136,3 +139,36 @@ class FolderStates:
 def version_name(version: int) -> str:
     """`start` for the enrolment, otherwise the number of the round."""
     return "start" if version < 0 else f"{version:04d}"
+
+
+class Inbox:
+    """Updates are added in any order and are read in the order of `names`, any number of times."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._held: dict[str, Update] = {}
+        self._filed: dict[str, tuple[int, int]] = {}
+        self._file = TemporaryFile()  # noqa: SIM115
+
+    def add(self, update: Update) -> None:
+        if len(self._names) * nbytes(update) <= ROOM:
+            self._held[update.site] = update
+            return
+        content = encode(update)
+        self._filed[update.site] = self._file.seek(0, 2), len(content)
+        self._file.write(content)
+
+    def __iter__(self) -> Iterator[Update]:
+        for name in self._names:
+            if name in self._held:
+                yield to_device(self._held[name])
+            elif name in self._filed:
+                start, length = self._filed[name]
+                self._file.seek(start)
+                yield to_device(decode(Update, self._file.read(length)))
+
+    def __enter__(self) -> "Inbox":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()

@@ -3,14 +3,12 @@
 Processes exchange tasks and answers, with messages and scores. Images and site states are never sent.
 """
 
-import logging
-import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import ClassVar
 
 from fedlgd.core.device import Place
@@ -21,15 +19,12 @@ from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Rounds, described, serve
 from fedlgd.engines.memory import FolderStates, Memory, States
 from fedlgd.engines.plan import Plan
-from fedlgd.engines.process import Child, check_fork, one_thread, usable_cores
+from fedlgd.engines.process import Child, check_fork, heard, one_thread, usable_cores
 from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.wire import decode, encode
 from fedlgd.methods.protocol import Method
 
-log = logging.getLogger(__name__)
-
 TICK_EVERY = 0.2  # seconds between two progress messages of one worker
-SILENCE = 60.0  # seconds without a message from any worker before a warning names the workers
 KEPT = "finished rounds are saved; re-run the same command to resume"
 
 
@@ -107,18 +102,18 @@ class Crew:
 
     def work(self, tasks: Iterator[Task]) -> Iterator[Answer]:
         """Yield answers as they arrive; each worker has one task at a time."""
-        busy: set[Worker] = set()
+        busy: dict[Child, Worker] = {}
         try:
             while True:
                 while len(busy) < self._count and (task := next(tasks, None)) is not None:
                     worker = self._idle(busy)
                     worker.ask(task)
-                    busy.add(worker)
+                    busy[worker.child] = worker
                 if not busy:
                     return
-                for worker in _heard(busy):
-                    if answer := worker.hear():
-                        busy.remove(worker)
+                for child in heard(busy, ", ".join(sorted(worker.name for worker in busy.values()))):
+                    if answer := busy[child].hear():
+                        del busy[child]
                         yield answer
         finally:
             if busy:  # these answers are no longer needed
@@ -132,23 +127,13 @@ class Crew:
             worker.child.wait()
         self._workers = []
 
-    def _idle(self, busy: "set[Worker]") -> "Worker":
+    def _idle(self, busy: Collection[Child]) -> "Worker":
         """An idle worker; a new one if all are busy."""
         for worker in self._workers:
-            if worker not in busy:
+            if worker.child not in busy:
                 return worker
         self._workers.append(Worker(self._do, len(self._workers) + 1))
         return self._workers[-1]
-
-
-def _heard(busy: "set[Worker]") -> "list[Worker]":
-    """The workers that have sent a message. A warning names those that are silent for long."""
-    by_connection = {worker.child.connection: worker for worker in busy}
-    since = time.monotonic()
-    while not (ready := wait(list(by_connection), SILENCE)):
-        names = ", ".join(sorted(worker.name for worker in busy))
-        log.warning("waiting for %s for %.0f s", names, time.monotonic() - since)
-    return [by_connection[c] for c in ready]  # type: ignore[index]
 
 
 class Worker:
@@ -188,11 +173,9 @@ class Worker:
         return decode(Answer, body)
 
     def _gone(self) -> RunError:
-        code = self.child.wait()
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return RunError(
-            f"the worker at site {self._site!r} {how}; if there was too little memory, use fewer --workers or "
-            f"--engine loop. In a run folder {KEPT}"
+            f"the worker at site {self._site!r} {self.child.ending()}; if there was too little memory, use fewer "
+            f"--workers or --engine loop. In a run folder {KEPT}"
         )
 
 

@@ -7,22 +7,27 @@ an inherited pool of OpenMP threads would block, but is never used. The data loa
 prints to its own stream, because the lock of the parent's stream may belong to a thread that the child lacks.
 """
 
+import logging
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 
 import torch
 
 from fedlgd.core.errors import SettingError
 
+log = logging.getLogger(__name__)
+
 PATIENCE = 5.0  # seconds before a child is killed
+SILENCE = 60.0  # seconds without a message from any child before a warning names them
 
 
 class Child:
@@ -52,6 +57,19 @@ class Child:
             self._process.join()
         self.connection.close()
         return self._process.exitcode or 0
+
+    def ending(self) -> str:
+        """Wait for the end of a child that was lost; how it ended."""
+        code = self.wait()
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def heard(children: Collection[Child], names: str) -> list[Child]:
+    """The children that have sent a message. A warning says what `names` are if all are silent for long."""
+    since = time.monotonic()
+    while not (ready := wait([child.connection for child in children], SILENCE)):
+        log.warning("waiting for %s for %.0f s", names, time.monotonic() - since)
+    return [child for child in children if child.connection in ready]
 
 
 def check_fork() -> None:

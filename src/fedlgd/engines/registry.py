@@ -71,15 +71,3 @@ def choose(name: str | None, workers: int, federation: Federation, threads: int,
     if name == "pool" and threads != 1:
         raise SettingError(f"threads is {threads}, but workers of engine pool have one; use --engine loop")
     return engine(name, workers, place)
-
-
-def facts(chosen: Engine, federation: Federation) -> dict[str, int | str | bool]:
-    """The entries about the engine in the manifest."""
-    return {
-        "name": chosen.name,
-        "local": chosen.local,
-        "workers": chosen.processes(federation),
-        "threads": torch.get_num_threads(),
-        "device": chosen.place.device,
-        "autocast": chosen.place.autocast,
-    }

@@ -7,18 +7,17 @@ from functools import partial
 from fedlgd.core.device import Place
 from fedlgd.core.meter import charge, metered, phase, tick
 from fedlgd.core.net import Net
-from fedlgd.core.pack import nbytes
 from fedlgd.core.records import RoundRecord, Score
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Broadcast, Hello, ServerState, Update
-from fedlgd.engines.inbox import Inbox, clipped
-from fedlgd.engines.memory import Enrolment, Memory
+from fedlgd.engines.memory import Enrolment, Inbox, Memory
 from fedlgd.engines.plan import Plan, sample
 from fedlgd.engines.site import Answer, Task
 from fedlgd.engines.validate import (
     check_enrolled,
     check_quorum,
     check_state,
+    clipped,
     cost_refusal,
     diverged,
     finite_metrics,
@@ -26,6 +25,7 @@ from fedlgd.engines.validate import (
     refusal,
     score_refusal,
 )
+from fedlgd.engines.wire import nbytes
 from fedlgd.methods.common import in_round
 from fedlgd.methods.protocol import Method
 

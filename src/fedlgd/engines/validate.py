@@ -1,8 +1,9 @@
-"""What the server accepts from a site. Each check gives the reason for a refusal, or nothing."""
+"""What the server accepts from a site. Each check gives the reason for a refusal, or nothing; `clipped` bounds."""
 
 import math
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,10 +11,11 @@ from torch import Tensor
 
 from fedlgd.core.errors import RunError
 from fedlgd.core.meter import Spent
-from fedlgd.core.pack import pack
 from fedlgd.core.records import Score
+from fedlgd.core.tree import add, cast, double, only, scale, sqnorm, sub
 from fedlgd.core.types import Hello, Params, ServerState, Update
 from fedlgd.core.words import plural
+from fedlgd.engines.wire import pack
 from fedlgd.methods.protocol import Expected
 
 NAMED = 5  # sites, and reasons, that a message names
@@ -65,6 +67,22 @@ def score_refusal(score: Score | None, classes: int) -> str:
     if math.isfinite(score.loss) and not 0 <= score.loss <= HIGHEST:
         return f"its loss is {score.loss}; a loss goes from 0 to {HIGHEST:g}"
     return ""
+
+
+def clipped(update: Update, before: Params, bound: float, trainable: frozenset[str]) -> tuple[Update, float]:
+    r"""theta_t + min(1, bound / ||d||) d,  d = theta_c - theta_t over all trainable tensors, in float64.
+
+    Also returns ||d||. Buffers (the statistics of norm layers) are neither measured nor scaled. An update within
+    the bound is returned as it is.
+    """
+    names = trainable & before.keys()
+    start = double(only(before, names))
+    step = sub(double(only(update.params, names)), start)
+    norm = float(sqnorm(step)) ** 0.5 if step else 0.0
+    if norm <= bound:
+        return update, norm
+    moved = cast(add(start, scale(step, bound / norm)), before)
+    return replace(update, params={**update.params, **moved}), norm
 
 
 def check_enrolled(asked: int, refused: Mapping[str, str], quorum: float) -> None:

@@ -16,9 +16,17 @@ from fedlgd.core.device import to_cpu
 from fedlgd.core.errors import PrivacyError
 from fedlgd.core.types import Broadcast, Hello, Params, Scale, ServerState, Site, SiteState, Update, VirtualSet
 from fedlgd.distill.gradient import Matching, match_gradient, pseudo_gradient
-from fedlgd.distill.sets import check_start, is_file_name, read_start
+from fedlgd.distill.sets import read_start
 from fedlgd.distill.settings import Distil
-from fedlgd.distill.start import Statistics, class_statistics, from_noise, from_statistics, labels_for
+from fedlgd.distill.start import (
+    Statistics,
+    check_start,
+    class_statistics,
+    from_noise,
+    from_statistics,
+    is_file_name,
+    labels_for,
+)
 from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Beside
 from fedlgd.methods.parts import Part, Presets

@@ -20,6 +20,7 @@ class LocalOnly(common.Training):
     """
 
     name: ClassVar[str] = "local-only"
+    about: ClassVar[str] = "lower baseline: each site trains alone, nothing is sent"
     personal: ClassVar[bool] = True
     stackable: ClassVar[tuple[str, ...]] = ("regulariser", "momentum")
 
@@ -52,6 +53,7 @@ class Pooled(common.Training):
     """
 
     name: ClassVar[str] = "pooled"
+    about: ClassVar[str] = "upper baseline, not federated: the images of all sites in one place"
     pooled: ClassVar[bool] = True
     stackable: ClassVar[tuple[str, ...]] = ("regulariser", "momentum")
 

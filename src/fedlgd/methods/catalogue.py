@@ -1,16 +1,9 @@
-"""The names of the methods and parts, one line about each. This module does not import torch.
+"""The names of the parts, one line about each. This module does not import torch.
 
 `fedlgd methods` answers from here at once. A test compares it with the classes in `registry`.
 """
 
 from typing import NamedTuple
-
-
-class About(NamedTuple):
-    """One line about a method, and its presets."""
-
-    line: str
-    presets: tuple[str, ...] = ("paper", "quick", "strong")
 
 
 class Part(NamedTuple):
@@ -19,28 +12,6 @@ class Part(NamedTuple):
     kind: str
     line: str
 
-
-METHODS: dict[str, About] = {
-    "fedavg": About("FedAvg (McMahan et al., AISTATS 2017): sites train, the server averages their models"),
-    "fedbn": About(
-        "FedBN (Li et al., ICLR 2021): each site keeps its own normalisation layers, the rest is averaged"
-    ),
-    "fedlgd": About(
-        "FedLGD (Huang et al., TMLR 2025): sites train on distilled images and on anchors of the server",
-        ("paper", "official", "quick", "strong"),
-    ),
-    "fednova": About("FedNova (Wang et al., NeurIPS 2020): averages steps normalised by the local work"),
-    "fedproto-avg": About("FedProto (Tan et al., AAAI 2022), and models are averaged, too: one global model"),
-    "fedproto-local": About(
-        "FedProto (Tan et al., AAAI 2022): only class prototypes are shared, each site has its model"
-    ),
-    "fedprox": About("FedProx (Li et al., MLSys 2020): FedAvg and a proximal term to the received model"),
-    "local-only": About("lower baseline: each site trains alone, nothing is sent"),
-    "moon": About("MOON (Li et al., CVPR 2021): contrasts features with the global and the previous local model"),
-    "pooled": About("upper baseline, not federated: the images of all sites in one place"),
-    "scaffold": About("SCAFFOLD (Karimireddy et al., ICML 2020), option II: control variates correct the drift"),
-    "vhl": About("VHL (Tang et al., ICML 2022): aligns features on images of an untrained generator"),
-}
 
 PARTS: dict[str, Part] = {
     "anchors": Part("anchors", "images of the server beside those of a site, moved by gradient matching"),

@@ -1,4 +1,4 @@
-"""FedAvg (McMahan et al., AISTATS 2017): train at the sites, average at the server."""
+"""FedAvg (McMahan et al., AISTATS 2017): sites train, the server averages their models"""
 
 from dataclasses import dataclass
 from typing import ClassVar

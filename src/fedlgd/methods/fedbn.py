@@ -1,4 +1,4 @@
-"""FedBN (Li et al., ICLR 2021): local normalisation layers, all other parameters are averaged."""
+"""FedBN (Li et al., ICLR 2021): each site keeps its own normalisation layers, the rest is averaged"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""FedLGD (Huang et al., TMLR 2025): federated learning on local and global distilled data."""
+"""FedLGD (Huang et al., TMLR 2025): sites train on distilled images and on anchors of the server"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

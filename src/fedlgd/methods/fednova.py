@@ -1,4 +1,4 @@
-"""FedNova (Wang et al., NeurIPS 2020): normalised averaging for unequal local work."""
+"""FedNova (Wang et al., NeurIPS 2020): averages steps normalised by the local work"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -92,6 +92,9 @@ class FedProtoLocal(Prototypes):
     """
 
     name: ClassVar[str] = "fedproto-local"
+    about: ClassVar[str] = (
+        "FedProto (Tan et al., AAAI 2022): only class prototypes are shared, each site has its model"
+    )
     personal: ClassVar[bool] = True
     stackable: ClassVar[tuple[str, ...]] = ("regulariser", "momentum")
 
@@ -121,6 +124,7 @@ class FedProtoAvg(Prototypes):
     r"""CE + lambda * MSE(psi(x), C_y), then theta_{t+1} = sum_c p_c theta_c: one global model."""
 
     name: ClassVar[str] = "fedproto-avg"
+    about: ClassVar[str] = "FedProto (Tan et al., AAAI 2022), and models are averaged, too: one global model"
 
     enrol, start = common.enrol, common.start
 

@@ -1,4 +1,4 @@
-"""FedProx (Li et al., MLSys 2020): a proximal term to the received model."""
+"""FedProx (Li et al., MLSys 2020): FedAvg and a proximal term to the received model"""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""MOON (Li et al., CVPR 2021): features are contrasted with the global and the previous local model."""
+"""MOON (Li et al., CVPR 2021): contrasts features with the global and the previous local model"""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar

@@ -9,12 +9,11 @@ from torch import Generator
 from fedlgd.core.device import to_device
 from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.core.meter import phase
-from fedlgd.core.tiles import laid
 from fedlgd.core.types import Broadcast, Hello, Params, Site, SiteState, VirtualSet
 from fedlgd.distill.descent import Optimiser
 from fedlgd.distill.private import refined, refinements_of, reserve_refinements
 from fedlgd.distill.settings import Distil, Refinement
-from fedlgd.distill.start import from_neighbours
+from fedlgd.distill.start import from_neighbours, laid
 from fedlgd.methods.anchors import Selected
 from fedlgd.methods.common import fit
 from fedlgd.methods.parts import Part, Presets

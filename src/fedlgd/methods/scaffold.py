@@ -1,4 +1,4 @@
-"""SCAFFOLD (Karimireddy et al., ICML 2020), option II: control variates correct the drift of sites."""
+"""SCAFFOLD (Karimireddy et al., ICML 2020), option II: control variates correct the drift"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

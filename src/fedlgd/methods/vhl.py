@@ -1,4 +1,4 @@
-"""VHL (Tang et al., ICML 2022): virtual homogeneity learning with images from an untrained generator."""
+"""VHL (Tang et al., ICML 2022): aligns features on images of an untrained generator"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

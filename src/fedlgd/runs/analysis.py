@@ -20,9 +20,8 @@ from fedlgd.core.losses import class_means
 from fedlgd.core.net import Net
 from fedlgd.core.records import RoundRecord
 from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, Params, VirtualSet
+from fedlgd.core.types import LabelledSet, Params, VirtualSet, mean_scale
 from fedlgd.data.federation import Federation
-from fedlgd.data.preparation import mean_scale
 from fedlgd.engines.memory import Memory, States
 from fedlgd.runs.shift import between
 

@@ -15,7 +15,7 @@ from fedlgd.data.catalogue import data_home
 from fedlgd.distill.cache import Cached
 from fedlgd.engines.wire import read_message, write_message
 
-CORE = ("device", "losses", "net", "rng", "tiles", "types")  # modules of core that the pixels depend on
+CORE = ("device", "losses", "net", "rng", "types")  # modules of core that the pixels depend on
 
 
 class FolderCache:

@@ -5,7 +5,6 @@ are multiplied by the number of such steps in a round, from `methods/cost.py`. C
 """
 
 import statistics
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -73,13 +72,8 @@ def estimate(
     return Estimate(dict(total.seconds), dict(total.flops), enrolment, dict(total.cpu))
 
 
-class _Sum:
+class _Sum(Meter):
     """The sum of measured costs, each multiplied by its number of repetitions."""
-
-    def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
-        self.cpu: Counter[str] = Counter()
-        self.flops: Counter[str] = Counter()
 
     def add(self, meter: Meter, name: str, times: float) -> None:
         self.seconds[name] += meter.seconds[name] * times  # type: ignore[assignment]

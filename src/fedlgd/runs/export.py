@@ -12,13 +12,13 @@ Virtual images are made from a site's private images: they belong to that site, 
 """
 
 import importlib.util
-import io
 import json
 import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -196,13 +196,8 @@ def _write_images(
         safe = label if re.fullmatch(r"[\w][\w .+-]{0,40}", label, re.ASCII) else f"class{k}"
         file = folder / f"{safe}-{counts[k]}.png"
         counts[k] += 1
+        picture = Image.fromarray(np.ascontiguousarray(pixels.permute(1, 2, 0).numpy()).squeeze())
         with writing(file, ELSEWHERE):
-            write_atomic(file, _png(pixels), private=True)
+            write_atomic(file, partial(picture.save, format="PNG"), private=True)
         yield file
     yield write_set(root / f"{name}.npz", virtual, scale)
-
-
-def _png(pixels: Tensor) -> bytes:
-    buffer = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels.permute(1, 2, 0).numpy()).squeeze()).save(buffer, "PNG")
-    return buffer.getvalue()

@@ -22,7 +22,7 @@ from fedlgd.core.train import Local
 from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop
-from fedlgd.engines.registry import Engine, facts
+from fedlgd.engines.registry import Engine
 from fedlgd.methods.common import restarted
 from fedlgd.methods.parts import name_of
 from fedlgd.runs.config import Config
@@ -51,7 +51,7 @@ def open_directory(
         _check_free(path, text)
         with files.writing(path):
             files.write_atomic(path / "config.toml", text.encode())
-        began = {**_manifest(config, federation, net, command, title), "engine": facts(engine, federation)}
+        began = {**_manifest(config, federation, net, command, title), "engine": engine_facts(engine, federation)}
         files.write_json(manifest, began)
         clear_own_parts(path)
     scales = {name: site.train.scale for name, site in federation.by_name.items()}
@@ -221,6 +221,18 @@ def _differences(stored: str, wanted: str) -> str:
         return repr(of[path]) if path in of else "not set"
 
     return ", ".join(f"{path} is {value(old, path)} there and {value(new, path)} here" for path in paths)
+
+
+def engine_facts(chosen: Engine, federation: Federation) -> dict[str, int | str | bool]:
+    """The entries about the engine in the manifest."""
+    return {
+        "name": chosen.name,
+        "local": chosen.local,
+        "workers": chosen.processes(federation),
+        "threads": torch.get_num_threads(),
+        "device": chosen.place.device,
+        "autocast": chosen.place.autocast,
+    }
 
 
 def _versions() -> dict[str, str]:

@@ -3,8 +3,8 @@
 The text chunks of a file say which classes its rows are, and by which number its values were divided for display.
 """
 
-import io
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -47,9 +47,8 @@ def write_sheet(
     text = PngImagePlugin.PngInfo()
     for key, value in {"classes": " ".join(map(str, classes)), **(notes or {})}.items():
         text.add_text(key, value)
-    buffer = io.BytesIO()
-    Image.fromarray(sheet.numpy().squeeze()).save(buffer, "PNG", optimize=False, pnginfo=text)
+    save = partial(Image.fromarray(sheet.numpy().squeeze()).save, format="PNG", optimize=False, pnginfo=text)
     with writing(file):
         private_folder(root)
         private_folder(file.parent)
-        write_atomic(file, buffer.getvalue(), private=True)
+        write_atomic(file, save, private=True)

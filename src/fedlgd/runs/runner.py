@@ -169,28 +169,22 @@ def _illustrated(
 
 
 def _gathered(config: Config, federation: Federation, net: Net, engine: Engine) -> Federation:
-    """The federation itself; for a pooled method, one site with all images, which only a local engine has."""
-    if config.method.pooled and not engine.local:
-        raise SettingError(
-            f"{config.method.label} joins the images of all sites, which real sites do not send; use loop"
-        )
-    return _pooled(config, federation, net, engine.place) if config.method.pooled else federation
-
-
-def _pooled(config: Config, federation: Federation, net: Net, place: Place) -> Federation:
-    """All images at one site, or all virtual sets: the same sets that other methods train on."""
+    """The federation itself; for a pooled method one site with all images, which only a local engine has, or with
+    all virtual sets, the same that other methods train on."""
     method, root = config.method, Stream(config.plan.seed)
+    if not method.pooled:
+        return federation
+    if not engine.local:
+        raise SettingError(f"{method.label} joins the images of all sites, which real sites do not send; use loop")
     assert isinstance(method, Training)
-    if method.train_on == "virtual":
-        sets = [
-            place.do(partial(distilled, site, net, method.distil), root.at("enrol", site.name, "distil"))
-            for site in federation.sites
-        ]
-        sites = tuple(
-            replace(s, train=training_set(made, s)) for s, made in zip(federation.sites, sets, strict=True)
-        )
-        return replace(pooled(replace(federation, sites=sites)), test_sites=federation.sites)
-    return pooled(federation)
+    if method.train_on == "real":
+        return pooled(federation)
+    sites = []
+    for site in federation.sites:
+        distil = partial(distilled, site, net, method.distil)
+        made = engine.place.do(distil, root.at("enrol", site.name, "distil"))
+        sites.append(replace(site, train=training_set(made, site)))
+    return replace(pooled(replace(federation, sites=tuple(sites))), test_sites=federation.sites)
 
 
 def default_folder(config: Config) -> Path:

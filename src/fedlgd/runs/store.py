@@ -23,8 +23,7 @@ from fedlgd.core import files
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import safe_name
 from fedlgd.core.records import RECORDS, RoundRecord, committed_bytes, decode_records, encode_record
-from fedlgd.core.types import Scale, ServerState, SiteState
-from fedlgd.data.preparation import mean_scale
+from fedlgd.core.types import Scale, ServerState, SiteState, mean_scale
 from fedlgd.engines.memory import Enrolment, FolderStates
 from fedlgd.engines.wire import read_message, write_message
 from fedlgd.runs.pictures import DIVISOR, write_picture

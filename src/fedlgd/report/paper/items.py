@@ -22,8 +22,8 @@ Settings = Mapping[str, Any]
 Axes = Mapping[str, tuple[Any, ...]]
 FOLDER = resources.files("fedlgd") / "paper"
 OF_ANY_DATA = ("data.name", "data.limit", "data.test_limit")
-SCALES = ("tiny", "desk", "paper")
-Metric = Literal["accuracy", "distance"]
+SCALES = ("tiny", "desk", "full", "paper")
+Metric = Literal["accuracy", "distance", "shift"]
 Word = Literal["confirmed", "not confirmed", "not decided"]
 NAMES = {
     "fedavg": "FedAvg",
@@ -43,7 +43,8 @@ class Rule:
     """`left` minus each of `right` is above `margin`: its 95 % interval over seeds lies above it.
 
     Left and right are entries of the part `part`. Metric `accuracy` is in points. `distance` is the decrease of the
-    distance between virtual sets and anchors from the first to the last measurement, and has no `right`.
+    distance between virtual sets and anchors from the first to the last measurement, and has no `right`. `shift` is
+    the share of the mean squared MMD between sites under the model of `right` that is gone under that of `left`.
     """
 
     left: str
@@ -164,9 +165,10 @@ def command_of(item: Item) -> str:
     return item.command or f"fedlgd paper {item.name} --scale desk"
 
 
-def cpu_at(item: Item, scale: str) -> str:
-    """The CPU time of an item in words."""
-    return item.scales.get(scale, Scale()).cpu or _common()[scale].cpu or "unknown"
+def cpu_times(item: Item) -> dict[str, str]:
+    """The CPU time of an item in words, at the scales where it is known."""
+    known = {scale: item.scales.get(scale, Scale()).cpu or _common()[scale].cpu for scale in SCALES}
+    return {scale: cpu for scale, cpu in known.items() if cpu and item.methods}
 
 
 @cache

@@ -53,7 +53,7 @@ def _part(found: Found) -> dict[str, Any]:
         "similarity": tuple(drawing for section in drawn.similarity for drawing in section.drawings),
     }
     return {
-        "name": found.part,
+        "name": found.label,
         "reduced": reduction(found),
         "table": printed_table(found),
         "sweeps": sweep_tables(find_sweeps(groups)),

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -44,6 +45,7 @@ class Verdict:
     scale: str = ""
     word: Word = "not decided"
     why: str = ""
+    seeds: int = 0
 
     @property
     def key(self) -> str:
@@ -85,24 +87,24 @@ def stored_part(folder: Path, item: Item, part: str, scale: str) -> Found:
 
 
 def stored(folder: Path, item: Item) -> Iterator[Found]:
-    """All parts with runs, each at the largest scale that has any."""
-    for part in find(item.runs_of or item.name).parts:
-        for scale in STORED:
-            found = stored_part(folder, item, part, scale)
-            if found.groups:
-                yield found
-                break
+    """All parts with runs, at each scale that has any, the largest first."""
+    for part, scale in product(find(item.runs_of or item.name).parts, STORED):
+        found = stored_part(folder, item, part, scale)
+        if found.groups:
+            yield found
 
 
 def verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> Iterator[Verdict]:
-    """A verdict on every claim."""
+    """A verdict on every claim: by the largest scale with an interval, and without one by the largest with runs."""
     for item in (wanted or items()).values():
-        parts = {found.part: found for found in stored(folder, item)}
+        found = list(stored(folder, item))
         for claim in item.claims:
-            if claim.rule is None:
+            if (rule := claim.rule) is None:
                 yield Verdict(item=item.name, claim=claim, word=claim.verdict, why=claim.why)
-            else:
-                yield _decided(item, claim, claim.rule, parts.get(claim.rule.part))
+                continue
+            own: list[Found | None] = [each for each in found if each.part == rule.part]
+            made = [_decided(item, claim, rule, each) for each in own or [None]]
+            yield max(made, key=lambda each: min(each.seeds, 2))
 
 
 class Shipped(NamedTuple):
@@ -145,19 +147,36 @@ def _decided(item: Item, claim: Claim, rule: Rule, found: Found | None) -> Verdi
     rival = min(gaps, key=lambda entry: gaps[entry].mean)
     word = _word([*gaps.values()], rule.margin)
     ours = _ours(rule, found.groups, rival, gaps[rival])
-    return Verdict(
-        item=item.name, claim=claim, ours=ours, scale=found.scale, word=word, why=_why(word, gaps[rival], claim)
-    )
+    why, seeds = _why(word, gaps[rival], claim), gaps[rival].seeds
+    return Verdict(item=item.name, claim=claim, ours=ours, scale=found.scale, word=word, why=why, seeds=seeds)
 
 
 def _gaps(rule: Rule, groups: Mapping[str, Group]) -> dict[str, Difference]:
-    """The difference of `left` to each of `right`, paired over seeds."""
-    if rule.metric == "distance":
-        falls = {run.seed: fall for run in groups[rule.left].counted if (fall := _fall(run)) is not None}
-        gap = paired(falls, dict.fromkeys(falls, 0.0))
-        return {rule.left: gap} if gap else {}
-    pairs = {entry: difference(groups[rule.left], groups[entry]) for entry in rule.right}
+    """The difference of `left` to each of `right`, paired over seeds, or what is decreased."""
+    if rule.metric == "accuracy":
+        pairs = {entry: difference(groups[rule.left], groups[entry]) for entry in rule.right}
+    else:
+        pairs = {entry: paired(falls, dict.fromkeys(falls, 0.0)) for entry, falls in _falls(rule, groups).items()}
     return {entry: gap for entry, gap in pairs.items() if gap}
+
+
+def _falls(rule: Rule, groups: Mapping[str, Group]) -> dict[str, dict[int, float]]:
+    """By entry and seed, the share of a distance that is gone: during a run, or against the runs of an entry."""
+    if rule.metric == "distance":
+        known = ((run.seed, _fall(run)) for run in groups[rule.left].counted)
+        return {rule.left: {seed: fall for seed, fall in known if fall is not None}}
+    own, others = _shifts(groups[rule.left]), {entry: _shifts(groups[entry]) for entry in rule.right}
+    return {
+        entry: {seed: 1 - own[seed] / shift for seed, shift in other.items() if seed in own}
+        for entry, other in others.items()
+    }
+
+
+def _shifts(group: Group) -> dict[int, float]:
+    """The mean squared MMD between the real images of sites under the final model, by seed."""
+    matrices = {run.seed: run.analysis.mmd["real"] for run in group.counted if run.analysis and run.analysis.mmd}
+    means = {seed: fmean(v for i, row in enumerate(m) for v in row[:i]) for seed, m in matrices.items()}
+    return {seed: mean for seed, mean in means.items() if mean > 0}
 
 
 def _fall(run: Run) -> float | None:
@@ -178,6 +197,8 @@ def _ours(rule: Rule, groups: Mapping[str, Group], rival: str, gap: Difference) 
     interval = f" ({points(gap.interval[0])} to {points(gap.interval[1])})" if gap.interval else ""
     if rule.metric == "distance":
         return f"the distance falls by {percent(gap.mean)} %{interval}"
+    if rule.metric == "shift":
+        return f"{percent(gap.mean)} %{interval} less between sites than under {rival}"
     shown = [f"{entry} {percent_stat(stat)}" for entry in (rule.left, rival) if (stat := groups[entry].accuracy)]
     return f"{', '.join(shown)}: {points(gap.mean)}{interval}"
 

@@ -1,23 +1,18 @@
 """Run several jobs in parallel, each in a process with one thread. Results are bit-identical to sequential runs."""
 
 import json
-import logging
-import signal
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 
 from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
 from fedlgd.core.meter import listening
 from fedlgd.core.records import RoundRecord
-from fedlgd.engines.process import Child, check_fork
+from fedlgd.engines.process import SILENCE, Child, check_fork, heard
 from fedlgd.runs.comparing.entries import Job, Outcome
 from fedlgd.runs.runner import Listener
 
-log = logging.getLogger(__name__)
-
-SILENCE = 60.0  # seconds without progress of any job before a warning names the running jobs
 ALIVE = b"null"
 
 Do = Callable[[Job, Listener], Outcome]
@@ -61,12 +56,7 @@ class Running:
 
     def hear(self) -> Iterator[Outcome]:
         """Wait for a message from any job; yield the outcomes of finished jobs."""
-        by_connection = {child.connection: child for child in self.children}
-        since = time.monotonic()
-        while not (ready := wait(list(by_connection), SILENCE)):
-            log.warning("waiting for %s for %.0f s", self._names(), time.monotonic() - since)
-        for connection in ready:
-            child = by_connection[connection]  # type: ignore[index]
+        for child in heard(self.children, self._names()):
             try:
                 said = child.connection.recv_bytes()
                 if said == ALIVE:
@@ -74,7 +64,8 @@ class Running:
                 content = json.loads(said)  # empty at the end of the enrolment
                 outcome = Outcome(self.children[child], **content) if content else None
             except (EOFError, OSError):
-                outcome = _gone(self.children[child], child.wait())
+                error = f"its process {child.ending()}; if there was too little memory, use fewer --jobs"
+                outcome = Outcome(self.children[child], error)
             self._enrolling.discard(child)
             if outcome:
                 del self.children[child]
@@ -109,11 +100,6 @@ def _tell(do: Do, job: Job, connection: Connection) -> None:
     with listening(progress):
         outcome = do(job, record)
     connection.send_bytes(json.dumps({"error": outcome.error, "accuracy": outcome.accuracy}).encode())
-
-
-def _gone(job: Job, code: int) -> Outcome:
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    return Outcome(job, f"its process {how}; if there was too little memory, use fewer --jobs")
 
 
 def check_jobs(count: int, threads: int, place: Place) -> None:

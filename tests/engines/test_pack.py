@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedlgd.core.pack import nbytes, pack, same, unpack
 from fedlgd.core.types import Broadcast, Hello, ServerState, SiteState, Update, VirtualSet
+from fedlgd.engines.wire import nbytes, pack, same, unpack
 
 odd = st.text(st.characters(blacklist_categories=["Cs"]), min_size=1, max_size=6)
 name = st.one_of(
