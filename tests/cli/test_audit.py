@@ -111,6 +111,41 @@ def test_bad_input_is_refused_with_a_way_out(fedlgd, tmp_path, run, audit, words
     assert "Traceback" not in done.err
 
 
+PRIVATE = [f"--set=distil.private.{each}" for each in ("test_key=x", "epsilon=4", "releases=2", "blocks=1")]
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (
+            (*PRIVATE, "--set=data.limit=400", "--set=distil.private.counts=0.012"),
+            "use a larger distil.private.eps",
+        ),
+        (
+            ("--set=data.limit=100", "--method=fedavg", "--train-on=real", "--set=distil.per_class=5"),
+            "per_class = 5",
+        ),
+        (("--set=data.limit=100", "--set=distil.tiles=2", "--set=distil.start=neighbours"), "= 2 of 4 tiles each"),
+    ],
+    ids=["noisy counts", "a control", "tiles of a control"],
+)
+def test_halves_that_a_federation_would_refuse_are_refused_before_the_first_is_run(
+    fedlgd, tmp_path, monkeypatch, run, words
+):
+    settings = tiny_run(tmp_path / "out", "--quiet", *run, rounds=1)
+    if "--method=fedavg" in run:
+        settings = [each for each in settings if not each.startswith(("--set=refine", "--set=anchors"))]
+    ran = fedlgd(*settings)
+    assert ran.code == 0, ran.err
+    monkeypatch.setattr("fedlgd.privacy.audit.run_shadows", lambda *_: pytest.fail("a federation was run"))
+    done = fedlgd("audit", "out", "--jobs", "1")
+    assert done.code == 2
+    assert "is too small" in done.err
+    assert words in done.err
+    assert "--site" in done.err
+    assert "estimated" not in done.err
+
+
 def test_an_unfinished_run_and_a_run_without_states_are_refused(fedlgd, audited):
     config = audited / "config.toml"
     config.write_text(config.read_text().replace("rounds = 2\n", "rounds = 3\n", 1))

@@ -1,8 +1,12 @@
 """Words for numbers."""
 
 import pytest
+import torch
 
+from fedlgd.core.errors import DataError
+from fedlgd.core.types import LabelledSet, Site
 from fedlgd.core.words import counted, plural
+from fedlgd.distill.start import present_classes
 
 
 @pytest.mark.parametrize(
@@ -12,3 +16,12 @@ from fedlgd.core.words import counted, plural
 def test_a_noun_follows_its_number(count, noun, said):
     assert plural(count, noun) == said
     assert said.endswith(f" {counted(count, noun)}")
+
+
+def test_sets_and_errors_about_a_single_image_say_so():
+    one = LabelledSet(torch.zeros(1, 3, 8, 8), torch.zeros(1, dtype=torch.long))
+    assert repr(one).startswith("LabelledSet(1 image of ")
+    assert "1 class)" in repr(one)
+    assert "1 training and 1 test image)" in repr(Site(name="a", train=one, test=one, classes=("x",)))
+    with pytest.raises(DataError, match=r"has 1 image of class 0 but distil\.per_class is 2"):
+        present_classes(one, 1, 2, "a")

@@ -78,7 +78,7 @@ def test_every_module_that_distillation_imports_from_core_is_known():
         if line.startswith("from fedlgd.core")
     ]
     imported = {line.removeprefix("fedlgd.core").strip(".") for line in lines}
-    assert imported - set(cache.CORE) - {""} == {"errors", "files", "meter", "settings", "suggest", "tree"}
+    assert imported - set(cache.CORE) - {""} == {"errors", "files", "meter", "settings", "suggest", "tree", "words"}
 
 
 def test_without_source_the_version_is_the_key(copied):

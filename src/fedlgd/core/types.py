@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from fedlgd.core import html
 from fedlgd.core.device import to_device
+from fedlgd.core.words import plural
 
 Params = dict[str, Tensor]
 Trees = Mapping[str, Params]
@@ -90,7 +91,7 @@ class LabelledSet:
 
     def __repr__(self) -> str:
         shape = "x".join(map(str, self.x.shape[1:]))
-        return f"LabelledSet({len(self)} images of {shape}, {len(self.y.unique())} classes)"
+        return f"LabelledSet({plural(len(self), 'image')} of {shape}, {plural(len(self.y.unique()), 'class')})"
 
     def _repr_html_(self) -> str:
         return f"<p>{self!r}</p>{first_images(self)}"
@@ -116,7 +117,7 @@ class Site:
     note: str = ""
 
     def __repr__(self) -> str:
-        return f"Site({self.name!r}: {len(self.train)} training and {len(self.test)} test images)"
+        return f"Site({self.name!r}: {len(self.train)} training and {plural(len(self.test), 'test image')})"
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(repr(self))}</p>{first_images(self.train)}"
@@ -155,7 +156,7 @@ class VirtualSet:
     def __repr__(self) -> str:
         when = "made at enrolment" if self.round < 0 else f"changed in round {self.round + 1}"
         shape = "x".join(map(str, self.images.shape[1:]))
-        return f"VirtualSet({len(self)} images of {shape} from {self.origin!r}, {when})"
+        return f"VirtualSet({plural(len(self), 'image')} of {shape} from {self.origin!r}, {when})"
 
     def _repr_html_(self) -> str:
         """The first images of each class; shown under the scale of the set, or the default scale."""

@@ -31,6 +31,7 @@ from fedlgd.core.meter import phase, track
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Params, Site, SiteState, VirtualSet
+from fedlgd.core.words import plural
 from fedlgd.data.federation import site_digest
 from fedlgd.distill.augment import Transform
 from fedlgd.distill.cache import recall
@@ -110,8 +111,8 @@ def _large_enough(counts: Tensor, per_class: int, sigma: float, site: str) -> li
     classes = [k for k, count in enumerate(counts.tolist()) if count >= least]
     if not classes:
         raise PrivacyError(
-            f"site {site!r} has no class with {least:.0f} images or more by its noisy counts; use a larger "
-            "distil.private.epsilon or share distil.private.counts, or a smaller distil.per_class"
+            f"site {site!r} has no class with {plural(round(least), 'image')} or more by its noisy counts; use a "
+            "larger distil.private.epsilon or share distil.private.counts, or a smaller distil.per_class"
         )
     return classes
 

@@ -19,6 +19,7 @@ from torch import Tensor
 from fedlgd.core.errors import DataError
 from fedlgd.core.files import digest, make_folder, safe_name, write_atomic, writing
 from fedlgd.core.types import Scale, VirtualSet
+from fedlgd.core.words import counted, plural
 from fedlgd.data.store import read_arrays
 from fedlgd.distill.start import SUFFIXES
 
@@ -82,7 +83,8 @@ def _per_class(labels: Tensor) -> str:
     classes, counts = labels.unique(return_counts=True)
     numbers = sorted(set(counts.tolist()))
     most = f"to {numbers[-1]} " if len(numbers) > 1 else ""
-    return f"{numbers[0] if numbers else 0} {most}images for each of {len(classes)} classes"
+    images = counted(numbers[-1] if numbers else 0, "image")
+    return f"{numbers[0] if numbers else 0} {most}{images} for each of {plural(len(classes), 'class')}"
 
 
 def read_set(file: Path, origin: str, scale: Scale = Scale()) -> VirtualSet:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.types import LabelledSet
+from fedlgd.core.words import plural
 
 Start = Literal["statistics", "noise", "mean-image", "real", "kmeans", "neighbours"]
 STARTS: tuple[str, ...] = get_args(Start)
@@ -159,7 +160,7 @@ def present_classes(data: LabelledSet, classes: int, per_class: int, site: str, 
         if 0 < count < per_class * tiles:
             most, made_of = min(c for c in counts if c) // tiles, f", each of {tiles} tiles" if tiles > 1 else ""
             raise DataError(
-                f"site {site!r} has {count} images of class {k} but distil.per_class is {per_class}{made_of}; "
-                f"use {f'distil.per_class={most} or less' if most else 'distil.tiles=1'}"
+                f"site {site!r} has {plural(count, 'image')} of class {k} but distil.per_class is {per_class}"
+                f"{made_of}; use {f'distil.per_class={most} or less' if most else 'distil.tiles=1'}"
             )
     return [k for k, count in enumerate(counts) if count]

@@ -20,11 +20,12 @@ from fedlgd.distill.cache import caching
 from fedlgd.methods.cost import images_of, is_known
 from fedlgd.methods.promises import budget_of
 from fedlgd.privacy import paper
+from fedlgd.privacy.enough import check_halves, check_pool
 from fedlgd.privacy.findings import BLIND, DELTA, Attack, blind_findings, findings_of
 from fedlgd.privacy.pool import Canaries, Pool, halved, members_in, pool_of
 from fedlgd.privacy.shadow import Seen, Shadow, Study, run_shadows, watched_set
 from fedlgd.privacy.shadow import watched as watched_federation
-from fedlgd.privacy.subject import Subject, check_size
+from fedlgd.privacy.subject import Subject
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.estimate import estimate
@@ -117,8 +118,11 @@ class Plan:
     @cached_property
     def pool(self) -> Pool:
         flip = 0.0 if self.wish.canaries == "none" else FLIPPED
-        pool = pool_of(self.subject.federation, self.site, IMAGES, flip, self.subject.rng, self.wish.canaries)
-        check_size(pool, self.subject, self.wish.federations)
+        subject, federation, rng = self.subject, self.subject.federation, self.subject.rng
+        pool = pool_of(federation, self.site, IMAGES, flip, rng, self.wish.canaries)
+        check_pool(pool)
+        for arm in self.arms:
+            check_halves(arm.config, pool, federation, subject.net, self.wish.federations_of(arm.kind), rng)
         return pool
 
     @cached_property

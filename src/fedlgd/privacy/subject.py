@@ -3,8 +3,6 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from fedlgd.core.errors import DataError, PrivacyError, RunError, SettingError
 from fedlgd.core.files import read_json
 from fedlgd.core.net import Net
@@ -13,15 +11,11 @@ from fedlgd.core.suggest import did_you_mean
 from fedlgd.core.types import Params
 from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation
-from fedlgd.methods.common import Training
 from fedlgd.methods.promises import budget_of
-from fedlgd.privacy.pool import Pool, members_in
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.literals import read_toml
 from fedlgd.runs.open import open_run
 from fedlgd.runs.result import Result
-
-LEAST = 60  # smallest pool
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,27 +87,3 @@ def chosen_site(federation: Federation, name: str) -> str:
         hint = did_you_mean(name, federation.by_name) or ";"
         raise DataError(f"no site is called {name!r}{hint} sites: {', '.join(federation.by_name)}")
     return name
-
-
-def check_size(pool: Pool, subject: Subject, federations: int) -> None:
-    """Refuse a site with too few images to split and to measure anything."""
-    if len(pool) < LEAST:
-        raise DataError(
-            f"site {pool.site!r} has {plural(len(pool), 'training image')}; an audit splits them at random and "
-            f"needs {LEAST} or more to measure anything. Choose another site with --site"
-        )
-    method = subject.config.method
-    if not isinstance(method, Training) or method.train_on != "virtual":
-        return
-    distil = method.distil
-    for i in range(federations):
-        classes = subject.net.classes
-        labels = torch.cat([pool.data.y[members_in(pool, i, subject.rng)], pool.rest.y])
-        counts = labels.bincount(minlength=classes)
-        fewest = int(counts[pool.data.y.bincount(minlength=classes) > 0].min())
-        if fewest < distil.per_class:
-            raise DataError(
-                f"site {pool.site!r} is too small: a random half of its images has {fewest} of a class, fewer than "
-                f"distil.per_class = {distil.per_class}. Audit a larger site with --site, or a run with a smaller "
-                "distil.per_class"
-            )
