@@ -172,5 +172,8 @@ def test_what_is_listed_is_what_the_classes_say():
     ],
 )
 def test_ones_own_images_have_the_preset_strong_where_it_can_be(values, preset):
-    assert preset_of(values, {}) == preset
-    assert not preset_of(values, {"rounds": 3})
+    methods = [values.get("method", "fedlgd")]
+    assert preset_of(values, {}, methods) == preset
+    assert not preset_of(values, {"rounds": 3}, methods)
+    assert preset_of(values, {}, [*methods, "fedavg", "fedlgd+proximal"]) == preset
+    assert not preset_of(values, {}, [*methods, "tests.runs.own:Own"])

@@ -17,7 +17,7 @@ from fedlgd.core.types import LabelledSet, Scale, Site, SiteState
 from fedlgd.distill import ledger, release
 from fedlgd.distill.budget import Level, Private
 from fedlgd.distill.distribution import distil, real_means
-from fedlgd.distill.ledger import generator_for
+from fedlgd.distill.ledger import Ledger, generator_for
 from fedlgd.distill.private import distilled, refined, refinements_of
 from fedlgd.distill.release import check_protected, class_sums, clipped, clipped_sums, noised
 from fedlgd.distill.settings import Distil
@@ -382,8 +382,23 @@ def test_what_asks_for_images_too_often_is_refused(values, words):
 
 
 def test_a_site_without_a_large_class_is_refused_by_noisy_counts_alone():
-    with pytest.raises(PrivacyError, match=r"no class with \d+ images.*distil\.per_class"):
+    with pytest.raises(PrivacyError, match=r"no class with \d+ images.*the largest is .*distil\.private\.epsilon"):
         first(private(epsilon=1))
+
+
+@pytest.mark.parametrize("refinements", [0, 2])
+def test_a_refused_site_is_charged_for_its_counts_alone(refinements):
+    with pytest.raises(PrivacyError, match="charged to its budget alone"):
+        first(private(epsilon=1), refinements=refinements)
+    assert 0 < Ledger(SITE.name, Private(epsilon=1)).spent() < 0.2
+
+
+def test_what_cannot_be_afforded_in_the_end_is_refused_before_the_counts():
+    first(private(epsilon=50))
+    before = Ledger(SITE.name, Private(epsilon=50)).spent()
+    with pytest.raises(PrivacyError, match="has spent epsilon"):
+        first(private(epsilon=50), seed=1)
+    assert Ledger(SITE.name, Private(epsilon=50)).spent() == before
 
 
 def test_small_classes_are_left_out_without_an_error():

@@ -60,8 +60,7 @@ def compare(given: CompareOptions) -> None:
     set_up(given.threads)
     settings = assignments(given, {})
     entries = [parse_entry(spec) for spec in swept(given.methods.split(","), parse_axes(given.sweep or ()))]
-    methods = "".join(entry.method for entry in entries)
-    preset = given.preset or preset_of({**settings, "method": methods}, {})
+    preset = given.preset or preset_of(settings, {}, [entry.method for entry in entries])
     first, *_ = plan(entries, 1, given.out, settings, preset)
     announce_preset(given, preset)
     federation = open_data(first.config.data, given.silent)

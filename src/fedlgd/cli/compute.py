@@ -4,7 +4,7 @@ import json as jsonlib
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from fedlgd.data.registry import DataChoice
 from fedlgd.engines.registry import Engine, choose
 from fedlgd.methods.cost import first_sets
 from fedlgd.methods.promises import promise
+from fedlgd.methods.registry import recipe
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.comparing.entries import Job
 from fedlgd.runs.config import Config
@@ -48,11 +49,13 @@ def assignments(given: ConfigOptions, more: Mapping[str, Any]) -> dict[str, Any]
     return chosen | dict(parse_assignment(text) for text in given.settings or ())
 
 
-def preset_of(values: Mapping[str, Any], file: Mapping[str, Any]) -> str:
-    """The default preset: `strong` for a user's own images, except with private distillation, which it excludes."""
-    own = values.get("data.name") == "folders" and not file
-    other = "distil.private.epsilon" in values or ":" in values.get("method", "")
-    return "strong" if own and not other else ""
+def preset_of(values: Mapping[str, Any], file: Mapping[str, Any], methods: Iterable[str]) -> str:
+    """The default preset: `strong` for a user's own images, if all methods have it.
+
+    Not with private distillation, which it excludes.
+    """
+    own = values.get("data.name") == "folders" and not file and "distil.private.epsilon" not in values
+    return "strong" if own and all("strong" in recipe(name).settings.presets for name in methods) else ""
 
 
 def announce_preset(given: RunOptions | CompareOptions, preset: str) -> None:

@@ -79,7 +79,7 @@ def run(given: RunOptions) -> None:
     if remote := given.engine == "flower" or given.kit is not None:
         chosen["data.name"] = _real_data(given)
     values = assignments(given, chosen)
-    preset = given.preset or preset_of(values, file)
+    preset = given.preset or preset_of(values, file, [values.get("method") or "fedlgd"])
     config = resolve(file, values, preset)
     announce_preset(given, preset)
     folder = given.out or default_folder(config)

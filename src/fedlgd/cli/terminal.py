@@ -70,7 +70,7 @@ def fitted(table: Table, width: int, drop: Sequence[str], turn: bool = False) ->
         text = as_text(replace(_narrow(attempt, _width(text) - width), notes=()))
     kept = {column.name for column in attempt.columns} | {row[0].text for row in attempt.rows}
     hidden = [column.name for column in table.columns[1:] if column.name not in kept]
-    more = (f"Not shown in {width} columns: {', '.join(hidden)}.",) if hidden else ()
+    more = (f"Not shown in {width} columns: {'; '.join(hidden)}.",) if hidden else ()
     return "\n".join((text, *(textwrap.fill(note, width) for note in (*attempt.notes, *more))))
 
 

@@ -73,7 +73,7 @@ class Simulation:
     def fingerprint(self) -> str:
         return f"test {self.key}"
 
-    def reserve(self, account: str, levels: Mapping[str, Level]) -> None:
+    def reserve(self, account: str, levels: Mapping[str, Level], only: str = "") -> None:
         pass
 
     def once(self, account: str, part: str, number: str, make: Make) -> Params:
@@ -93,16 +93,18 @@ class Ledger:
         with self._opened():
             return digest(self._secret())
 
-    def reserve(self, account: str, levels: Mapping[str, Level]) -> None:
-        """Charge these parts to the budget, before the first release of an account."""
+    def reserve(self, account: str, levels: Mapping[str, Level], only: str = "") -> None:
+        """Charge these parts to the budget, before the first release of an account.
+
+        `only`: all parts must be affordable, but this one alone is charged now, because it decides on the others.
+        """
         with self._opened() as accounts:
-            parts = accounts.setdefault(account, {})
+            parts = accounts.get(account, {})
             new = {name: {"level": list(level), "made": {}} for name, level in levels.items() if name not in parts}
             if new:
-                before = self._spent(accounts)
-                parts |= new
-                self._afford(accounts, before)
-                self._write(accounts)
+                self._afford({**accounts, account: parts | new}, self._spent(accounts))
+                charged = {name: part for name, part in new.items() if only in ("", name)}
+                self._write({**accounts, account: parts | charged})
 
     def once(self, account: str, part: str, number: str, make: Make) -> Params:
         """The release with this number, made now if it was never made."""

@@ -52,10 +52,11 @@ def distilled(site: Site, net: Net, how: Distil, rng: Stream, refinements: int =
         return SiteState(virtual=distil(site, net, how, rng))
     random, scaled = narrowed(family(net, how), how)
     check_protected(site, random, "distil.private.epsilon")
-    releases = _releases(site, net, how, rng.seed, refinements)
+    releases = _releases(site, net, how, rng.seed, refinements, only="counts")
     counts = noisy_counts(releases.book, releases.account, releases.levels["counts"], site.train, net.classes)
     check_delta(counts, how.private)
     classes = _large_enough(counts, how.per_class, releases.levels["counts"].sigma, site.name)
+    releases.book.reserve(releases.account, releases.levels)
     releases = replace(releases, classes=classes, sizes=counts[classes])
     labels = labels_for(classes, how.per_class)
     made_from = {"account": releases.account, "secret": releases.book.fingerprint}
@@ -94,10 +95,10 @@ def refined(
     return replace(state, virtual=replace(virtual, images=images, round=t))
 
 
-def reserve_refinements(site: Site, net: Net, how: Distil, seed: int, refinements: int) -> None:
+def reserve_refinements(site: Site, net: Net, how: Distil, seed: int, refinements: int, only: str = "") -> None:
     """Charge the refinements of a run to the budget at enrolment, so that it is not refused in a later round."""
     if how.private.on and refinements:
-        _releases(site, net, how, seed, refinements)
+        _releases(site, net, how, seed, refinements, only)
 
 
 def refinements_of(how: Distil, rounds: int) -> int:
@@ -110,14 +111,17 @@ def _large_enough(counts: Tensor, per_class: int, sigma: float, site: str) -> li
     least = per_class + LARGE * sigma
     classes = [k for k, count in enumerate(counts.tolist()) if count >= least]
     if not classes:
+        fits = math.floor(float(counts.max()) - LARGE * sigma)
+        smaller = f", or distil.per_class={fits}" if fits > 0 else ""
         raise PrivacyError(
-            f"site {site!r} has no class with {plural(round(least), 'image')} or more by its noisy counts; use a "
-            "larger distil.private.epsilon or share distil.private.counts, or a smaller distil.per_class"
+            f"site {site!r} has no class with {plural(round(least), 'image')} or more by its noisy counts, which "
+            f"are charged to its budget alone (the largest is {float(counts.max()):.0f}); use a larger "
+            f"distil.private.epsilon or share distil.private.counts (below 0.5){smaller}"
         )
     return classes
 
 
-def _releases(site: Site, net: Net, how: Distil, seed: int, refinements: int) -> Releases:
+def _releases(site: Site, net: Net, how: Distil, seed: int, refinements: int, only: str = "") -> Releases:
     """The account of these settings at this site; its budget is reserved before anything is released."""
     levels = how.private.levels(how.start, refinements)
     if refinements:
@@ -127,7 +131,7 @@ def _releases(site: Site, net: Net, how: Distil, seed: int, refinements: int) ->
     made_from = {"site": site.name, "data": site_digest(site), "net": family(net, how).label, "how": asked}
     account = f"distil, seed {seed}, {digest(json.dumps(made_from, sort_keys=True).encode())}"
     book = open_book(site.name, how.private)
-    book.reserve(account, levels)
+    book.reserve(account, levels, only)
     return Releases(site=site, book=book, account=account, levels=levels, clip=how.private.clip)
 
 

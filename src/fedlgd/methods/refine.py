@@ -105,8 +105,11 @@ class Refined(Part):
             )
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
-        reserve_refinements(site, net, self.distil, rng.seed, self.refine.releases(self.distil))
-        return self.method.enrol(site, net, rng)
+        refinements = self.refine.releases(self.distil)
+        reserve_refinements(site, net, self.distil, rng.seed, refinements, only="counts")
+        enrolled = self.method.enrol(site, net, rng)
+        reserve_refinements(site, net, self.distil, rng.seed, refinements)
+        return enrolled
 
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         if state.virtual and self.refine.move_in(msg.round):

@@ -25,7 +25,7 @@ def check_pool(pool: Pool) -> None:
     if len(pool) < LEAST:
         raise DataError(
             f"site {pool.site!r} has {plural(len(pool), 'training image')}; an audit splits them at random and "
-            f"needs {LEAST} or more to measure anything. Choose another site with --site"
+            f"needs {LEAST} or more to measure anything. Choose a larger site with --site, if there is one"
         )
 
 

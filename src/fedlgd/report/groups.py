@@ -118,7 +118,7 @@ def short(path: str, value: Any) -> str:
     """A value in a note, which has no commas; epsilon 0 is no noise, and would read as the smallest budget."""
     if path.endswith(".epsilon") and not value:
         return "none"
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return "+".join(map(str, value)) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
