@@ -70,6 +70,12 @@ TRIALS: Mapping[str, tuple[float, dict[str, Any]]] = {
     "300 releases, no noise": (NOISELESS, {"distil.private.rate": 1.0}),
     "300 releases of a tenth of the images, epsilon 4": (4.0, {}),
     "300 releases of a tenth of the images, epsilon 4, clip 0.3": (4.0, {"distil.private.clip": 0.3}),
+    "converged, 300 releases, no noise": (NOISELESS, {"distil.steps": 4800}),
+    "converged, 1200 releases, no noise": (NOISELESS, {"distil.steps": 4800, "distil.private.releases": 1200}),
+    "converged, 300 releases, no noise, no clipping": (
+        NOISELESS,
+        {"distil.steps": 4800, "distil.private.clip": 100.0},
+    ),
     "epsilon 4, 2400 steps": (4.0, {"distil.steps": 2400}),
     "epsilon 4, 2400 steps and 1200 releases": (4.0, {"distil.steps": 2400, "distil.private.releases": 1200}),
 }
