@@ -62,8 +62,8 @@ def compare(given: CompareOptions) -> None:
     entries = [parse_entry(spec) for spec in swept(given.methods.split(","), parse_axes(given.sweep or ()))]
     preset = given.preset or preset_of(settings, {}, [entry.method for entry in entries])
     first, *_ = plan(entries, 1, given.out, settings, preset)
-    announce_preset(given, preset)
     federation = open_data(first.config.data, given.silent)
+    announce_preset(given, preset)
     steps = _fedlgd_steps(settings, preset, len(federation.classes)) if given.match_steps else 0
     jobs = plan(entries, given.seeds, given.out, settings, preset, steps)
     methods = f"{plural(len(entries), 'point' if given.sweep else 'method')} x {plural(given.seeds, 'seed')}"

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +82,14 @@ def run(given: RunOptions) -> None:
     values = assignments(given, chosen)
     preset = given.preset or preset_of(values, file, [values.get("method") or "fedlgd"])
     config = resolve(file, values, preset)
-    announce_preset(given, preset)
     folder = given.out or default_folder(config)
     if given.estimate:
-        federation, engine = _prepare(config, given, given.json)
+        federation, engine = _prepare(config, given, given.json, preset)
         print_estimate(config, folder, federation, engine, given.json)
         return
     title = f"{config.method.label} on {config.data.name}, seed {config.plan.seed}"
-    result = (_execute_at_sites if remote else _execute)(config, folder, given, title)
+    here = partial(_execute, preset=preset)  # real sites have settings of their own
+    result = (_execute_at_sites if remote else here)(config, folder, given, title)
     page = _report([folder], folder / "report.html")
     if given.json:
         typer.echo(jsonlib.dumps(_summary(config, folder, page, result)))
@@ -119,9 +120,10 @@ def demo(given: DemoOptions) -> None:
         typer.echo("\n  ".join(["Next:", *(f"{program()} {line.format(out=given.out)}" for line in DEMO_NEXT)]))
 
 
-def _prepare(config: Config, given: RunOptions, quiet: bool) -> tuple[Federation, Engine]:
+def _prepare(config: Config, given: RunOptions, quiet: bool, preset: str) -> tuple[Federation, Engine]:
     set_up(given.threads)
     federation = open_data(config.data, quiet)
+    announce_preset(given, preset)
     return federation, choose_engine(given, federation, given.engine, given.workers)
 
 
@@ -149,10 +151,10 @@ def _shown(
         typer.echo(f"{folder} is already complete; nothing to run", err=True)
 
 
-def _execute(config: Config, folder: Path, given: RunOptions, title: str = "") -> Result:
+def _execute(config: Config, folder: Path, given: RunOptions, title: str = "", preset: str = "") -> Result:
     """Run with progress and trackers."""
     with resumable(f" in {folder}"):
-        federation, engine = _prepare(config, given, given.silent)
+        federation, engine = _prepare(config, given, given.silent, preset)
         if not given.silent:
             announce_run(config, folder, federation, engine)
         begin = engine.describe(federation)
