@@ -6,7 +6,6 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +87,10 @@ def run(given: RunOptions) -> None:
         print_estimate(config, folder, federation, engine, given.json)
         return
     title = f"{config.method.label} on {config.data.name}, seed {config.plan.seed}"
-    here = partial(_execute, preset=preset)  # real sites have settings of their own
-    result = (_execute_at_sites if remote else here)(config, folder, given, title)
+    if remote:
+        result = _execute_at_sites(config, folder, given, title)
+    else:
+        result = _execute(config, folder, given, title, preset)
     page = _report([folder], folder / "report.html")
     if given.json:
         typer.echo(jsonlib.dumps(_summary(config, folder, page, result)))
