@@ -106,6 +106,17 @@ def test_images_need_not_be_square_or_coloured():
     assert _feature_size(build_net("convnet", (1, 8, 20), 3, {"depth": 2, "width": 4})) == 4 * 2 * 5
 
 
+@pytest.mark.parametrize(("settings", "side"), [({}, 28), ({}, 96), ({"version": "printed"}, 28)])
+def test_a_resnet18_of_a_quarter_of_the_width_has_a_sixteenth_of_the_weights(settings, side):
+    wide, narrow = (build_net("resnet18", (3, side, side), 10, {**settings, "width": w}) for w in (64, 16))
+    assert narrow.features == wide.features // 4
+    weights, few = (
+        {name: value.numel() for name, value in net.init(Stream(0)).items() if "stages" in name and value.ndim == 4}
+        for net in (wide, narrow)
+    )
+    assert {name: count / few[name] for name, count in weights.items()} == dict.fromkeys(weights, 16.0)
+
+
 def test_resnet18_takes_images_that_are_not_square():
     assert _feature_size(build_net("resnet18", (3, 32, 64), 3)) == 512 * 2
 
@@ -205,7 +216,7 @@ def test_an_unknown_setting_is_answered_with_the_nearest():
 
 def test_settings_and_their_defaults_can_be_listed():
     assert settings_of("convnet") == {"depth": 3, "width": 128, "norm": "instance", "pooling": "avg"}
-    assert settings_of("resnet18") == {"version": "code"}
+    assert settings_of("resnet18") == {"version": "code", "width": 64}
     assert settings_of(OWN + "Linear") == {"features": "", "bias": True}
 
 

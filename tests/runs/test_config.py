@@ -594,7 +594,7 @@ def test_a_file_that_is_missing_or_not_toml_or_not_text_is_named(tmp_path: Path)
     [
         ({"method": "fedavg", "pull": {"weight": 3}}, "method fedlgd and parts +anchors, +noise, not of fedavg"),
         ({"method": "fedavg", "mu": 3}, "methods fednova, fedprox, moon, not of fedavg"),
-        ({"net": {"name": "resnet18", "width": 3}}, "network convnet, not of the chosen net"),
+        ({"net": {"name": "resnet18", "depth": 3}}, "network convnet, not of the chosen net"),
         ({"data": {"skip_bad": True}}, "federation folders, not of the chosen data"),
     ],
 )

@@ -223,7 +223,7 @@ def _parts(item: Item, given: PaperOptions) -> tuple[str, ...]:
 def _run_part(item: Item, part: str, given: PaperOptions) -> dict[str, str]:
     """Run or estimate one part; returns the errors by run folder."""
     out = given.out / given.scale / item.name / part
-    jobs = jobs_of(comparison(item, part, given.scale), out)
+    jobs = jobs_of(comparison(item, part, given.scale), out, given.out / given.scale)
     federation = open_data(jobs[0].config.data, given.silent)
     title = f"{item.name} {part}".strip()
     if given.estimate:
@@ -241,12 +241,15 @@ def _run_part(item: Item, part: str, given: PaperOptions) -> dict[str, str]:
     return {str(each.job.folder): each.error for each in outcomes if each.error}
 
 
-def jobs_of(wanted: Comparison, out: Path) -> list[Job]:
-    """The runs of a comparison; all methods of a seed first, so that an interrupted one can be read."""
+def jobs_of(wanted: Comparison, out: Path, library: Path | None = None) -> list[Job]:
+    """The runs of a comparison; all methods of a seed first, so that an interrupted one can be read.
+
+    A finished run with the same configuration in `library`, such as one of another item, is copied.
+    """
     shared = {path: value for path, value in wanted.settings.items() if path.partition(".")[0] not in OWNERS}
     entries = [_with_own(parse_entry(spec), wanted.settings) for spec in wanted.methods]
     jobs = plan(entries, wanted.seeds, out, shared, wanted.preset)
-    return sorted(jobs, key=lambda job: job.config.plan.seed)
+    return [replace(job, library=library) for job in sorted(jobs, key=lambda job: job.config.plan.seed)]
 
 
 def _with_own(entry: Entry, settings: Mapping[str, Any]) -> Entry:

@@ -27,7 +27,7 @@ from fedlgd.methods.cost import first_sets
 from fedlgd.methods.promises import promise
 from fedlgd.methods.registry import recipe
 from fedlgd.runs.cache import shared_cache
-from fedlgd.runs.comparing.entries import Job
+from fedlgd.runs.comparing.entries import Job, equal_run
 from fedlgd.runs.config import Config
 from fedlgd.runs.estimate import Estimate, estimate
 from fedlgd.runs.literals import parse_assignment
@@ -123,13 +123,18 @@ def estimate_run(config: Config, folder: Path, federation: Federation, place: Pl
 
 
 def estimate_jobs(jobs: Sequence[Job], federation: Federation, engine: Engine) -> float:
-    """Seconds of a comparison. All seeds of an entry take equally long; shared virtual sets are counted once."""
+    """Seconds of a comparison. All seeds of an entry take equally long; shared virtual sets are counted once.
+
+    A job whose run exists elsewhere, to be copied, takes no time.
+    """
     workers = engine.processes(federation)
     by_entry: dict[str, Estimate | None] = {}
     distilled: set[tuple[str, int]] = set()
     total = 0.0
     for job in jobs:
-        if job.entry.spec not in by_entry:
+        if equal_run(job, federation):
+            continue
+        if by_entry.get(job.entry.spec) is None:  # none yet, or of a seed that is finished
             by_entry[job.entry.spec] = estimate_run(job.config, job.folder, federation, engine.place)
         found = by_entry[job.entry.spec]
         if found:

@@ -44,7 +44,7 @@ def open_directory(
         with files.reading(manifest):
             stored = files.read_json(manifest)
             before = _check_config(path, stored, config)
-            _check_origin(path, stored, federation)
+            check_origin(path, stored, federation)
         if before != text.encode():
             _extend(path, stored, config, before, command)
     else:
@@ -97,7 +97,7 @@ def _check_config(path: Path, manifest: dict[str, Any], config: Config) -> bytes
     return stored
 
 
-def _check_origin(path: Path, manifest: dict[str, Any], federation: Federation) -> None:
+def check_origin(path: Path, manifest: dict[str, Any], federation: Federation) -> None:
     """Refuse to resume a run with other data or another version; warn about another number of threads."""
     for name, version in _versions().items():
         if name != "python" and manifest["versions"][name] != version:

@@ -22,6 +22,7 @@ from fedlgd.report.paper.items import (
     items,
     parts_at,
     printed,
+    reduced,
 )
 from fedlgd.report.paper.page import render_paper
 from fedlgd.report.paper.verdicts import printed_table, stored, verdicts
@@ -106,6 +107,33 @@ def test_a_larger_scale_decides_once_it_has_two_seeds(tmp_path, seeds, word):
     assert decided(tmp_path, RULE)[0] == word
     labels = [found.label for found in stored(tmp_path, find("table-digits"))]
     assert [label.split(",")[0] for label in labels] == ["C10 (full", "C10 (desk"]
+
+
+def test_a_scale_with_other_swept_values_has_its_own_rule(tmp_path):
+    near, far = "fedlgd:refine.steps=20:anchors.steps=25", "fedlgd:refine.steps=20:anchors.steps=50"
+    store(tmp_path, near, 0.801, 0.812, 0.823, part="figure-steps/digits")
+    store(tmp_path, far, 0.80, 0.81, 0.82, part="figure-steps/digits")
+    (found,) = verdicts(tmp_path, {"figure-steps": find("figure-steps")})
+    assert (found.word, found.scale) == ("confirmed", "desk")
+    assert found.ours.startswith(near)
+
+
+@pytest.mark.parametrize("item", [each for each in items().values() if each.methods], ids=lambda item: item.name)
+def test_every_entry_of_a_rule_is_run_at_the_scales_at_which_its_part_is(item):
+    for claim in (each for each in item.claims if each.rule):
+        for scale in ("desk", "full", "paper"):
+            rule = claim.at.get(scale, claim.rule)
+            seeds = comparison(item, rule.part, scale).seeds
+            if scale in item.scales and rule.part in parts_at(item, scale) and seeds > 1:
+                assert {rule.left, *rule.right} <= set(comparison(item, rule.part, scale).methods)
+
+
+def test_a_scale_takes_less_of_a_data_set_in_every_item():
+    for name, part in (("table-alpha", "5"), ("table-cifar10c", "0.2-10"), ("figure-lambda", "cifar10c")):
+        assert len(comparison(find(name), part, "desk").settings["data.corruptions"]) == 5
+        assert "5 of 19 corruptions" in reduced(find(name), part, "desk")
+        assert "data.corruptions" not in comparison(find(name), part, "paper").settings
+    assert "data.corruptions" not in comparison(find("figure-lambda"), "digits", "desk").settings
 
 
 def test_the_shift_between_sites_is_compared_at_the_same_seed(tmp_path):

@@ -1,7 +1,7 @@
 """The tables and figures of the paper as data: one TOML file for each in `fedlgd/paper`, read without torch.
 
 An item is a comparison, or several (its parts). Settings are merged in this order: those of the item, of the part,
-of the scale (`scales.toml`), of the item at this scale, and of the part at this scale.
+of the scale and of its data (`scales.toml`), of the item at this scale, and of the part at this scale.
 """
 
 import json
@@ -58,12 +58,14 @@ class Rule:
 class Claim:
     """A statement of the paper, what it prints, and the rule that decides it, written before the runs.
 
-    Without a rule, `verdict` is decided in another way, and `why` says how, or why nothing here can decide it.
+    `at` has the rule of a scale that is run with other values of the swept settings. Without a rule, `verdict` is
+    decided in another way, and `why` says how, or why nothing here can decide it.
     """
 
     text: str
     printed: str
     rule: Rule | None = None
+    at: Mapping[str, Rule] = field(default_factory=dict)
     verdict: Word = "not decided"
     why: str = ""
 
@@ -87,11 +89,15 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale(Variant):
-    """How long the runs are, and `cpu`, how much CPU time they take; `only`: the parts that are run."""
+    """How long the runs are, and `cpu`, how much CPU time they take; `only`: the parts that are run.
+
+    `data` is what is less of a data set, by its name, in all items.
+    """
 
     cpu: str = ""
     preset: str = ""
     parts: Mapping[str, Variant] = field(default_factory=dict)
+    data: Mapping[str, Variant] = field(default_factory=dict)
     only: tuple[str, ...] = ()
 
 
@@ -131,12 +137,11 @@ def comparison(item: Item, part: str, scale: str) -> Comparison:
     common, own, at = _common()[scale], item.parts[part], item.scales.get(scale, Scale())
     at_part = at.parts.get(part, Variant())
     axes = next((each.sweep for each in (at_part, at, own) if each.sweep is not None), item.sweep)
-    layers = (item.settings, own.settings, common.settings, at.settings, at_part.settings)
+    of_data = _of_data(item, part, scale)
+    layers = (item.settings, own.settings, common.settings, of_data.settings, at.settings, at_part.settings)
     methods = at_part.methods or at.methods or own.methods or item.methods
     steps = at_part.steps or at.steps or own.steps
     settings = {path: value for layer in layers for path, value in layer.items()}
-    if settings.get("net.name") == "resnet18":
-        settings.pop("net.width", None)  # only the ConvNet has it
     if settings.get("data.name") == "builtin-digits":  # in place of data whose settings it does not have
         settings = {path: value for path, value in settings.items() if path in OF_ANY_DATA or path[:5] != "data."}
     return Comparison(
@@ -145,6 +150,12 @@ def comparison(item: Item, part: str, scale: str) -> Comparison:
         seeds=at_part.seeds or at.seeds or common.seeds,
         preset=at.preset or common.preset,
     )
+
+
+def _of_data(item: Item, part: str, scale: str) -> Variant:
+    """What the scale changes for the data of a part."""
+    name = {**item.settings, **item.parts[part].settings}.get("data.name")
+    return _common()[scale].data.get(str(name), Variant())
 
 
 def parts_at(item: Item, scale: str) -> tuple[str, ...]:
@@ -156,8 +167,9 @@ def parts_at(item: Item, scale: str) -> tuple[str, ...]:
 def reduced(item: Item, part: str, scale: str) -> str:
     """In words what is less than in the paper."""
     own = item.scales.get(scale, Scale())
-    words = (own.reduced or _common()[scale].reduced, own.parts.get(part, Variant()).reduced)
-    return "; this part: ".join(filter(None, words))
+    common, at_part = own.reduced or _common()[scale].reduced, own.parts.get(part, Variant()).reduced
+    here = ", ".join(filter(None, (common, _of_data(item, part, scale).reduced)))
+    return "; this part: ".join(filter(None, (here, at_part)))
 
 
 def command_of(item: Item) -> str:

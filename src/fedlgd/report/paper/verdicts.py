@@ -102,8 +102,9 @@ def verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> Iterator
             if (rule := claim.rule) is None:
                 yield Verdict(item=item.name, claim=claim, word=claim.verdict, why=claim.why)
                 continue
-            own: list[Found | None] = [each for each in found if each.part == rule.part]
-            made = [_decided(item, claim, rule, each) for each in own or [None]]
+            own = [each for each in found if each.part == claim.at.get(each.scale, rule).part]
+            made = [_decided(item, claim, claim.at.get(each.scale, rule), each) for each in own]
+            made = made or [_decided(item, claim, rule, None)]
             yield max(made, key=lambda each: min(each.seeds, 2))
 
 

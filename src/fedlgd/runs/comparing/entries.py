@@ -21,6 +21,7 @@ from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
 from fedlgd.methods import registry
 from fedlgd.methods.parts import name_of
+from fedlgd.runs.comparing.reuse import copy_run, find_equal
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.literals import parse_assignment, read_toml
 from fedlgd.runs.runner import execute
@@ -45,11 +46,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run of a comparison."""
+    """One run of a comparison. `library`: a folder of runs, of which one with the same configuration is copied."""
 
     entry: Entry
     config: Config
     folder: Path
+    library: Path | None = None
 
     @property
     def label(self) -> str:
@@ -176,6 +178,13 @@ def budget(jobs: Sequence[Job], steps: int = 0) -> str:
     return "budget: equal epochs for every method" + ("; those with anchors take more steps" if more else "")
 
 
+def equal_run(job: Job, federation: Federation) -> Path | None:
+    """The run to copy in place of computing this one: none if the job has begun itself."""
+    if job.library is None or job.folder.exists():
+        return None
+    return find_equal(job.library, job.config, federation)
+
+
 def run_job(
     job: Job,
     federation: Federation,
@@ -185,6 +194,8 @@ def run_job(
 ) -> Outcome:
     """Run or resume one job; an error is returned as an outcome, so that the other jobs continue."""
     try:
+        if equal := equal_run(job, federation):
+            copy_run(equal, job.folder, job.label)
         result = execute(job.config, federation, job.folder, on_round, command, job.label, engine)
     except Exception as error:
         return Outcome(job, f"{type(error).__name__}: {error}")
