@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedlgd.report.paper.items import find
-from fedlgd.report.paper.verdicts import stored_part
+from fedlgd.report.paper.stored import stored_part
 
 RECORDS = Path(__file__).parent.parent / "docs/results/records/paper"
 PART = stored_part(RECORDS, find("table-digits"), "C10", "desk")

@@ -8,15 +8,8 @@ from fedlgd.report.formats import Cell, Column, Table, as_markdown, percent_stat
 from fedlgd.report.groups import curves
 from fedlgd.report.paper.items import Item, command_of, cpu_times, find, items
 from fedlgd.report.paper.page import score
-from fedlgd.report.paper.verdicts import (
-    Found,
-    printed_table,
-    reduction,
-    stored,
-    stored_part,
-    verdict_table,
-    verdicts,
-)
+from fedlgd.report.paper.stored import Found, measured_cpu, stored, stored_part
+from fedlgd.report.paper.verdicts import printed_table, reduction, verdict_table, verdicts
 from fedlgd.report.summary import caveats
 from fedlgd.report.sweeps import find_sweeps, sweep_tables
 
@@ -52,7 +45,7 @@ def summary_page() -> Iterator[str]:
 def item_page(item: Item) -> Iterator[str]:
     """Command, time, verdicts, and the stored runs beside the printed numbers."""
     yield from (f"# {item.title}", "", SOURCE, "", f"Command: `{command_of(item)}`", "")
-    if times := cpu_times(item):
+    if times := cpu_times(item, measured_cpu(RECORDS, item)):
         yield from (f"CPU time: {', '.join(f'{scale} {cpu}' for scale, cpu in times.items())}.", "")
     if item.note:
         yield from (item.note, "")

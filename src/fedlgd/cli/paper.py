@@ -1,7 +1,7 @@
 """`fedlgd paper` without an item, and `fedlgd paper report`; `compare` runs an item. Torch is not imported."""
 
 import json as jsonlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import typer
@@ -10,7 +10,8 @@ from fedlgd.cli.options import PaperOptions
 from fedlgd.cli.terminal import folded
 from fedlgd.core.files import writing
 from fedlgd.report.paper.items import Item, command_of, cpu_times, items
-from fedlgd.report.paper.verdicts import known_verdicts, shipped, stored
+from fedlgd.report.paper.stored import stored
+from fedlgd.report.paper.verdicts import known_verdicts, shipped
 
 
 def list_paper(given: PaperOptions) -> None:
@@ -22,7 +23,7 @@ def list_paper(given: PaperOptions) -> None:
     for item in items().values():
         typer.echo(f"{folded(f'{item.name}: {item.title}', '    ')}\n    {command_of(item)}")
         if item.methods:
-            times = ", ".join(f"{scale} {cpu}" for scale, cpu in cpu_times(item).items())
+            times = ", ".join(f"{scale} {cpu}" for scale, cpu in cpu_times(item, _measured(item)).items())
             known = ", ".join(_stored(item, given.out)) or "nothing"
             typer.echo(folded(f"    CPU time: {times}; stored: {known}", " " * 8))
         for each in found:
@@ -41,12 +42,22 @@ def _stored(item: Item, folder: Path) -> Sequence[str]:
     return own or [f"{label} with the package" for label in shipped().stored.get(item.name, ())]
 
 
+def _measured(item: Item) -> Mapping[str, str]:
+    """The CPU time of the runs that come with the package."""
+    return shipped().cpu.get(item.name, {})
+
+
 def _plain(item: Item, folder: Path) -> dict[str, object]:
     claims = [
         {"claim": v.claim.text, "printed": v.claim.printed, "ours": v.ours, "verdict": v.word, "why": v.why}
         for v in known_verdicts(folder, {item.name: item})
     ]
-    known = {"item": item.name, "title": item.title, "command": command_of(item), "cpu": cpu_times(item)}
+    known = {
+        "item": item.name,
+        "title": item.title,
+        "command": command_of(item),
+        "cpu": cpu_times(item, _measured(item)),
+    }
     return {**known, "stored": _stored(item, folder), "claims": claims}
 
 

@@ -25,7 +25,8 @@ from fedlgd.report.paper.items import (
     reduced,
 )
 from fedlgd.report.paper.page import render_paper
-from fedlgd.report.paper.verdicts import printed_table, stored, verdicts
+from fedlgd.report.paper.stored import measured_cpu, stored
+from fedlgd.report.paper.verdicts import printed_table, verdicts
 from tests.report.fake import write_run
 
 PART = "table-digits/C10"
@@ -126,6 +127,18 @@ def test_every_entry_of_a_rule_is_run_at_the_scales_at_which_its_part_is(item):
             seeds = comparison(item, rule.part, scale).seeds
             if scale in item.scales and rule.part in parts_at(item, scale) and seeds > 1:
                 assert {rule.left, *rule.right} <= set(comparison(item, rule.part, scale).methods)
+
+
+def test_the_cpu_time_of_an_item_counts_virtual_sets_of_several_runs_once(tmp_path):
+    store(tmp_path, "fedlgd", 0.8, 0.8, cpu=1.0)
+    (one,) = stored(tmp_path, find("table-digits"))
+    store(tmp_path, "fedavg", 0.7, 0.7, cpu=1.0)
+    (both,) = stored(tmp_path, find("table-digits"))
+    enrolments = sum(sum(run.records[0].cpu.values()) for run in both.groups["fedavg"].runs)
+    assert enrolments > 0
+    assert both.cpu == pytest.approx(2 * one.cpu - enrolments)
+    assert list(measured_cpu(tmp_path, find("table-digits"))) == ["desk"]
+    assert measured_cpu(tmp_path, find("figure-curves")) == {}  # it has no runs of its own
 
 
 def test_a_scale_takes_less_of_a_data_set_in_every_item():

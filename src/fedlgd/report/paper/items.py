@@ -89,7 +89,7 @@ class Variant:
 
 @dataclass(frozen=True, kw_only=True)
 class Scale(Variant):
-    """How long the runs are, and `cpu`, how much CPU time they take; `only`: the parts that are run.
+    """How long the runs are, and `cpu`, an estimate of their CPU time; `only`: the parts that are run.
 
     `data` is what is less of a data set, by its name, in all items.
     """
@@ -177,9 +177,12 @@ def command_of(item: Item) -> str:
     return item.command or f"fedlgd paper {item.name} --scale desk"
 
 
-def cpu_times(item: Item) -> dict[str, str]:
-    """The CPU time of an item in words, at the scales where it is known."""
-    known = {scale: item.scales.get(scale, Scale()).cpu or _common()[scale].cpu for scale in SCALES}
+def cpu_times(item: Item, measured: Mapping[str, str]) -> dict[str, str]:
+    """The CPU time of an item in words, at the scales where it is measured or estimated."""
+    known = {
+        scale: measured.get(scale) or item.scales.get(scale, Scale()).cpu or _common()[scale].cpu
+        for scale in SCALES
+    }
     return {scale: cpu for scale, cpu in known.items() if cpu and item.methods}
 
 

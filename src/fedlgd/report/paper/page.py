@@ -8,7 +8,8 @@ from fedlgd.core.files import write_atomic
 from fedlgd.report.figures import draw
 from fedlgd.report.page import TEMPLATES
 from fedlgd.report.paper.items import Item, command_of, items
-from fedlgd.report.paper.verdicts import Found, Verdict, printed_table, reduction, stored, verdict_table, verdicts
+from fedlgd.report.paper.stored import Found, stored
+from fedlgd.report.paper.verdicts import Verdict, printed_table, reduction, verdict_table, verdicts
 from fedlgd.report.summary import caveats
 from fedlgd.report.sweeps import find_sweeps, sweep_tables
 

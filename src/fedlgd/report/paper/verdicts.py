@@ -1,38 +1,22 @@
-"""Verdicts on the claims of the paper, from stored runs: <folder>/<scale>/<item>/<part>/<entry>/seed<n>."""
+"""Verdicts on the claims of the paper, from stored runs."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fedlgd.core.sweep import entry_folder
-from fedlgd.core.words import plural
 from fedlgd.report.formats import NONE, Cell, Column, Table, percent, percent_stat, points
-from fedlgd.report.groups import Group, group_runs
-from fedlgd.report.paper.items import (
-    FOLDER,
-    SCALES,
-    Claim,
-    Item,
-    Rule,
-    Word,
-    comparison,
-    find,
-    items,
-    printed,
-    reduced,
-)
-from fedlgd.report.read import read_runs, run_folders
+from fedlgd.report.groups import Group
+from fedlgd.report.paper.items import FOLDER, Claim, Item, Rule, Word, find, items, printed, reduced
+from fedlgd.report.paper.stored import Found, measured_cpu, stored
 from fedlgd.report.run import Run
 from fedlgd.report.summary import Difference, difference, paired
 
 RIVALS = ("fedavg", "fedavg:local.steps=2", "fedavg:local.steps=7", "fedavg:local.steps=19", "fedlgd")
 MEASURED = "measured.json"  # beside the items
-STORED = tuple(reversed(SCALES[1:]))  # a verdict is never based on the scale tiny
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,44 +40,6 @@ class Verdict:
         return {"ours": self.ours, "scale": self.scale, "word": self.word, "why": self.why}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """The stored runs of one part of an item at a scale, by entry."""
-
-    item: Item
-    part: str
-    scale: str
-    groups: Mapping[str, Group]
-
-    @property
-    def label(self) -> str:
-        """`C10 (desk, 3 seeds)`"""
-        seeds = sorted({len(group.counted) for group in self.groups.values()})
-        count = f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else plural(seeds[0], "seed")
-        return f"{self.part or 'all'} ({self.scale}, {count})"
-
-
-def stored_part(folder: Path, item: Item, part: str, scale: str) -> Found:
-    """The finished runs of a part; an entry without any is missing."""
-    source = item.runs_of or item.name
-    base, owner = folder / scale / source / part, find(source)
-    specs = comparison(owner, part, scale).methods if part in owner.parts else ()
-    paths = {spec: run_folders(base / entry_folder(spec)) for spec in specs}
-    known = [path for each in paths.values() for path in each]
-    runs = {run.path: run for run in read_runs(known)[0] if run.finished} if known else {}
-    by_label = {run.path: group for group in group_runs(runs.values()) for run in group.runs}
-    groups = {spec: by_label[path] for spec, each in paths.items() for path in each[:1] if path in by_label}
-    return Found(item=item, part=part, scale=scale, groups=groups)
-
-
-def stored(folder: Path, item: Item) -> Iterator[Found]:
-    """All parts with runs, at each scale that has any, the largest first."""
-    for part, scale in product(find(item.runs_of or item.name).parts, STORED):
-        found = stored_part(folder, item, part, scale)
-        if found.groups:
-            yield found
-
-
 def verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> Iterator[Verdict]:
     """A verdict on every claim: by the largest scale with an interval, and without one by the largest with runs."""
     for item in (wanted or items()).values():
@@ -109,9 +55,11 @@ def verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> Iterator
 
 
 class Shipped(NamedTuple):
-    """What the measured runs of this package say: labels of the stored parts by item, and verdicts by `key`."""
+    """What the measured runs of this package say: by item the labels of the stored parts and the CPU time at each
+    scale, and verdicts by `key`."""
 
     stored: Mapping[str, Sequence[str]]
+    cpu: Mapping[str, Mapping[str, str]]
     verdicts: Mapping[str, Mapping[str, Any]]
 
 
@@ -124,8 +72,12 @@ def shipped() -> Shipped:
 def to_ship(folder: Path) -> str:
     """The content of `measured.json` from the stored runs in a folder."""
     parts = {name: [found.label for found in stored(folder, item)] for name, item in items().items()}
-    decided = {each.key: each.plain for each in verdicts(folder) if each.scale}
-    content = {"stored": {name: labels for name, labels in parts.items() if labels}, "verdicts": decided}
+    times = {name: measured_cpu(folder, item) for name, item in items().items()}
+    content = {
+        "stored": {name: labels for name, labels in parts.items() if labels},
+        "cpu": {name: cpu for name, cpu in times.items() if cpu},
+        "verdicts": {each.key: each.plain for each in verdicts(folder) if each.scale},
+    }
     return json.dumps(content, indent=1) + "\n"
 
 
