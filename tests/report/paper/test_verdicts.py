@@ -228,6 +228,8 @@ def test_the_page_has_every_claim_and_needs_no_script(tmp_path):
     assert "<script" not in page
     for item in items().values():
         assert f'id="{item.name}"' in page
+        assert f'href="#{item.name}"' in page
+    assert '<a href="#figure-communication">Figure communication: 1 confirmed</a>' in page
     assert "reduced: 2000 training" in page
     assert page == render_paper(tmp_path)
 

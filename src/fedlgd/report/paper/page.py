@@ -2,12 +2,12 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from fedlgd.core.files import write_atomic
 from fedlgd.report.figures import draw
 from fedlgd.report.page import TEMPLATES
-from fedlgd.report.paper.items import Item, command_of, items
+from fedlgd.report.paper.items import Item, Word, command_of, items
 from fedlgd.report.paper.stored import Found, stored
 from fedlgd.report.paper.verdicts import Verdict, printed_table, reduction, verdict_table, verdicts
 from fedlgd.report.summary import caveats
@@ -29,14 +29,19 @@ def render_paper(folder: Path) -> str:
 
 def score(found: list[Verdict]) -> str:
     """`14 claims: 3 confirmed, 2 not confirmed, 9 not decided`"""
+    return f"{len(found)} claims: {tally(found)}"
+
+
+def tally(found: list[Verdict]) -> str:
+    """`3 confirmed, 9 not decided`"""
     count: Counter[str] = Counter(each.word for each in found)
-    words = ("confirmed", "not confirmed", "not decided")
-    return f"{len(found)} claims: {', '.join(f'{count[word]} {word}' for word in words)}"
+    return ", ".join(f"{count[word]} {word}" for word in get_args(Word) if count[word])
 
 
 def _section(folder: Path, item: Item, own: list[Verdict]) -> dict[str, Any]:
     return {
         "item": item,
+        "tally": tally(own),
         "command": command_of(item),
         "verdicts": verdict_table(own) if own else None,
         "parts": [_part(found) for found in stored(folder, item)],
