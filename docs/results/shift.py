@@ -1,6 +1,7 @@
 """Measure the RBF-MMD between the digit sites before and after distribution matching.
 
-Run: python docs/results/shift.py distil FOLDER   create the virtual sets in FOLDER (most of an hour)
+Run: python docs/results/shift.py distil FOLDER   create the virtual sets in FOLDER (most of an hour; those of the
+                                                  runs of `fedlgd paper table-digits --scale full` from the cache)
      python docs/results/shift.py measure FOLDER  measure the distances, to docs/results/records-shift/
      python docs/generate.py                      generate the page docs/results/shift.md
 """
@@ -26,14 +27,16 @@ from fedlgd.core.types import Params, Site
 from fedlgd.data.federation import Federation, limited, pooled
 from fedlgd.data.store import read_arrays, write_arrays
 from fedlgd.data.suites.digits import Digits
+from fedlgd.distill.cache import caching
 from fedlgd.distill.distribution import distil
 from fedlgd.distill.settings import Distil
 from fedlgd.distill.start import Start, from_real
 from fedlgd.nets.registry import build_net
+from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.shift import Space, features, mmd2, pixels, random_features, width_of
 
 RECORDS = Path(__file__).parent / "records-shift"
-WIDTH = 32  # width of the distillation networks and of the trained network
+WIDTH = 32  # width of the trained network and of all distillation networks
 OTHER_WIDTH = 64  # width of the random networks for the measurement
 REAL_PER_CLASS = 64  # real images per class and step; 256 in the paper
 DRAWS = 5
@@ -43,15 +46,18 @@ log = logging.getLogger("shift")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One distillation setting, with several seeds."""
+    """One distillation setting, with several seeds. `of_runs`: the virtual sets of runs with default settings."""
 
     start: Start
     per_class: int
     steps: int
     seeds: tuple[int, ...]
+    of_runs: bool = False
 
     @property
     def how(self) -> Distil:
+        if self.of_runs:
+            return Distil(per_class=self.per_class, steps=self.steps, start=self.start)
         return Distil(per_class=self.per_class, steps=self.steps, start=self.start, real_per_class=REAL_PER_CLASS)
 
     @property
@@ -63,6 +69,7 @@ CASES = (
     Case("statistics", 10, 0, (0, 1, 2)),
     Case("statistics", 10, 100, (0, 1, 2)),
     Case("statistics", 10, 250, (0, 1, 2)),
+    Case("statistics", 10, 2000, (0, 1, 2), of_runs=True),
     Case("real", 10, 100, (0,)),
     Case("noise", 10, 100, (0,)),
     Case("statistics", 50, 50, (0,)),
@@ -81,9 +88,15 @@ def virtual(folder: Path, federation: Federation, site: Site, case: Case, seed: 
     """The virtual images of a site, sorted by class; cached in the folder."""
     path = _file(folder, site, case, seed)
     if not path.is_file():
-        rng = Stream(seed).at("shift", "distil", site.name)
-        write_arrays(path, {"images": distil(site, _net(federation), case.how, rng).images.numpy()})
+        write_arrays(path, {"images": _distilled(federation, site, case, seed).numpy()})
     return torch.from_numpy(read_arrays(path)["images"])
+
+
+def _distilled(federation: Federation, site: Site, case: Case, seed: int) -> Tensor:
+    if not case.of_runs:
+        return distil(site, _net(federation), case.how, Stream(seed).at("shift", "distil", site.name)).images
+    with caching(shared_cache()):
+        return distil(site, _net(federation, 128), case.how, Stream(seed).at("enrol", site.name, "distil")).images
 
 
 def _file(folder: Path, site: Site, case: Case, seed: int) -> Path:
