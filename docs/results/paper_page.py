@@ -9,7 +9,8 @@ from fedlgd.report.groups import curves
 from fedlgd.report.paper.items import Item, command_of, cpu_times, find, items
 from fedlgd.report.paper.page import score
 from fedlgd.report.paper.stored import Found, measured_cpu, stored, stored_part
-from fedlgd.report.paper.verdicts import printed_table, reduction, verdict_table, verdicts
+from fedlgd.report.paper.tables import printed_table, reduction, site_table, verdict_table
+from fedlgd.report.paper.verdicts import verdicts
 from fedlgd.report.summary import caveats
 from fedlgd.report.sweeps import find_sweeps, sweep_tables
 
@@ -81,6 +82,8 @@ def figure_lines(found: Found) -> Iterator[str]:
         yield text(curve_table(found))
     else:
         yield from (text(printed_table(found)), PAIRED, "")
+        if by_site := site_table(found):
+            yield from ("Accuracy at each site, with the printed number in parentheses:", "", text(by_site))
 
 
 def curve_table(found: Found) -> Table:

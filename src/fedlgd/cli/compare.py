@@ -40,7 +40,8 @@ from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.page import write_report
 from fedlgd.report.paper.items import Comparison, Item, comparison, find, parts_at, reduced
 from fedlgd.report.paper.stored import stored_part
-from fedlgd.report.paper.verdicts import printed_table, verdicts
+from fedlgd.report.paper.tables import printed_table
+from fedlgd.report.paper.verdicts import verdicts
 from fedlgd.report.read import read_runs
 from fedlgd.report.tables import accuracy_table, without_sites
 from fedlgd.runs.comparing.entries import Entry, Job, Outcome, budget, matched_steps, parse_entry, plan, run_job

@@ -26,7 +26,8 @@ from fedlgd.report.paper.items import (
 )
 from fedlgd.report.paper.page import render_paper
 from fedlgd.report.paper.stored import measured_cpu, stored
-from fedlgd.report.paper.verdicts import printed_table, verdicts
+from fedlgd.report.paper.tables import printed_table, site_table
+from fedlgd.report.paper.verdicts import verdicts
 from tests.report.fake import write_run
 
 PART = "table-digits/C10"
@@ -170,6 +171,19 @@ def test_the_printed_number_stands_beside_ours(tmp_path):
     assert rows[0][:4] == ["fedavg", "2", "55.0 ± 7.1", "75.9"]
     assert rows[1][:4] == ["fedlgd", "2", "80.0 ± 14.1", "80.6"]
     assert rows[1][4].startswith("+25.0 (")
+
+
+def test_sites_of_the_paper_have_its_numbers_and_a_stand_in_has_none(tmp_path):
+    for entry in ("fedlgd", "fedavg:local.steps=7"):
+        path = tmp_path / "desk" / PART / entry_folder(entry) / "seed0"
+        write_run(path, label=entry, method="fedlgd", final={"svhn": 0.5, "synth-rendered": 0.4, "usps": 0.9})
+    (found,) = stored(tmp_path, find("table-digits"))
+    table = site_table(found)
+    assert [column.name for column in table.columns] == ["entry", "svhn", "usps"]
+    assert [[cell.text for cell in row] for row in table.rows] == [["fedlgd", "50.0 (68.2)", "90.0 (92.4)"]]
+    store(tmp_path, "fedlgd:local.batch=8", 0.8, part="table-batch")
+    (other,) = stored(tmp_path, find("table-batch"))
+    assert site_table(other) is None
 
 
 def test_printed_numbers_are_found_for_every_part_that_names_a_place():

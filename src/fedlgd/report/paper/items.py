@@ -22,6 +22,7 @@ Settings = Mapping[str, Any]
 Axes = Mapping[str, tuple[Any, ...]]
 FOLDER = resources.files("fedlgd") / "paper"
 OF_ANY_DATA = ("data.name", "data.limit", "data.test_limit")
+MEAN = "Average"  # in the place of a printed number, where sites have their names
 SCALES = ("tiny", "desk", "full", "paper")
 Metric = Literal["accuracy", "distance", "shift"]
 Word = Literal["confirmed", "not confirmed", "not decided"]
@@ -105,7 +106,8 @@ class Scale(Variant):
 class Item:
     """One table or figure: what it shows, what is run for it, and what it claims.
 
-    `runs_of` names another item whose runs it uses. `command` makes it if it needs no runs of its own.
+    `runs_of` names another item whose runs it uses. `command` makes it if it needs no runs of its own. `sites` are
+    the names of our sites in the paper.
     """
 
     title: str
@@ -118,6 +120,7 @@ class Item:
     claims: tuple[Claim, ...] = ()
     scales: Mapping[str, Scale] = field(default_factory=dict)
     runs_of: str = ""
+    sites: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
     name: str = ""
 
@@ -211,15 +214,15 @@ def _printed() -> Any:
     return json.loads((FOLDER / "printed.json").read_text())
 
 
-def printed(part: Variant, entry: str) -> float | None:
-    """The accuracy in percent that the paper prints for an entry of a part."""
+def printed(part: Variant, entry: str, site: str = "") -> float | None:
+    """The accuracy in percent that the paper prints for an entry of a part, as a mean over sites or at one."""
     if isinstance(part.printed, str):
         name = NAMES.get(entry)
         place = part.printed.replace("*", name) if name else ""
     else:
         place = part.printed.get(entry, "")
     found = _printed()
-    for key in place.split("/") if place else ():
+    for key in place.replace(MEAN, site or MEAN).split("/") if place else ():
         found = found[int(key)] if isinstance(found, list) else found.get(key)
         if found is None:
             return None

@@ -9,7 +9,8 @@ from fedlgd.report.figures import draw
 from fedlgd.report.page import TEMPLATES
 from fedlgd.report.paper.items import Item, Word, command_of, items
 from fedlgd.report.paper.stored import Found, stored
-from fedlgd.report.paper.verdicts import Verdict, printed_table, reduction, verdict_table, verdicts
+from fedlgd.report.paper.tables import printed_table, reduction, site_table, verdict_table
+from fedlgd.report.paper.verdicts import Verdict, verdicts
 from fedlgd.report.summary import caveats
 from fedlgd.report.sweeps import find_sweeps, sweep_tables
 
@@ -62,6 +63,7 @@ def _part(found: Found) -> dict[str, Any]:
         "name": found.label,
         "reduced": reduction(found),
         "table": printed_table(found),
+        "sites": site_table(found),
         "sweeps": sweep_tables(find_sweeps(groups)),
         "caveats": caveats(groups),
         "figures": figures.get(found.item.figure, ()),

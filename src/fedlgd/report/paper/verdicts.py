@@ -8,14 +8,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from fedlgd.report.formats import NONE, Cell, Column, Table, percent, percent_stat, points
+from fedlgd.report.formats import NONE, percent, percent_stat, points
 from fedlgd.report.groups import Group
-from fedlgd.report.paper.items import FOLDER, Claim, Item, Rule, Word, find, items, printed, reduced
+from fedlgd.report.paper.items import FOLDER, Claim, Item, Rule, Word, items
 from fedlgd.report.paper.stored import Found, measured_cpu, stored
 from fedlgd.report.run import Run
 from fedlgd.report.summary import Difference, difference, paired
 
-RIVALS = ("fedavg", "fedavg:local.steps=2", "fedavg:local.steps=7", "fedavg:local.steps=19", "fedlgd")
 MEASURED = "measured.json"  # beside the items
 
 
@@ -169,48 +168,3 @@ def _why(word: Word, gap: Difference, claim: Claim) -> str:
 
 def _sentence(reason: str, more: str) -> str:
     return f"{reason[:1].upper()}{reason[1:]}. {more}".strip()
-
-
-def verdict_table(found: Sequence[Verdict]) -> Table:
-    """Claim, printed number, ours with interval, scale, verdict and why."""
-    heads = ("claim", "the paper prints", "ours (difference, 95 % interval)", "scale", "verdict", "why")
-    rows = (
-        (each.claim.text, each.claim.printed, each.ours, each.scale or NONE, each.word, each.why) for each in found
-    )
-    return Table(tuple(Column(head, number=False) for head in heads), tuple(tuple(map(Cell, row)) for row in rows))
-
-
-def printed_table(found: Found, against: Sequence[str] = ()) -> Table:
-    """Accuracy of every entry beside the printed number, with the paired differences to some entries.
-
-    By default these are FedAvg, FedAvg with as many steps as FedLGD, and FedLGD.
-    """
-    part = find(found.item.runs_of or found.item.name).parts[found.part]
-    rivals = [entry for entry in found.groups if entry in (against or RIVALS)]
-    heads = ("entry", "seeds", "ours (%)", "the paper (%)", *(f"minus {entry}" for entry in rivals))
-    rows = []
-    for entry, group in found.groups.items():
-        number, stat = printed(part, entry), group.accuracy
-        gaps = (difference(group, found.groups[rival]) if rival != entry else None for rival in rivals)
-        cells = (
-            entry,
-            str(len(group.counted)),
-            percent_stat(stat) if stat else NONE,
-            NONE if number is None else f"{number:.1f}",
-            *map(_gap_text, gaps),
-        )
-        rows.append(tuple(map(Cell, cells)))
-    return Table((Column("entry", number=False), *map(Column, heads[1:])), tuple(rows))
-
-
-def _gap_text(gap: Difference | None) -> str:
-    if gap is None:
-        return NONE
-    interval = f" ({points(gap.interval[0])} to {points(gap.interval[1])})" if gap.interval else ""
-    return f"{points(gap.mean)}{interval}"
-
-
-def reduction(found: Found) -> str:
-    """In words what is less than in the paper."""
-    words = reduced(find(found.item.runs_of or found.item.name), found.part, found.scale)
-    return f"Scale {found.scale}, reduced: {words}." if words else f"Scale {found.scale}: full length."
