@@ -43,6 +43,11 @@ class Difference:
         """Is 0 outside the interval?"""
         return self.interval is not None and (self.interval[0] > 0 or self.interval[1] < 0)
 
+    @property
+    def range(self) -> str:
+        """` (+1.0 to +3.2)` in points; empty without an interval."""
+        return f" ({points(self.interval[0])} to {points(self.interval[1])})" if self.interval else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Headline:

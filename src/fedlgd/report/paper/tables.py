@@ -59,10 +59,7 @@ def _number(printed: float | None) -> str:
 
 
 def _gap_text(gap: Difference | None) -> str:
-    if gap is None:
-        return NONE
-    interval = f" ({points(gap.interval[0])} to {points(gap.interval[1])})" if gap.interval else ""
-    return f"{points(gap.mean)}{interval}"
+    return f"{points(gap.mean)}{gap.range}" if gap else NONE
 
 
 def reduction(found: Found) -> str:

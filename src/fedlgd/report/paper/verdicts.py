@@ -146,13 +146,12 @@ def _word(gaps: Sequence[Difference], margin: float) -> Word:
 
 
 def _ours(rule: Rule, groups: Mapping[str, Group], rival: str, gap: Difference) -> str:
-    interval = f" ({points(gap.interval[0])} to {points(gap.interval[1])})" if gap.interval else ""
     if rule.metric == "distance":
-        return f"the distance falls by {percent(gap.mean)} %{interval}"
+        return f"the distance falls by {percent(gap.mean)} %{gap.range}"
     if rule.metric == "shift":
-        return f"{percent(gap.mean)} %{interval} less between sites than under {rival}"
+        return f"{percent(gap.mean)} %{gap.range} less between sites than under {rival}"
     shown = [f"{entry} {percent_stat(stat)}" for entry in (rule.left, rival) if (stat := groups[entry].accuracy)]
-    return f"{', '.join(shown)}: {points(gap.mean)}{interval}"
+    return f"{', '.join(shown)}: {points(gap.mean)}{gap.range}"
 
 
 def _why(word: Word, gap: Difference, claim: Claim) -> str:
