@@ -38,8 +38,11 @@ def test_an_audit_has_controls_resumes_and_is_shown_in_the_report(fedlgd, audite
     again = fedlgd("audit", "out", "--jobs", "2", "--site", "scans", "--json")
     assert json.loads(again.out)["out"]["findings"] == stored["findings"]
     assert json.loads(again.out)["out"]["verdict"] in " ".join(done.out.split())
+    monkeypatch.setenv("COLUMNS", "80")
     resumed = fedlgd("audit", "out", "--site", "scans")
     assert "0 of 14 federations" in resumed.err
+    assert max(map(len, resumed.out.splitlines())) <= 80
+    assert "cosine with first" in resumed.out
     assert fedlgd("report", "out").code == 0
     page = (audited / "report.html").read_text()
     for words in ("What left each site", "log-log", "TPR at 0.1 % FPR", "absence of evidence"):

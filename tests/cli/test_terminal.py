@@ -80,6 +80,22 @@ def test_a_long_name_continues_below_its_row():
     assert lines[2] == "  virtual data"
 
 
+def test_two_columns_of_words_share_the_room_and_the_line_stays_above_the_controls():
+    columns = (Column("method", number=False), Column("attack", number=False), Column("AUC"))
+    attack = Cell("updates: cosine with first updates of other sites")
+    rows = ("FedLGD with settings of its own", "blind: saw neither side", "FedAvg")
+    wide = Table(columns, tuple((Cell(row), attack, Cell("0.508 [0.473, 0.539]")) for row in rows), line=1)
+    lines = fitted(wide, 70, ()).splitlines()
+    assert max(map(len, lines)) <= 70
+    assert lines[1:5] == [
+        "FedLGD with settings of  updates: cosine with  0.508 [0.473, 0.539]",
+        "  its own                  first updates of",
+        "                           other sites",
+        "-----------------------  --------------------  --------------------",
+    ]
+    assert lines[-1].split() == ["other", "sites"]
+
+
 def test_a_pipe_is_not_bounded(fedlgd, tmp_path, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     done = fedlgd(
