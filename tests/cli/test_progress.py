@@ -331,10 +331,15 @@ def test_lines_say_each_round_with_the_time_left(clock: list[float], capsys: pyt
         lines.round(record(number, (0.5, 0.7), ("a", "b"), flags=("anchors",)))
     assert capsys.readouterr().err.splitlines() == [
         "setup: sites enrolled; CPU time, also of sets from the cache: 6 s",
-        "round 1/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  updated: anchors",
-        "round 2/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  updated: anchors  about 2 min left",
-        "round 3/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  updated: anchors",
+        "round 1/3  mean 60.0 %  a 50.0  b 70.0  1.00 MB  updated: anchors",
+        "round 2/3  mean 60.0 %  a 50.0  b 70.0  1.00 MB  updated: anchors  about 2 min left",
+        "round 3/3  mean 60.0 %  a 50.0  b 70.0  1.00 MB  updated: anchors",
     ]
+
+
+def test_a_line_of_a_small_run_shows_its_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    Lines(3).round(RoundRecord(round=0, bytes_up=24_000, bytes_down=28_300))
+    assert capsys.readouterr().err == "round 1/3  52.3 kB\n"
 
 
 def test_a_long_step_speaks_up_now_and_then(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,8 +18,8 @@ from fedlgd.cli.terminal import Evaluations
 from fedlgd.core.errors import RunError
 from fedlgd.core.meter import listening
 from fedlgd.core.records import RoundRecord, committed_records, in_order
+from fedlgd.core.words import number_of_bytes
 from fedlgd.engines.validate import listed
-from fedlgd.report.formats import number_of_bytes
 
 Listener = Callable[[RoundRecord], None]
 
@@ -120,7 +120,7 @@ class Lines:
         if record.scores:
             parts.append(f"mean {100 * record.accuracy:.1f} %")
             parts += [f"{site} {100 * score.accuracy:.1f}" for site, score in record.scores.items()]
-        parts.append(f"{(record.bytes_up + record.bytes_down) / 1e6:.1f} MB")
+        parts.append(number_of_bytes(record.bytes_up + record.bytes_down))
         if record.flags:
             parts.append(f"updated: {', '.join(record.flags)}")
         if said := events(record):

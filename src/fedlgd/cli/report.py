@@ -16,8 +16,8 @@ from fedlgd.cli.options import ExportOptions, PredictOptions
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.files import read_json, writing
 from fedlgd.core.suggest import similar_path
-from fedlgd.core.words import plural
-from fedlgd.report.formats import copies, number_of_bytes
+from fedlgd.core.words import number_of_bytes, plural
+from fedlgd.report.formats import copies
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_figures, write_report
 from fedlgd.report.read import read_runs, run_folders

@@ -23,7 +23,8 @@ from rich.segment import Segments
 from rich.text import Text
 
 from fedlgd.core.records import RoundRecord
-from fedlgd.report.formats import Cell, Column, Table, as_text, number_of_bytes, percent
+from fedlgd.core.words import number_of_bytes
+from fedlgd.report.formats import Cell, Column, Table, as_text, percent
 from fedlgd.report.groups import Group
 from fedlgd.report.tables import Missing, binary_table, marked
 
