@@ -2,11 +2,13 @@
 
 import json
 import re
+import sys
+import warnings
 
 import pytest
 
 from fedlgd.cli import deploy
-from fedlgd.cli.terminal import fitted, two_classes
+from fedlgd.cli.terminal import complain, fitted, plain_warnings, two_classes
 from fedlgd.report.formats import Cell, Column, Table
 from fedlgd.report.groups import group_runs
 from fedlgd.report.read import read_runs
@@ -103,6 +105,45 @@ def test_a_pipe_is_not_bounded(fedlgd, tmp_path, monkeypatch):
     )
     assert "spread" in done.out.strip().splitlines()[0]
     assert json.loads(fedlgd("methods", "--json").out)
+
+
+UNKNOWN = ("run", "--set", "local.learning-rate-of-the-first-of-all-rounds=1", "--rounds", "1", "-o", "out")
+
+
+def test_an_error_is_one_line_where_it_is_not_read_in_a_terminal(fedlgd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    done = fedlgd(*UNKNOWN)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert len(done.err) > 80
+
+
+def test_a_long_error_fits_the_terminal_with_options_and_paths_in_one_piece(fedlgd, monkeypatch):
+    expected = fedlgd(*UNKNOWN).err
+    for name, value in (("COLUMNS", "60"), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    first, *rest = fedlgd(*UNKNOWN).err.splitlines()
+    assert first.startswith("fedlgd: unknown setting")
+    assert max(map(len, (first, *rest))) <= 60
+    assert all(line.startswith("  ") for line in rest)
+    assert " ".join((first, *(line.strip() for line in rest))) == expected.strip()
+
+
+def test_an_error_of_several_lines_keeps_them_and_warnings_are_folded_too(capsys, monkeypatch):
+    for name, value in (("COLUMNS", "30"), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    complain("first line\nAll problems are listed above, in order")
+    plain_warnings()
+    warnings.showwarning(UserWarning("files that cannot be read are skipped"), UserWarning, "x.py", 1)
+    assert capsys.readouterr().err.splitlines() == [
+        "fedlgd: first line",
+        "All problems are listed above,",
+        "  in order",
+        "fedlgd: files that cannot be",
+        "  read are skipped",
+    ]
 
 
 def test_a_log_is_private_has_times_and_does_not_grow_without_end(tmp_path, monkeypatch):

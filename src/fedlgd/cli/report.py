@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedlgd.cli.options import ExportOptions, PredictOptions
+from fedlgd.cli.terminal import complain
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.files import read_json, writing
 from fedlgd.core.suggest import similar_path
@@ -78,7 +79,7 @@ def watch(paths: list[Path], port: int, open_page: bool) -> None:
     with _server(paths, port) as server:
         typer.echo(f"Watching {', '.join(map(str, paths))} at {server.url} (stop with Ctrl-C)")
         if missing := [repr(str(path)) for path in paths if not path.exists()]:
-            typer.echo(f"fedlgd: there is no folder {', '.join(missing)} yet; waiting for a run in it", err=True)
+            complain(f"there is no folder {', '.join(missing)} yet; waiting for a run in it")
         if open_page:
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
         try:

@@ -51,14 +51,25 @@ def terminal_width() -> int:
     return shutil.get_terminal_size().columns if bounded else UNBOUNDED
 
 
-def folded(text: str, indent: str = "") -> str:
-    """Text in lines that fit the terminal; those after the first are indented."""
-    return textwrap.fill(text, terminal_width(), subsequent_indent=indent)
+def folded(text: str, indent: str = "", width: int = 0) -> str:
+    """Text in lines that fit the terminal, or `width`; those after the first are indented. Paths and options stay
+    whole."""
+    columns = width or terminal_width()
+    return textwrap.fill(text, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def complain(text: object) -> None:
+    """Print an error or a warning: folded in a terminal; elsewhere its lines stay whole, for scripts."""
+    message = f"fedlgd: {text}"
+    if sys.stderr.isatty():
+        width = Console(stderr=True).width
+        message = "\n".join(folded(line, "  ", width) for line in message.splitlines())
+    typer.echo(message, err=True)
 
 
 def plain_warnings() -> None:
-    """Print each warning as one line."""
-    warnings.showwarning = lambda message, *_: typer.echo(f"fedlgd: {message}", err=True)
+    """Print warnings without the line of code that they come from."""
+    warnings.showwarning = lambda message, *_: complain(message)
 
 
 def fitted(table: Table, width: int, drop: Sequence[str], turn: bool = False) -> str:
