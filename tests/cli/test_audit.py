@@ -1,6 +1,7 @@
 """`fedlgd audit` as a user types it, and what it refuses."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -38,8 +39,11 @@ def test_an_audit_has_controls_resumes_and_is_shown_in_the_report(fedlgd, audite
     again = fedlgd("audit", "out", "--jobs", "2", "--site", "scans", "--json")
     assert json.loads(again.out)["out"]["findings"] == stored["findings"]
     assert json.loads(again.out)["out"]["verdict"] in " ".join(done.out.split())
+    monkeypatch.setenv("COLUMNS", "80")
     resumed = fedlgd("audit", "out", "--site", "scans")
     assert "0 of 14 federations" in resumed.err
+    assert max(map(len, resumed.out.splitlines())) <= 80
+    assert "cosine with first" in resumed.out
     assert fedlgd("report", "out").code == 0
     page = (audited / "report.html").read_text()
     for words in ("What left each site", "log-log", "TPR at 0.1 % FPR", "absence of evidence"):
@@ -109,6 +113,27 @@ def test_bad_input_is_refused_with_a_way_out(fedlgd, tmp_path, run, audit, words
     assert done.code == 2
     assert words in done.err
     assert "Traceback" not in done.err
+
+
+def test_a_private_run_is_refused_with_commands_that_can_be_run_even_if_it_was_refused_itself(fedlgd, tmp_path):
+    private = ("--set=distil.private.epsilon=4", "--quiet")
+    assert fedlgd(*tiny_run(tmp_path / "out", *private, rounds=1)).code == 2  # 40 images are too few
+    done = fedlgd("audit", "out")
+    assert (done.code, "finished round" in done.err) == (2, False)
+    command, audit = re.search("on public images: fedlgd (.*); then fedlgd (.*)", done.err).groups()
+    assert audit == "audit NEW"
+    larger = ("--set=data.limit=400", "--quiet")
+    simulated = fedlgd(*command.replace("NAME", "x").split(), *larger)
+    assert simulated.code == 0, simulated.err
+    assert open_subject(tmp_path / "NEW").config.method.distil.private.test_key == "x"
+
+
+def test_a_simulation_that_was_refused_is_not_said_to_be_only_unfinished(fedlgd, tmp_path):
+    private = ("--set=distil.private.epsilon=4", "--set=distil.private.test_key=x", "--quiet")
+    assert fedlgd(*tiny_run(tmp_path / "out", *private, rounds=1)).code == 2
+    done = fedlgd("audit", "out")
+    assert done.code == 2
+    assert "interrupted, or refused with these settings; to resume it, or to see what it needs: fedlgd" in done.err
 
 
 PRIVATE = [f"--set=distil.private.{each}" for each in ("test_key=x", "epsilon=4", "releases=2", "blocks=1")]

@@ -188,6 +188,24 @@ def test_json_lists_every_problem_and_the_table_a_few_of_a_kind(fedlgd, sites):
     assert "6 more" in shown
 
 
+def test_every_problem_comes_before_what_to_do_about_it(fedlgd, sites, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    for i in range(5):
+        (sites / "a" / "no" / f"bad{i}.png").write_bytes(b"")
+    (sites / "notes.txt").write_text("x")
+    lines = fedlgd("data", "check", str(sites), "--least", "20").out.splitlines()
+    assert lines[:5] == [
+        "error at a: a/no/bad0.png is empty",
+        "  a/no/bad1.png is empty",
+        "  a/no/bad2.png is empty",
+        "  and 2 more of this kind (--json lists all)",
+        "  What to do: replace it or remove it",
+    ]
+    few = next(at for at, line in enumerate(lines) if "too few to be reliable" in line)
+    assert lines[few].startswith("warning at a: has only 10 training images of class 'no'")
+    assert lines[few + 2] == "  What to do: add images"
+
+
 def test_a_folder_that_is_not_there_is_exit_code_2(fedlgd):
     done = fedlgd("data", "check", "nowhere")
     assert done.code == 2

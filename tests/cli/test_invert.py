@@ -65,14 +65,24 @@ def test_a_run_of_fedlgd_is_attacked_in_all_cases_and_rounds(fedlgd, run):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+def test_each_attack_is_announced_with_its_number(fedlgd, run):
+    lines = attacked(fedlgd, "--round", "2", "--batch", "4").err.splitlines()
+    assert [line for line in lines if line.startswith("  [")] == [
+        "  [1/4] FedAvg on real images, round 2, batch 4",
+        "  [2/4] FedAvg on virtual images, round 2, batch 4",
+        "  [3/4] FedLGD, with known anchors, round 2, batch 4",
+        "  [4/4] FedLGD, after refinement, round 2, batch 4",
+    ]
+
+
 @pytest.fixture
 def names(monkeypatch):
     """The names of the cells that are attacked."""
     attack, names = invert.attack_cell, list[str]()
 
-    def noted(run, how, cell, folder):
+    def noted(run, how, cell, *rest):
         names.append(cell.name)
-        return attack(run, how, cell, folder)
+        return attack(run, how, cell, *rest)
 
     monkeypatch.setattr(invert, "attack_cell", noted)
     return names
@@ -91,6 +101,7 @@ def test_finished_attacks_are_not_repeated(fedlgd, run, names):
     done = attacked(fedlgd, "--batch", "1", "--round", "2")
     assert names == ["real-round2-batch1"]
     assert "1 of 4 attacks" in done.err
+    assert "  [4/4] FedAvg on real images, round 2, batch 1\n" in done.err
 
 
 def test_results_with_other_settings_stay_beside_each_other(fedlgd, run, names):

@@ -320,6 +320,19 @@ def test_a_download_is_a_line_when_it_begins_and_now_and_then(
     ]
 
 
+def test_the_long_name_of_a_step_is_shown_in_full_without_a_bar_in_a_narrow_terminal(clock: list[float]) -> None:
+    label = "[12/16] FedLGD, with known anchors, round 100, batch 4"
+    lines = []
+    for width in (120, 80):
+        shown = table(width, rounds=0, lasting=False)
+        for done in (0, 3):
+            clock[0] += 600.0 * done
+            shown.tick(label, done, 8)
+        lines.append(seen(shown)[-1].rstrip())
+    assert re.fullmatch(rf"{re.escape(label)} 3/8 \S{{24}} about 50 min left", lines[0])
+    assert lines[1] == f"{label} 3/8 about 50 min left"
+
+
 # Lines
 
 
@@ -331,10 +344,24 @@ def test_lines_say_each_round_with_the_time_left(clock: list[float], capsys: pyt
         lines.round(record(number, (0.5, 0.7), ("a", "b"), flags=("anchors",)))
     assert capsys.readouterr().err.splitlines() == [
         "setup: sites enrolled; CPU time, also of sets from the cache: 6 s",
-        "round 1/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  updated: anchors",
-        "round 2/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  updated: anchors  about 2 min left",
-        "round 3/3  mean 60.0 %  a 50.0  b 70.0  1.0 MB  updated: anchors",
+        "round 1/3  mean 60.0 %  a 50.0  b 70.0  1.00 MB  updated: anchors",
+        "round 2/3  mean 60.0 %  a 50.0  b 70.0  1.00 MB  updated: anchors  about 2 min left",
+        "round 3/3  mean 60.0 %  a 50.0  b 70.0  1.00 MB  updated: anchors",
     ]
+
+
+def test_a_line_of_a_small_run_shows_its_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    Lines(3).round(RoundRecord(round=0, bytes_up=24_000, bytes_down=28_300))
+    assert capsys.readouterr().err == "round 1/3  52.3 kB\n"
+
+
+def test_a_step_of_which_nothing_is_done_is_announced_where_this_is_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for lines in (Lines(), Lines(announced=True)):
+        for done in range(3):
+            lines.tick("[3/8] FedLGD, batch 4", done, 2)
+    assert capsys.readouterr().err == "  [3/8] FedLGD, batch 4\n"
 
 
 def test_a_long_step_speaks_up_now_and_then(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,11 +2,13 @@
 
 import json
 import re
+import sys
+import warnings
 
 import pytest
 
 from fedlgd.cli import deploy
-from fedlgd.cli.terminal import fitted, two_classes
+from fedlgd.cli.terminal import complain, fitted, plain_warnings, two_classes
 from fedlgd.report.formats import Cell, Column, Table
 from fedlgd.report.groups import group_runs
 from fedlgd.report.read import read_runs
@@ -80,6 +82,22 @@ def test_a_long_name_continues_below_its_row():
     assert lines[2] == "  virtual data"
 
 
+def test_two_columns_of_words_share_the_room_and_the_line_stays_above_the_controls():
+    columns = (Column("method", number=False), Column("attack", number=False), Column("AUC"))
+    attack = Cell("updates: cosine with first updates of other sites")
+    rows = ("FedLGD with settings of its own", "blind: saw neither side", "FedAvg")
+    wide = Table(columns, tuple((Cell(row), attack, Cell("0.508 [0.473, 0.539]")) for row in rows), line=1)
+    lines = fitted(wide, 70, ()).splitlines()
+    assert max(map(len, lines)) <= 70
+    assert lines[1:5] == [
+        "FedLGD with settings of  updates: cosine with  0.508 [0.473, 0.539]",
+        "  its own                  first updates of",
+        "                           other sites",
+        "-----------------------  --------------------  --------------------",
+    ]
+    assert lines[-1].split() == ["other", "sites"]
+
+
 def test_a_pipe_is_not_bounded(fedlgd, tmp_path, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     done = fedlgd(
@@ -87,6 +105,45 @@ def test_a_pipe_is_not_bounded(fedlgd, tmp_path, monkeypatch):
     )
     assert "spread" in done.out.strip().splitlines()[0]
     assert json.loads(fedlgd("methods", "--json").out)
+
+
+UNKNOWN = ("run", "--set", "local.learning-rate-of-the-first-of-all-rounds=1", "--rounds", "1", "-o", "out")
+
+
+def test_an_error_is_one_line_where_it_is_not_read_in_a_terminal(fedlgd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    done = fedlgd(*UNKNOWN)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert len(done.err) > 80
+
+
+def test_a_long_error_fits_the_terminal_with_options_and_paths_in_one_piece(fedlgd, monkeypatch):
+    expected = fedlgd(*UNKNOWN).err
+    for name, value in (("COLUMNS", "60"), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    first, *rest = fedlgd(*UNKNOWN).err.splitlines()
+    assert first.startswith("fedlgd: unknown setting")
+    assert max(map(len, (first, *rest))) <= 60
+    assert all(line.startswith("  ") for line in rest)
+    assert " ".join((first, *(line.strip() for line in rest))) == expected.strip()
+
+
+def test_an_error_of_several_lines_keeps_them_and_warnings_are_folded_too(capsys, monkeypatch):
+    for name, value in (("COLUMNS", "30"), ("TERM", "xterm")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
+    complain("first line\nAll problems are listed above, in order")
+    plain_warnings()
+    warnings.showwarning(UserWarning("files that cannot be read are skipped"), UserWarning, "x.py", 1)
+    assert capsys.readouterr().err.splitlines() == [
+        "fedlgd: first line",
+        "All problems are listed above,",
+        "  in order",
+        "fedlgd: files that cannot be",
+        "  read are skipped",
+    ]
 
 
 def test_a_log_is_private_has_times_and_does_not_grow_without_end(tmp_path, monkeypatch):

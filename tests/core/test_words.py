@@ -5,7 +5,7 @@ import torch
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.types import LabelledSet, Site
-from fedlgd.core.words import counted, plural
+from fedlgd.core.words import counted, number_of_bytes, plural
 from fedlgd.distill.start import present_classes
 
 
@@ -16,6 +16,13 @@ from fedlgd.distill.start import present_classes
 def test_a_noun_follows_its_number(count, noun, said):
     assert plural(count, noun) == said
     assert said.endswith(f" {counted(count, noun)}")
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (52_300, "52.3 kB"), (45_600_000, "45.6 MB")]
+)
+def test_bytes_have_the_unit_that_shows_three_digits(value, said):
+    assert number_of_bytes(value) == said
 
 
 def test_sets_and_errors_about_a_single_image_say_so():

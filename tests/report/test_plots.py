@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from fedlgd.report.formats import BYTES, TIME
+from fedlgd.core.words import BYTES
+from fedlgd.report.formats import TIME
 from fedlgd.report.groups import Curve, Stat
 from fedlgd.report.plots import dodge, line_plot, matrix_plot, scatter_plot, svg, wrapped
 from fedlgd.report.run import Cloud

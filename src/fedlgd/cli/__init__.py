@@ -50,7 +50,9 @@ def main() -> None:
 
             if not in_words(error):
                 raise
-            sys.stderr.write(f"fedlgd: {in_words(error)}\n")
+            from fedlgd.cli.terminal import complain
+
+            complain(in_words(error))
             sys.exit(2)
 
 

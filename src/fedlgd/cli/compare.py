@@ -26,7 +26,7 @@ from fedlgd.cli.compute import (
 )
 from fedlgd.cli.options import CompareOptions, ConfigOptions, PaperOptions
 from fedlgd.cli.progress import duration, progress
-from fedlgd.cli.terminal import MAX_SITE_COLUMNS, fitted, folded, terminal_width, two_classes
+from fedlgd.cli.terminal import MAX_SITE_COLUMNS, complain, fitted, folded, terminal_width, two_classes
 from fedlgd.core.errors import FedlgdError, SettingError
 from fedlgd.core.files import writing
 from fedlgd.core.records import RoundRecord
@@ -151,7 +151,7 @@ def _name(job: Job) -> str:
 
 def _report_failure(outcome: Outcome) -> None:
     if outcome.error:
-        typer.echo(f"fedlgd: {_name(outcome.job)} failed: {outcome.error}", err=True)
+        complain(f"{_name(outcome.job)} failed: {outcome.error}")
 
 
 def _print(outcomes: Sequence[Outcome], budget: str, page: Path, json: bool) -> None:

@@ -76,7 +76,7 @@ def choose_engine(
 
 
 def set_up(threads: int) -> None:
-    """Set the number of threads, and print each warning as one line."""
+    """Set the number of threads, and print warnings without the line of code that they come from."""
     torch.set_num_threads(threads)
     plain_warnings()
 

@@ -217,16 +217,19 @@ def print_checked(checked: Checked, err: bool = False) -> None:
 
 
 def _listed(problems: Sequence[Problem]) -> Iterator[str]:
-    """For each kind at each site: what to do, the first problems, and the number of the others."""
+    """For each kind at each site: the first problems, the number of the others, and what to do."""
     kinds: dict[tuple[str, str, str], list[Problem]] = {}
     for problem in problems:
         kinds.setdefault((problem.severity, problem.site, problem.way_out), []).append(problem)
     for (severity, site, way_out), found in kinds.items():
-        yield folded(f"{severity}{f' at {site}' if site else ''}: {way_out}", "  ")
-        for each in found[:MAX_ALIKE]:
-            yield folded(f"  {each.file} {each.problem}" if each.file else f"  {each.problem}", "    ")
+        first, *others = (f"{each.file} {each.problem}".strip() for each in found[:MAX_ALIKE])
+        yield folded(f"{severity}{f' at {site}' if site else ''}: {first}", "  ")
+        for text in others:
+            yield folded(f"  {text}", "    ")
         if len(found) > MAX_ALIKE:
             yield f"  and {len(found) - MAX_ALIKE} more of this kind (--json lists all)"
+        if way_out:
+            yield folded(f"  What to do: {way_out}", "    ")
 
 
 def fetch(given: FetchOptions) -> None:

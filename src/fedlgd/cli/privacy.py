@@ -128,7 +128,7 @@ def _one(run: Replay, how: Inversion, given: InvertOptions) -> dict[str, Any]:
                 f"Writing pictures of private images to {stored.pictures}: keep them as you keep the images",
                 err=True,
             )
-        with progress(given.silent):
+        with progress(given.silent, announced=True):
             stored = attack(run, how, cells, moments)
     if not given.json:
         _print(stored)

@@ -18,8 +18,8 @@ from fedlgd.cli.terminal import Evaluations
 from fedlgd.core.errors import RunError
 from fedlgd.core.meter import listening
 from fedlgd.core.records import RoundRecord, committed_records, in_order
+from fedlgd.core.words import number_of_bytes
 from fedlgd.engines.validate import listed
-from fedlgd.report.formats import number_of_bytes
 
 Listener = Callable[[RoundRecord], None]
 
@@ -80,11 +80,18 @@ def _amount(done: int, total: int, in_bytes: bool) -> str:
     return f"{done}/{total}"
 
 
-class Lines:
-    """Plain lines: one per round, and one every few seconds during a long step. Downloads are in bytes."""
+def _left(seconds: float | None) -> tuple[str, ...]:
+    return () if seconds is None else (f"{duration(seconds)} left",)
 
-    def __init__(self, rounds: int = 0, in_bytes: bool = False) -> None:
-        self._rounds, self._in_bytes = rounds, in_bytes
+
+class Lines:
+    """Plain lines: one per round, and one every few seconds during a long step. Downloads are in bytes.
+
+    announced: also one for each step of which nothing is done yet.
+    """
+
+    def __init__(self, rounds: int = 0, in_bytes: bool = False, announced: bool = False) -> None:
+        self._rounds, self._in_bytes, self._announced = rounds, in_bytes, announced
         self._pace = Pace()
         self._steps: dict[str, Pace] = {}
         self._printed = time.monotonic()
@@ -93,11 +100,12 @@ class Lines:
         begins = label not in self._steps
         pace = self._steps.setdefault(label, Pace())
         pace.update(done)
-        left = pace.left(total)
+        left = _left(pace.left(total))
         due = time.monotonic() - self._printed > SECONDS_BETWEEN_LINES and done != total
-        if (self._in_bytes and (begins or due)) or (due and left is not None):
-            rest = "" if left is None else f", {duration(left)} left"
-            self._print(f"  {label} {_amount(done, total, self._in_bytes)}{rest}")
+        if self._announced and begins and not done:
+            self._print(f"  {label}")
+        elif (self._in_bytes and (begins or due)) or (due and left):
+            self._print(", ".join((f"  {label} {_amount(done, total, self._in_bytes)}", *left)))
         if done == total:
             del self._steps[label]
 
@@ -106,7 +114,7 @@ class Lines:
         if done:
             self._pace.update(done)
         left = self._pace.left(self._rounds) if done < self._rounds else None
-        self._print(self._describe(record) + ("" if left is None else f"  {duration(left)} left"))
+        self._print("  ".join((self._describe(record), *_left(left))))
 
     def close(self) -> None:
         """Nothing to clean up."""
@@ -120,7 +128,7 @@ class Lines:
         if record.scores:
             parts.append(f"mean {100 * record.accuracy:.1f} %")
             parts += [f"{site} {100 * score.accuracy:.1f}" for site, score in record.scores.items()]
-        parts.append(f"{(record.bytes_up + record.bytes_down) / 1e6:.1f} MB")
+        parts.append(number_of_bytes(record.bytes_up + record.bytes_down))
         if record.flags:
             parts.append(f"updated: {', '.join(record.flags)}")
         if said := events(record):
@@ -198,28 +206,28 @@ class LiveView:
             self._refused = f"round {self._done} {said}"
 
     def _bars(self) -> Table:
-        """A bar for the rounds and one for each long step inside a round, with the time left."""
-        bars = Table.grid(padding=(0, 1))
+        """A bar for the rounds and one for each long step inside a round, with the time left.
+
+        Where the texts need the width of the terminal, they stand without bars.
+        """
+        rows, bars = list(self._rows()), Table.grid(padding=(0, 1))
+        longest = [max(map(len, texts)) for texts in zip(*(row[:2] for row in rows), strict=True)]
+        width = min(BAR_WIDTH, self._console.width - sum(longest) - 3)
+        for text, times, done, total in rows:
+            bar = [ProgressBar(total=total or None, completed=done, width=width)] if width > 5 else []
+            bars.add_row(_line(text), *bar, _line(times, "dim"))
+        return bars
+
+    def _rows(self) -> Iterator[tuple[str, str, int, int]]:
+        """What is done, the times, and the numbers of the bar."""
         if self._rounds:
             left = self._pace.left(self._rounds) if self._done < self._rounds else None
             text = f"round {self._done}/{self._rounds}" if self._set_up else "setup"
-            elapsed = f"{self._elapsed} elapsed"
-            bars.add_row(*self._bar(text, self._done, self._rounds, left, elapsed))
+            times = (f"{self._elapsed} elapsed", *_left(left))
+            yield text, ", ".join(times), self._done, self._rounds
         for label, (pace, total) in list(self._steps.items())[:MAX_STEP_BARS]:
             text = f"{label} {_amount(pace.done, total, self._in_bytes)}"
-            bars.add_row(*self._bar(text, pace.done, total, pace.left(total)))
-        return bars
-
-    def _bar(
-        self, text: str, done: int, total: int, left: float | None, elapsed: str = ""
-    ) -> Iterator[RenderableType]:
-        """A narrow terminal shows the numbers without the bar."""
-        yield _line(text)
-        width = min(BAR_WIDTH, self._console.width - 50)
-        if width > 5:
-            yield ProgressBar(total=total or None, completed=done, width=width)
-        times = (elapsed, "" if left is None else f"{duration(left)} left")
-        yield _line(", ".join(filter(None, times)), "dim")
+            yield text, "".join(_left(pace.left(total))), pace.done, total
 
     def _summary(self) -> Text:
         parts = [f"round {self._done}/{self._rounds}"]
@@ -247,16 +255,17 @@ def progress(
     lasting: bool = False,
     in_bytes: bool = False,
     sites: Sequence[str] = (),
+    announced: bool = False,
 ) -> Iterator[Listener]:
     """Show the progress of the work inside: its long steps, and the rounds of a run given to the yielded listener.
 
     folder: a terminal also shows the records that are already there, with `sites` in this order. The other
-    arguments are those of `LiveView`.
+    arguments are those of `LiveView` and `Lines`.
     """
     if quiet:
         yield lambda _: None
         return
-    view: LiveView | Lines = Lines(rounds, in_bytes)
+    view: LiveView | Lines = Lines(rounds, in_bytes, announced)
     if sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
         view = LiveView(rounds, title, _earlier(folder, sites), lasting, in_bytes)
     try:

@@ -13,11 +13,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedlgd.cli.options import ExportOptions, PredictOptions
+from fedlgd.cli.terminal import complain
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.files import read_json, writing
 from fedlgd.core.suggest import similar_path
-from fedlgd.core.words import plural
-from fedlgd.report.formats import copies, number_of_bytes
+from fedlgd.core.words import number_of_bytes, plural
+from fedlgd.report.formats import copies
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_figures, write_report
 from fedlgd.report.read import read_runs, run_folders
@@ -78,7 +79,7 @@ def watch(paths: list[Path], port: int, open_page: bool) -> None:
     with _server(paths, port) as server:
         typer.echo(f"Watching {', '.join(map(str, paths))} at {server.url} (stop with Ctrl-C)")
         if missing := [repr(str(path)) for path in paths if not path.exists()]:
-            typer.echo(f"fedlgd: there is no folder {', '.join(missing)} yet; waiting for a run in it", err=True)
+            complain(f"there is no folder {', '.join(missing)} yet; waiting for a run in it")
         if open_page:
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
         try:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain, zip_longest
 
 import typer
 from rich import box
@@ -22,12 +23,13 @@ from rich.segment import Segments
 from rich.text import Text
 
 from fedlgd.core.records import RoundRecord
-from fedlgd.report.formats import Cell, Column, Table, as_text, number_of_bytes, percent
+from fedlgd.core.words import number_of_bytes
+from fedlgd.report.formats import Cell, Column, Table, as_text, percent
 from fedlgd.report.groups import Group
 from fedlgd.report.tables import Missing, binary_table, marked
 
 UNBOUNDED = 10_000
-LEAST_LABEL = 12  # columns for the name of a method before the table is wider than the terminal
+LEAST_LABEL = 12  # columns for names, of methods or attacks, before the table is wider than the terminal
 MAX_SITE_COLUMNS = 8
 MAX_TWO_CLASS_ROWS = 24
 MAX_ROWS = 12
@@ -49,19 +51,30 @@ def terminal_width() -> int:
     return shutil.get_terminal_size().columns if bounded else UNBOUNDED
 
 
-def folded(text: str, indent: str = "") -> str:
-    """Text in lines that fit the terminal; those after the first are indented."""
-    return textwrap.fill(text, terminal_width(), subsequent_indent=indent)
+def folded(text: str, indent: str = "", width: int = 0) -> str:
+    """Text in lines that fit the terminal, or `width`; those after the first are indented. Paths and options stay
+    whole."""
+    columns = width or terminal_width()
+    return textwrap.fill(text, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def complain(text: object) -> None:
+    """Print an error or a warning: folded in a terminal; elsewhere its lines stay whole, for scripts."""
+    message = f"fedlgd: {text}"
+    if sys.stderr.isatty():
+        width = Console(stderr=True).width
+        message = "\n".join(folded(line, "  ", width) for line in message.splitlines())
+    typer.echo(message, err=True)
 
 
 def plain_warnings() -> None:
-    """Print each warning as one line."""
-    warnings.showwarning = lambda message, *_: typer.echo(f"fedlgd: {message}", err=True)
+    """Print warnings without the line of code that they come from."""
+    warnings.showwarning = lambda message, *_: complain(message)
 
 
 def fitted(table: Table, width: int, drop: Sequence[str], turn: bool = False) -> str:
     """The table in at most `width` columns. `drop`: columns to leave out, the least important first; `turn`: then
-    exchange rows and columns; at last, names of methods continue on the next line. Notes are wrapped."""
+    exchange rows and columns; at last, long names continue on the next line. Notes are wrapped."""
     for attempt in _attempts(table, drop, turn):
         text = as_text(replace(attempt, notes=()))
         if _width(text) <= width:
@@ -101,14 +114,24 @@ def turned(table: Table, letters: bool = False) -> Table:
 
 
 def _narrow(table: Table, excess: int) -> Table:
-    """Labels in the first column continue in rows of their own, indented."""
-    longest = max(len(row[0].text) for row in table.rows)
-    rows = []
-    for row in table.rows:
-        first, *rest = textwrap.wrap(row[0].text, max(LEAST_LABEL, longest - excess), subsequent_indent="  ")
-        rows.append((replace(row[0], text=first), *row[1:]))
-        rows += [(Cell(line), *(Cell("") for _ in row[1:])) for line in rest]
-    return replace(table, rows=tuple(rows))
+    """Long texts in columns of words continue in rows of their own, indented; the longest give way first."""
+    words = [at for at, column in enumerate(table.columns) if not column.number]
+    widths = [max(len(row[at].text) for row in table.rows) for at in words]
+    room, most = sum(widths) - excess, max(widths)
+    while most > LEAST_LABEL and sum(min(width, most) for width in widths) > room:
+        most -= 1
+    rows = [list(_continued(row, words, most)) for row in table.rows]
+    return replace(table, rows=tuple(chain(*rows)), line=sum(map(len, rows[: table.line])))
+
+
+def _continued(row: Sequence[Cell], words: Collection[int], most: int) -> Iterator[tuple[Cell, ...]]:
+    texts = [
+        textwrap.wrap(cell.text, most, subsequent_indent="  ") if at in words else [cell.text]
+        for at, cell in enumerate(row)
+    ]
+    first, *rest = zip_longest(*texts, fillvalue="")
+    yield tuple(replace(cell, text=text) for cell, text in zip(row, first, strict=True))
+    yield from (tuple(map(Cell, line)) for line in rest)
 
 
 def _width(text: str) -> int:

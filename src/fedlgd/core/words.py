@@ -1,5 +1,9 @@
 """Words for numbers in messages and tables. This module does not import torch."""
 
+from collections.abc import Mapping
+
+BYTES = {f"{prefix}B": 1000.0**power for power, prefix in enumerate(("", "k", "M", "G", "T", "P"))}
+
 
 def plural(count: int, noun: str) -> str:
     """plural(1, "seed") -> "1 seed"; plural(3, "class") -> "3 classes"."""
@@ -9,3 +13,20 @@ def plural(count: int, noun: str) -> str:
 def counted(count: int, noun: str) -> str:
     """The noun alone, as it follows this number."""
     return noun if count == 1 else f"{noun}{'es' if noun.endswith(('s', 'ch')) else 's'}"
+
+
+def number_of_bytes(value: float) -> str:
+    """999 -> "999 B"; 45_600_000 -> "45.6 MB"."""
+    return scaled(value, BYTES)
+
+
+def scaled(value: float, units: Mapping[str, float]) -> str:
+    """The value in the largest of these units that it reaches."""
+    unit = max((unit for unit in units if value >= units[unit]), key=units.__getitem__, default=next(iter(units)))
+    return f"{value:.0f} {unit}" if units[unit] == 1 else f"{three_digits(value / units[unit])} {unit}"
+
+
+def three_digits(value: float) -> str:
+    """1.23, 12.3 or 123."""
+    decimals = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{decimals}f}"

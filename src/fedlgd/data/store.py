@@ -25,6 +25,7 @@ from PIL import Image
 from fedlgd.core.errors import DataError
 from fedlgd.core.files import OLD, clear_parts, write_atomic, writing
 from fedlgd.core.types import LabelledSet, Scale, Site
+from fedlgd.core.words import number_of_bytes
 from fedlgd.data.catalogue import HOME_VARIABLE, data_home
 
 Arrays = dict[str, NDArray[Any]]
@@ -61,15 +62,9 @@ def refuse_without_space(folder: Path, needed: int, what: str) -> None:
     free = shutil.disk_usage(existing).free
     if free < needed + SPARE:
         raise DataError(
-            f"{what} needs {readable(needed + SPARE)} in {folder}, but only {readable(free)} are free; "
-            f"free space, or set {HOME_VARIABLE} to a folder on a larger disk"
+            f"{what} needs {number_of_bytes(needed + SPARE)} in {folder}, but only {number_of_bytes(free)} are "
+            f"free; free space, or set {HOME_VARIABLE} to a folder on a larger disk"
         )
-
-
-def readable(size: int) -> str:
-    """A number of bytes for people: 1.5 GB."""
-    unit, name = next(((u, n) for u, n in ((1e9, "GB"), (1e6, "MB")) if size >= u), (1e3, "kB"))
-    return f"{size / unit:.1f} {name}"
 
 
 def read_arrays(path: Path) -> Arrays:

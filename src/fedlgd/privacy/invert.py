@@ -91,6 +91,10 @@ class Cell:
     def name(self) -> str:
         return f"{self.case.kind}-round{self.case.round}-batch{self.batch}"
 
+    @property
+    def label(self) -> str:
+        return f"{self.case.title}, round {self.case.round}, batch {self.batch}"
+
 
 def cells_of(run: Replay, how: Inversion, moments: dict[int, Moment]) -> list[Cell]:
     """All cells of a run; batches that are larger than the data of a case are left out."""
@@ -173,8 +177,12 @@ def _reconstructed(run: Replay, how: Inversion, cell: Cell, i: int) -> tuple[Ten
     return chosen, invert(step.gradient, target, shape, scale, how.attack, rng.at("attack"))
 
 
-def attack_cell(run: Replay, how: Inversion, cell: Cell, folder: Path) -> dict[str, Any]:
-    """Invert all targets of a cell, write their pictures to the folder, and describe how near they came."""
+def attack_cell(run: Replay, how: Inversion, cell: Cell, folder: Path, label: str) -> dict[str, Any]:
+    """Invert all targets of a cell, write their pictures to the folder, and describe how near they came.
+
+    label: its name while it is in progress.
+    """
+    tick(label, 0, how.targets)
     site, indices, images, costs = site_of(run, how.site), list[Tensor](), list[Tensor](), list[float]()
     scale, data = site.train.scale, replace(cell.case.data, scale=site.train.scale)
     for i in range(how.targets):
@@ -183,7 +191,7 @@ def attack_cell(run: Replay, how: Inversion, cell: Cell, folder: Path) -> dict[s
         indices.append(chosen)
         images.append(found.images[order])
         costs.append(found.cost)
-        tick(cell.name, i + 1, how.targets)
+        tick(label, i + 1, how.targets)
     index = torch.cat(indices)
     found_pixels, true_pixels = scale.to_pixels(torch.cat(images)), data.pixels(index)
     near = neighbours(found_pixels, data.y[index], site.train, site.test)
@@ -252,10 +260,11 @@ def attack(run: Replay, how: Inversion, cells: Sequence[Cell], moments: dict[int
     """Attack all cells that are not yet stored, and store each."""
     stored = stored_in(run, how)
     left = stored.left(cells)
-    for done, cell in enumerate(left, len(cells) - len(left)):
-        tick("cells", done, len(cells))
-        stored.content["cells"][cell.name] = attack_cell(run, how, cell, stored.pictures)
+    for number, cell in enumerate(left, 1 + len(cells) - len(left)):
+        label = f"[{number}/{len(cells)}] {cell.label}"
+        stored.content["cells"][cell.name] = attack_cell(run, how, cell, stored.pictures, label)
         stored.write()
+        tick("attacks", number, len(cells))
     stored.content["memorisation"] = list(memorisation(run, moments, stored.pictures))
     stored.write()
     return stored

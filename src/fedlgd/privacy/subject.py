@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 
 from fedlgd.core.errors import DataError, PrivacyError, RunError, SettingError
-from fedlgd.core.files import read_json
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.suggest import did_you_mean
@@ -14,7 +14,7 @@ from fedlgd.data.federation import Federation
 from fedlgd.methods.promises import budget_of
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.literals import read_toml
-from fedlgd.runs.open import open_run
+from fedlgd.runs.open import manifest_of, open_run
 from fedlgd.runs.result import Result
 
 
@@ -39,21 +39,20 @@ class Subject:
 
 
 def open_subject(folder: Path) -> Subject:
-    """The run in this folder, if it can be audited."""
-    result = open_run(folder)
-    manifest = read_json(folder / "manifest.json")
+    """The run in this folder, if it can be audited. To finish it is no advice if it then cannot."""
+    manifest, config = manifest_of(folder), resolve(read_toml(folder / "config.toml"))
     if not manifest["engine"].get("local", True):
         raise RunError(
             f"{str(folder)!r} is a run of real sites, whose images and states are not here; each site can audit a "
             "simulated run of its own images"
         )
+    _check_method(config, folder)
+    result = open_run(folder)
     if result.rounds < result.planned:
         raise RunError(
             f"{str(folder)!r} has {result.rounds} of {plural(result.planned, 'round')}; finish it first: "
             f"{manifest['command']}"
         )
-    config = resolve(read_toml(folder / "config.toml"))
-    _check_method(config)
     federation = config.data.open()
     if federation.digest != manifest["data"]["digest"]:
         raise RunError(
@@ -64,7 +63,7 @@ def open_subject(folder: Path) -> Subject:
     return Subject(folder, replace(config, plan=plan), federation, net, result)
 
 
-def _check_method(config: Config) -> None:
+def _check_method(config: Config, folder: Path) -> None:
     method, budget = config.method, budget_of(config.method)
     if method.personal or method.pooled:
         what = "a model of its own at each site" if method.personal else "the images of all sites in one place"
@@ -72,10 +71,12 @@ def _check_method(config: Config) -> None:
             f"{method.label} has {what}, so there is no shared model to attack; audit another method"
         )
     if budget is not None and not budget.test_key:
+        images = " --data PUBLIC" if config.data.name == "folders" else ""
+        settings = f"--config {quote(str(folder / 'config.toml'))} --set {budget.section}.test_key=NAME"
         raise PrivacyError(
             f"this run promises {budget.promise}. An audit trains on its private images again: every federation "
-            "would be a new release, above its budget. Audit the same settings on public images, with "
-            f"{budget.section}.test_key=NAME"
+            "would be a new release, above its budget. Audit a simulation with the same settings on public images: "
+            f"fedlgd run{images} {settings} --out NEW; then fedlgd audit NEW"
         )
 
 

@@ -18,7 +18,7 @@ from statistics import fmean
 import msgspec
 
 from fedlgd.core.records import RoundRecord
-from fedlgd.core.words import plural
+from fedlgd.core.words import number_of_bytes, plural
 from fedlgd.report.formats import (
     METHOD,
     NONE,
@@ -27,7 +27,6 @@ from fedlgd.report.formats import (
     Row,
     Table,
     duration,
-    number_of_bytes,
     operations,
 )
 from fedlgd.report.groups import Group

@@ -6,14 +6,14 @@ Names of sites and methods are escaped in every format.
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from fedlgd.core.words import scaled, three_digits
 from fedlgd.report.groups import Stat
 
 NONE = "–"
 TIME = {"s": 1.0, "min": 60.0, "h": 3600.0}
-BYTES = {f"{prefix}B": 1000.0**power for power, prefix in enumerate(("", "k", "M", "G", "T", "P"))}
 FLOPS = {f"{prefix}FLOP": 1000.0**power for power, prefix in enumerate(("", "k", "M", "G", "T", "P", "E"))}
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -88,27 +88,13 @@ def points(difference: float) -> str:
     return "0.0" if written in {"+0.0", "−0.0"} else written
 
 
-def number_of_bytes(value: float) -> str:
-    return _scaled(value, BYTES)
-
-
 def operations(value: float) -> str:
-    return _scaled(value, FLOPS)
+    return scaled(value, FLOPS)
 
 
 def duration(seconds: float) -> str:
     unit = max((unit for unit in TIME if seconds >= 2 * TIME[unit]), key=TIME.__getitem__, default="s")
-    return f"{_three_digits(seconds / TIME[unit])} {unit}"
-
-
-def _scaled(value: float, units: Mapping[str, float]) -> str:
-    unit = max((unit for unit in units if value >= units[unit]), key=units.__getitem__, default=next(iter(units)))
-    return f"{value:.0f} {unit}" if units[unit] == 1 else f"{_three_digits(value / units[unit])} {unit}"
-
-
-def _three_digits(value: float) -> str:
-    decimals = 0 if value >= 100 else 1 if value >= 10 else 2
-    return f"{value:.{decimals}f}"
+    return f"{three_digits(seconds / TIME[unit])} {unit}"
 
 
 def copies(table: Table) -> dict[str, str]:

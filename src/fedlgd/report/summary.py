@@ -6,9 +6,9 @@ from math import sqrt
 from statistics import fmean
 from typing import TypeGuard
 
-from fedlgd.core.words import plural
+from fedlgd.core.words import number_of_bytes, plural
 from fedlgd.report.cost import clock, total
-from fedlgd.report.formats import duration, number_of_bytes, percent, percent_stat, points
+from fedlgd.report.formats import duration, percent, percent_stat, points
 from fedlgd.report.groups import Group, Stat, site_names, summarise
 from fedlgd.report.run import Run
 

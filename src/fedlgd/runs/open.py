@@ -35,9 +35,7 @@ def open_run(
     module can be imported for.
     """
     folder = Path(path).expanduser()
-    _check_run(folder)
-    manifest = files.read_json(folder / "manifest.json")
-    check_format(folder, manifest)
+    manifest = manifest_of(folder)
     settings = read_toml(folder / "config.toml")
     preparation = _preparation(folder, manifest)
     config = _config(settings, method)
@@ -48,11 +46,22 @@ def open_run(
     local = bool(manifest["engine"].get("local", True))  # real sites keep their states
     directory = RunDirectory(folder, scales, local)
     if not directory.records:
-        raise RunError(f"{str(folder)!r} has no finished round yet; run the command again: {manifest['command']}")
+        raise RunError(
+            f"{str(folder)!r} has no finished round: its command was interrupted, or refused with these settings; "
+            f"to resume it, or to see what it needs: {manifest['command']}"
+        )
     kept = Kept(directory, directory.states, list(scales) if local else [])
     order = [site["name"] for site in manifest["data"]["sites"]]
     records = [in_order(record, order) for record in directory.records]
     return result_of(config, config.method.adapt(built), kept, records, preparation, folder)
+
+
+def manifest_of(folder: Path) -> dict[str, Any]:
+    """The manifest of a run folder that this version can read; anything else is refused."""
+    _check_run(folder)
+    manifest = files.read_json(folder / "manifest.json")
+    check_format(folder, manifest)
+    return manifest
 
 
 def _check_run(folder: Path) -> None:

@@ -256,7 +256,7 @@ def test_too_little_room_is_said_before_anything_is_asked_for(mnist, site, tmp_p
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 90, 10))
     with pytest.raises(
         DataError,
-        match=r"mnist needs 32\.0 MB in .*home, but only 0\.0 kB are free; free space, or set FEDLGD_DATA",
+        match=r"mnist needs 32\.0 MB in .*home, but only 10 B are free; free space, or set FEDLGD_DATA",
     ):
         prepare.fetch(mnist, tmp_path / "home")
     assert site.asked == []

@@ -141,7 +141,7 @@ class TestClasses:
 
     def test_a_tiny_class(self, root):
         got = found(tree(root, sites=["a"], classes={"no": 15, "yes": 6}), least=10)
-        assert got == [("warning", "a", "", "has only 5 training images of class 'yes'")]
+        assert got == [("warning", "a", "", "has only 5 training images of class 'yes', too few to be reliable")]
 
     def test_a_class_without_a_test_image(self, root):
         divided(root)

@@ -174,8 +174,8 @@ def _classes(sites: Sequence[str], seen: Sequence[Seen], least: int) -> Iterator
                 way_out = "add images, remove the class at every site, or run with --set data.min_per_class=0"
                 yield Problem("error", site, "", f"has no training image of class {label!r}", way_out)
             elif count < least:
-                problem = f"has only {plural(count, 'training image')} of class {label!r}"
-                yield Problem("warning", site, "", problem, "add images; too few to be reliable")
+                problem = f"has only {plural(count, 'training image')} of class {label!r}, too few to be reliable"
+                yield Problem("warning", site, "", problem, "add images")
             if not tested[site, label]:
                 problem = f"has no test image of class {label!r}"
                 yield Problem("warning", site, "", problem, "add images, so that the class is evaluated")

@@ -10,9 +10,9 @@ from fedlgd.core.audits import AUDIT
 from fedlgd.core.files import safe_name
 from fedlgd.core.settings import flat
 from fedlgd.core.sweep import with_note
-from fedlgd.core.words import plural
+from fedlgd.core.words import number_of_bytes, plural
 from fedlgd.report.figures import Drawing
-from fedlgd.report.formats import NONE, Cell, Column, Table, number_of_bytes
+from fedlgd.report.formats import NONE, Cell, Column, Table
 from fedlgd.report.groups import Group, short
 from fedlgd.report.privacy.audit import audit_caveats, audit_table, verdict
 from fedlgd.report.privacy.roc import roc_plots
