@@ -95,8 +95,9 @@ def virtual(folder: Path, federation: Federation, site: Site, case: Case, seed: 
 def _distilled(federation: Federation, site: Site, case: Case, seed: int) -> Tensor:
     if not case.of_runs:
         return distil(site, _net(federation), case.how, Stream(seed).at("shift", "distil", site.name)).images
+    net = build_net("convnet", federation.shape, len(federation.classes))  # as the runs name it in the cache
     with caching(shared_cache()):
-        return distil(site, _net(federation, 128), case.how, Stream(seed).at("enrol", site.name, "distil")).images
+        return distil(site, net, case.how, Stream(seed).at("enrol", site.name, "distil")).images
 
 
 def _file(folder: Path, site: Site, case: Case, seed: int) -> Path:
