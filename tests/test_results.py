@@ -4,30 +4,43 @@ from pathlib import Path
 
 import pytest
 
-from fedlgd.report.paper.items import find
-from fedlgd.report.paper.stored import stored_part
+from fedlgd.report.paper.items import find, items
+from fedlgd.report.paper.stored import Found, stored, stored_part
 
 RECORDS = Path(__file__).parent.parent / "docs/results/records/paper"
-PART = stored_part(RECORDS, find("table-digits"), "C10", "desk")
+ROUNDS = {"desk": 50, "full": 100}
+DIGITS = {scale: stored_part(RECORDS, find("table-digits"), "C10", scale) for scale in ROUNDS}
+ALL = [found for item in items().values() if item.methods for found in stored(RECORDS, item)]
 
 
-def test_all_runs_share_data_network_and_number_of_rounds():
-    runs = [run for group in PART.groups.values() for run in group.runs]
+@pytest.fixture(params=DIGITS)
+def digits(request) -> Found:
+    return DIGITS[request.param]
+
+
+@pytest.mark.parametrize("found", ALL, ids=lambda found: f"{found.item.name}-{found.label}")
+def test_all_runs_of_a_part_share_data_network_and_number_of_rounds(found):
+    runs = [run for group in found.groups.values() for run in group.runs]
     assert all(run.finished for run in runs)
     assert len({run.manifest.data.digest for run in runs}) == 1
     assert len({run.manifest.net.label for run in runs if run.manifest.method != "vhl"}) == 1
-    assert {run.planned for run in runs} == {50}
+    assert {run.planned for run in runs} == {ROUNDS[found.scale]}
 
 
-def test_the_main_entries_have_the_same_seeds():
-    fedavg, fedlgd = ([run.seed for run in PART.groups[entry].runs] for entry in ("fedavg", "fedlgd"))
-    assert fedavg == fedlgd
-    assert len(fedavg) > 1
+@pytest.mark.parametrize("found", ALL, ids=lambda found: f"{found.item.name}-{found.label}")
+def test_the_seeds_of_a_part_were_run_with_the_same_versions_and_threads(found):
+    runs = [run for group in found.groups.values() for run in group.runs]
+    assert len({(run.manifest.versions["torch"], run.manifest.threads) for run in runs}) == 1
 
 
-def test_fednova_is_fedavg():
+def test_the_main_entries_have_the_same_seeds(digits):
+    fedavg, fedlgd = ([run.seed for run in digits.groups[entry].runs] for entry in ("fedavg", "fedlgd"))
+    assert fedavg == fedlgd == [0, 1, 2]
+
+
+def test_fednova_is_fedavg(digits):
     nova, avg = (
-        {run.seed: [record.scores for record in run.records] for run in PART.groups[entry].runs}
+        {run.seed: [record.scores for record in run.records] for run in digits.groups[entry].runs}
         for entry in ("fednova", "fedavg")
     )
     assert nova
@@ -35,9 +48,9 @@ def test_fednova_is_fedavg():
 
 
 @pytest.mark.parametrize("entry", ["fedavg", "vhl", "fedavg:distil.start=real:distil.steps=0"])
-def test_only_refinement_changes_virtual_sets_after_the_enrolment(entry):
+def test_only_refinement_changes_virtual_sets_after_the_enrolment(digits, entry):
     def changes(name: str) -> bool:
-        return any("virtual" in record.flags for run in PART.groups[name].runs for record in run.records[1:])
+        return any("virtual" in record.flags for run in digits.groups[name].runs for record in run.records[1:])
 
     assert changes("fedlgd")
     assert not changes(entry)

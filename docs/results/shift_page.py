@@ -39,8 +39,8 @@ close to each other dominate it.
 CAVEATS = """## Limitations
 
 - Distillation has {steps} steps of distribution matching with ConvNets of width {width} and {real} real images
-  per class and draw: the virtual sets of the runs at the scale `full` of [the paper's DIGITS](paper/table-digits.md).
-  The released code has 10 000 steps, width 128 and 256 images, which takes hours per site on one core.
+  per class and draw: the virtual sets of the runs of [the paper's DIGITS](paper/table-digits.md) at the scale
+  `full`. The released code has 10 000 steps, width 128 and 256 images, which takes hours per site on one core.
 - Before the case with {steps} steps, that with 100 was the main case; its results were known before. The 18
   measurements use the same images and are not independent.
 - The table above shows how the change depends on the number of steps. Its other cases have 64 real images per class

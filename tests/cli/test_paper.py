@@ -53,6 +53,10 @@ def test_an_item_runs_resumes_and_is_reported(fedlgd, tmp_path):
     before = {file: file.read_bytes() for file in folder.rglob("records.jsonl")}
     assert fedlgd("paper", "table-batch", "--scale", "tiny", "--quiet").code == 0
     assert before == {file: file.read_bytes() for file in folder.rglob("records.jsonl")}
+    again = json.loads(fedlgd("paper", "table-batch", "--scale", "tiny", "--json").out)
+    assert [each["entry"] for each in again["parts"][""]] == ["fedlgd:local.batch=8", "fedlgd:local.batch=64"]
+    assert all(0 <= each["mean"] <= 1 and each["seeds"] == 1 for each in again["parts"][""])
+    assert "seed 0 (finished)" in fedlgd("paper", "table-batch", "--scale", "tiny").out
     assert fedlgd("paper", "report").code == 0
     assert "Table batch size" in (tmp_path / "runs/paper/report.html").read_text()
 
@@ -62,6 +66,8 @@ def test_an_item_runs_resumes_and_is_reported(fedlgd, tmp_path):
     [
         (["table-digit"], "did you mean 'table-digits'"),
         (["table-digits", "--part", "C11"], "available: C10, C50, R10, R50"),
+        (["table-batch", "--part", "x"], "table-batch has no parts; leave --part out"),
+        (["report", "--out", "nowhere"], "'nowhere' has no runs; run an item first"),
         (["figure-communication"], "fedlgd paper table-digits"),
     ],
 )
@@ -69,6 +75,23 @@ def test_what_does_not_exist_is_an_error_with_a_way_out(fedlgd, words, said):
     done = fedlgd("paper", *words)
     assert done.code == 2
     assert said in done.err
+
+
+def test_a_run_of_another_item_is_copied_and_the_result_fits_the_terminal(fedlgd, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert fedlgd("paper", "table-init", "--scale", "tiny", "--quiet").code == 0
+    folder = tmp_path / "runs/paper/tiny"
+    part = ("table-digits", "--part", "C10", "--scale", "tiny")
+    seconds = json.loads(fedlgd("paper", *part, "--estimate", "--json").out)["seconds"]
+    assert seconds["C10"] > 0
+    done = fedlgd("paper", *part)
+    assert done.code == 0, done.err
+    assert "(a copy of runs/paper/tiny/table-init/" in " ".join(done.out.split())
+    copied = json.loads((folder / "table-digits/C10/fedlgd/seed0/manifest.json").read_text())
+    assert copied["label"] == "FedLGD"
+    table = done.out[done.out.index("table-digits C10, accuracy:") :]
+    assert max(map(len, table.splitlines())) <= 80
+    assert "minus fedlgd" in table
 
 
 @pytest.mark.slow

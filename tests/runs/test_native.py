@@ -116,3 +116,20 @@ def test_a_sweep_from_python_names_every_point_and_its_settings(data, tmp_path):
     assert "lr = 0.2" in (found["FedAvg on real data (local.lr=0.2)"][0].folder / "config.toml").read_text()
     with pytest.raises(SettingError, match=r"local\.speed"):
         fedlgd.compare(data, [method], sweep={"local.speed": [1]})
+
+
+@pytest.mark.parametrize(
+    ("sweep", "words"),
+    [
+        ({"local.lr": 1}, "local.lr=1; give different values"),
+        ({"local.lr": []}, "local.lr=[]; give different values"),
+        ({"local.lr": [0, 0.0]}, "local.lr=[0, 0.0]; give different values"),
+        ({"local.lr": "0,1"}, "local.lr='0,1'; give different values"),
+        ({"local.lr": [1], "local.batch": [2], "local.epochs": [1]}, "has 3 axes"),
+        ({"local.spochs": [1]}, "did you mean 'epochs'"),
+    ],
+)
+def test_a_sweep_that_is_none_is_refused_before_any_run(data, tmp_path, sweep, words):
+    with pytest.raises(SettingError, match=re.escape(words)):
+        fedlgd.compare(data, [fedlgd.FedAvg()], sweep=sweep, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -104,9 +104,9 @@ def paper(given: options.PaperOptions) -> None:
 
         (list_paper if given.item is None else report_paper)(given)
         return
-    from fedlgd.cli import compare
+    from fedlgd.cli.paper_runs import run_item
 
-    compare.run_item(given)
+    run_item(given)
 
 
 @app.command(

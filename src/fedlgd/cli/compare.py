@@ -1,10 +1,9 @@
-"""`fedlgd compare`: several methods and seeds under equal conditions; `fedlgd paper ITEM`: a table of the paper."""
+"""`fedlgd compare`: several methods and seeds under equal conditions."""
 
 import json as jsonlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from fedlgd.cli.compute import (
     assignments,
     choose_engine,
     command_line,
-    estimate_jobs,
     open_data,
     place_of,
     preset_of,
@@ -27,7 +25,7 @@ from fedlgd.cli.compute import (
 from fedlgd.cli.options import CompareOptions, ConfigOptions, PaperOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.terminal import MAX_SITE_COLUMNS, complain, fitted, folded, terminal_width, two_classes
-from fedlgd.core.errors import FedlgdError, SettingError
+from fedlgd.core.errors import FedlgdError
 from fedlgd.core.files import writing
 from fedlgd.core.records import RoundRecord
 from fedlgd.core.sweep import swept
@@ -35,16 +33,11 @@ from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation
 from fedlgd.engines.registry import Engine
 from fedlgd.report.cost import cost_table
-from fedlgd.report.formats import as_text
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.page import write_report
-from fedlgd.report.paper.items import Comparison, Item, comparison, find, parts_at, reduced
-from fedlgd.report.paper.stored import stored_part
-from fedlgd.report.paper.tables import printed_table
-from fedlgd.report.paper.verdicts import verdicts
 from fedlgd.report.read import read_runs
 from fedlgd.report.tables import accuracy_table, without_sites
-from fedlgd.runs.comparing.entries import Entry, Job, Outcome, budget, matched_steps, parse_entry, plan, run_job
+from fedlgd.runs.comparing.entries import Job, Outcome, budget, known_run, matched_steps, parse_entry, plan, run_job
 from fedlgd.runs.comparing.parallel import check_jobs, run_jobs
 from fedlgd.runs.literals import parse_axes
 from fedlgd.runs.runner import Listener
@@ -107,9 +100,11 @@ def _fedlgd_steps(settings: Mapping[str, Any], preset: str, classes: int) -> int
 def _run_in_turn(jobs: Sequence[Job], federation: Federation, engine: Engine, given: Options) -> list[Outcome]:
     outcomes = []
     for i, job in enumerate(jobs, 1):
+        known = known_run(job, federation)
         if not given.silent:
-            typer.echo(f"[{i}/{len(jobs)}] {_name(job)}")
-        with progress(given.silent, job.config.plan.rounds, folder=job.folder, sites=federation.names) as show:
+            typer.echo(folded(f"[{i}/{len(jobs)}] {_name(job)}{known}", "  "))
+        quiet = given.silent or bool(known)
+        with progress(quiet, job.config.plan.rounds, folder=job.folder, sites=federation.names) as show:
             outcomes.append(run_tracked(job, federation, engine, given, show))
         _report_failure(outcomes[-1])
     return outcomes
@@ -187,79 +182,3 @@ def _tables(groups: Sequence[Group], width: int) -> Iterator[str]:
     if two := two_classes(groups):
         yield two
     yield fitted(cost_table(groups), width, ("evaluate", "server", "train", "distil"))
-
-
-OWNERS = {"anchors": ("fedlgd", "anchors"), "pull": ("fedlgd", "anchors"), "refine": ("fedlgd", "refine")}
-"""The methods and parts that the settings of a section apply to."""
-
-
-def run_item(given: PaperOptions) -> None:
-    """Run all parts of an item, or estimate their time."""
-    item = find(given.item or "")
-    if not item.methods:
-        raise SettingError(f"{item.name} has no runs of its own; use: {item.command}")
-    check_jobs(given.jobs, given.threads, place_of(given))
-    set_up(given.threads)
-    failed: dict[str, str] = {}
-    for part in _parts(item, given):
-        failed |= _run_part(item, part, given)
-    if given.estimate:
-        return
-    found = [each for each in verdicts(given.out, {item.name: item}) if given.scale != "tiny"]
-    if given.json:
-        words = {each.claim.text: each.word for each in found}
-        typer.echo(jsonlib.dumps({"item": item.name, "scale": given.scale, "verdicts": words, "failed": failed}))
-    else:
-        for each in found:
-            typer.echo(f"{each.word}: {each.claim.text} {each.why}")
-    raise typer.Exit(1 if failed else 0)
-
-
-def _parts(item: Item, given: PaperOptions) -> tuple[str, ...]:
-    known = parts_at(item, given.scale)
-    if given.part is not None and given.part not in item.parts:
-        raise SettingError(f"{item.name} has no part {given.part!r}; available: {', '.join(item.parts)}")
-    return known if given.part is None else (given.part,)
-
-
-def _run_part(item: Item, part: str, given: PaperOptions) -> dict[str, str]:
-    """Run or estimate one part; returns the errors by run folder."""
-    out = given.out / given.scale / item.name / part
-    jobs = jobs_of(comparison(item, part, given.scale), out, given.out / given.scale)
-    federation = open_data(jobs[0].config.data, given.silent)
-    title = f"{item.name} {part}".strip()
-    if given.estimate:
-        engine = choose_engine(given, federation, "loop" if given.jobs > 1 else None)
-        typer.echo(f"{title}: {duration(estimate_jobs(jobs, federation, engine) / given.jobs)}")
-        return {}
-    less = reduced(item, part, given.scale)
-    announced = f"{title}, scale {given.scale}: {plural(len(jobs), 'run')} on {federation.name}" + (
-        less and f"; reduced: {less}"
-    )
-    outcomes = conduct(jobs, federation, given, out, announced)
-    if not given.silent:
-        table = printed_table(stored_part(given.out, item, part, given.scale))
-        typer.echo(f"\n{as_text(table)}\nReport: {out / 'report.html'}")
-    return {str(each.job.folder): each.error for each in outcomes if each.error}
-
-
-def jobs_of(wanted: Comparison, out: Path, library: Path | None = None) -> list[Job]:
-    """The runs of a comparison; all methods of a seed first, so that an interrupted one can be read.
-
-    A finished run with the same configuration in `library`, such as one of another item, is copied.
-    """
-    shared = {path: value for path, value in wanted.settings.items() if path.partition(".")[0] not in OWNERS}
-    entries = [_with_own(parse_entry(spec), wanted.settings) for spec in wanted.methods]
-    jobs = plan(entries, wanted.seeds, out, shared, wanted.preset)
-    return [replace(job, library=library) for job in sorted(jobs, key=lambda job: job.config.plan.seed)]
-
-
-def _with_own(entry: Entry, settings: Mapping[str, Any]) -> Entry:
-    """The entry with the settings of anchors, pull and refine if it has them; its own settings win."""
-    words = entry.method.split("+")
-    own = {
-        path: value
-        for path, value in settings.items()
-        if any(word in words for word in OWNERS.get(path.partition(".")[0], ()))
-    }
-    return replace(entry, settings={**own, **entry.settings})

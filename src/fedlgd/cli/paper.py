@@ -8,6 +8,7 @@ import typer
 
 from fedlgd.cli.options import PaperOptions
 from fedlgd.cli.terminal import folded
+from fedlgd.core.errors import RunError
 from fedlgd.core.files import writing
 from fedlgd.report.paper.items import Item, command_of, cpu_times, items
 from fedlgd.report.paper.stored import stored
@@ -31,9 +32,10 @@ def list_paper(given: PaperOptions) -> None:
                 scale = f" ({each.scale})" if each.scale else ""
                 typer.echo(folded(f"    {each.word}{scale}: {each.claim.text}", " " * 8))
     where = f"the runs in {given.out}, or, for items without runs there, from those stored with this package"
-    typer.echo(
-        folded(f"Verdicts are from {where}. fedlgd paper report writes a page about the runs in {given.out}.")
+    more = (
+        f"Runs at the scale tiny decide nothing. fedlgd paper report writes a page about the runs in {given.out}."
     )
+    typer.echo(folded(f"Verdicts are from {where}. {more}"))
 
 
 def _stored(item: Item, folder: Path) -> Sequence[str]:
@@ -49,7 +51,7 @@ def _measured(item: Item) -> Mapping[str, str]:
 
 def _plain(item: Item, folder: Path) -> dict[str, object]:
     claims = [
-        {"claim": v.claim.text, "printed": v.claim.printed, "ours": v.ours, "verdict": v.word, "why": v.why}
+        {"claim": v.claim.text, "printed": v.claim.printed, **v.plain, "verdict": v.word}
         for v in known_verdicts(folder, {item.name: item})
     ]
     known = {
@@ -65,6 +67,9 @@ def report_paper(given: PaperOptions) -> None:
     """Write the page and say where it is."""
     from fedlgd.report.paper.page import write_paper
 
+    if not any(given.out.rglob("manifest.json")):
+        way_out = "run an item first, e.g. fedlgd paper table-digits --scale desk --part C10, or name its folder"
+        raise RunError(f"{str(given.out)!r} has no runs; {way_out} with --out")
     page = given.out / "report.html"
     with writing(page):
         write_paper(given.out, page)

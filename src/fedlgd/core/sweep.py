@@ -5,9 +5,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any
 
+from fedlgd.core.errors import SettingError
 from fedlgd.core.files import safe_name
 
 NOTE = re.compile(r"(?P<base>.+) \((?P<note>[\w.-]+=[^,()]+(?:, [\w.-]+=[^,()]+)*)\)")
+
+
+def check_axes(axes: Mapping[str, Sequence[Any]]) -> None:
+    """A sweep has one or two axes, each with different values."""
+    if len(axes) > 2:
+        raise SettingError(f"the sweep has {len(axes)} axes ({', '.join(axes)}); a sweep has one or two axes")
+    for path, values in axes.items():
+        listed = isinstance(values, Sequence) and not isinstance(values, str)
+        if not listed or not values or any(value in values[:at] for at, value in enumerate(values)):
+            raise SettingError(f"the sweep has {path}={values!r}; give different values, e.g. [0, 1, 10]")
 
 
 def points(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlgd.core.errors import SettingError
+from fedlgd.core.sweep import check_axes
 
 MOST_TEXT = 1 << 17  # characters of a config file or of a value of --set
 MOST_DOTS = 200  # in a line: the time that TOML takes for a dotted key grows with the square of its length
@@ -88,8 +89,7 @@ def parse_axes(texts: Sequence[str]) -> dict[str, list[str]]:
                 f"--sweep {_short(text)}: compare other data with a command each, seeds with --seeds"
             )
         axes[path] = found
-    if len(axes) > 2:
-        raise SettingError(f"--sweep is given {len(axes)} times; a sweep has one or two axes")
+    check_axes(axes)
     return axes
 
 

@@ -25,7 +25,7 @@ def render_paper(folder: Path) -> str:
     """The page as text. The same runs give the same bytes."""
     found = list(verdicts(folder))
     sections = [_section(folder, item, [v for v in found if v.item == item.name]) for item in items().values()]
-    return TEMPLATES.get_template("paper.html").render(score=score(found), sections=sections)
+    return TEMPLATES.get_template("paper.html").render(score=score(found), sections=sections, folder=folder)
 
 
 def score(found: list[Verdict]) -> str:

@@ -2,14 +2,15 @@
 
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from fedlgd.core import html
 from fedlgd.core.errors import SettingError
 from fedlgd.core.files import safe_name
-from fedlgd.core.sweep import points, with_note
+from fedlgd.core.suggest import did_you_mean
+from fedlgd.core.sweep import check_axes, points, with_note
 from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation
 from fedlgd.data.registry import load
@@ -88,6 +89,7 @@ def compare(
         raise SettingError(
             f"compare has {plural(len(chosen), 'method')} and {plural(seeds, 'seed')}; give at least one of each"
         )
+    check_axes(sweep or {})
     named = _named(chosen, sweep or {})
     results: dict[str, list[Result]] = {label: [] for label in named}
     for seed in range(seeds):
@@ -116,6 +118,8 @@ def _set(settings: Any, path: str, value: Any, whole: str) -> Any:
     if not hasattr(settings, first):
         if hasattr(settings, "method"):  # a part on a method
             return replace(settings, method=_set(settings.method, path, value, whole))
-        raise SettingError(f"unknown setting {whole!r} in the sweep; sweep settings of every compared method")
+        known = [f.name for f in fields(settings)]
+        near = did_you_mean(first, known)
+        raise SettingError(f"unknown setting {whole!r} in the sweep{near}; sweep settings of every compared method")
     inner = _set(getattr(settings, first), rest, value, whole) if rest else value
     return replace(settings, **{first: inner})

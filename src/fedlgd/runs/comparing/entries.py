@@ -7,13 +7,14 @@ It can also be a configuration file, such as `best-fedlgd.toml` of `fedlgd tune`
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import FedlgdError, SettingError
 from fedlgd.core.files import safe_name
-from fedlgd.core.records import RoundRecord
+from fedlgd.core.records import RoundRecord, committed_records
 from fedlgd.core.sweep import entry_folder
 from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation
@@ -183,6 +184,16 @@ def equal_run(job: Job, federation: Federation) -> Path | None:
     if job.library is None or job.folder.exists():
         return None
     return find_equal(job.library, job.config, federation)
+
+
+def known_run(job: Job, federation: Federation) -> str:
+    """In parentheses why a job needs no computing: ` (finished)`, ` (a copy of ...)`; empty if it does."""
+    if equal := equal_run(job, federation):
+        return f" (a copy of {equal})"
+    with suppress(FedlgdError):  # a damaged folder: the run itself says so
+        if len(committed_records(job.folder)) > job.config.plan.rounds:
+            return " (finished)"
+    return ""
 
 
 def run_job(
