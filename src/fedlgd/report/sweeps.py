@@ -107,7 +107,7 @@ def line_figure(sweeps: Sequence[Sweep], title: str) -> "Figure":
         low, high = ([m + way * s for m, s in zip(mean, std, strict=True)] for way in (-1, 1))
         axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
         place = (1.02, 1 - 0.07 * line)
-        axes.annotate(labels[number], place, xycoords="axes fraction", va="top", weight="bold", color=colour)
+        axes.annotate(labels[number], place, xycoords="axes fraction", va="top", color=colour)
         line += labels[number].count("\n") + 1
     axes.set_xticks(range(len(values)), values)
     axes.set_xlabel(sweeps[0].axes[0])

@@ -138,7 +138,9 @@ def test_the_cpu_time_of_an_item_counts_virtual_sets_of_several_runs_once(tmp_pa
     enrolments = sum(sum(run.records[0].cpu.values()) for run in both.groups["fedavg"].runs)
     assert enrolments > 0
     assert both.cpu == pytest.approx(2 * one.cpu - enrolments)
-    assert list(measured_cpu(tmp_path, find("table-digits"))) == ["desk"]
+    words = measured_cpu(tmp_path, find("table-digits"))
+    assert list(words) == ["desk"]
+    assert words["desk"].endswith(" (C10), not measured (C50), not measured (R10), not measured (R50)")
     assert measured_cpu(tmp_path, find("figure-curves")) == {}  # it has no runs of its own
 
 

@@ -9,7 +9,7 @@ from fedlgd.core.sweep import entry_folder
 from fedlgd.core.words import plural
 from fedlgd.report.formats import duration
 from fedlgd.report.groups import Group, group_runs
-from fedlgd.report.paper.items import SCALES, Item, comparison, find
+from fedlgd.report.paper.items import SCALES, Item, comparison, find, parts_at
 from fedlgd.report.read import read_runs, run_folders
 
 STORED = tuple(reversed(SCALES[1:]))  # a verdict is never based on the scale tiny
@@ -63,9 +63,12 @@ def stored(folder: Path, item: Item) -> Iterator[Found]:
 
 
 def measured_cpu(folder: Path, item: Item) -> dict[str, str]:
-    """The CPU time of the stored runs in words, by scale: `12.1 min (C10), 15.0 min (C50)`."""
-    times: dict[str, list[str]] = {}
-    for found in stored(folder, item) if item.methods else ():
-        part = f" ({found.part})" if found.part else ""
-        times.setdefault(found.scale, []).append(duration(found.cpu) + part)
-    return {scale: ", ".join(words) for scale, words in times.items()}
+    """The CPU time of the stored runs in words, by scale: `12.1 min (C10), not measured (C50)`."""
+    found = {(each.scale, each.part): duration(each.cpu) for each in stored(folder, item) if item.methods}
+    return {
+        scale: ", ".join(
+            found.get((scale, part), "not measured") + (f" ({part})" if part else "")
+            for part in parts_at(item, scale)
+        )
+        for scale in dict.fromkeys(scale for scale, _ in found)
+    }
