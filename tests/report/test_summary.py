@@ -114,6 +114,7 @@ def test_equal_runs_with_several_seeds_need_no_caution(make_groups: MakeGroups) 
     [
         ([A, B], "only one seed"),
         ([A, A1, B], "not run with the same seeds (A: 0, 1; B: 0)"),
+        ([A, A1, B, *(run_of(name, x=0.8) for name in "CDEF")], "same seeds (A: 0, 1; 5 methods: 0)"),
         ([A, B | {"digest": "other"}], "same data"),
         ([A, B | {"rounds": 5}], "same number of rounds"),
         ([A, B | {"settings": {"ratio": 0.5}}], "same share of sites per round"),

@@ -247,9 +247,15 @@ def _mixed(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _seeds(groups: Sequence[Group]) -> Iterator[str]:
-    seeds = {group.label: tuple(run.seed for run in group.counted) for group in groups}
-    if len(set(seeds.values())) > 1:
-        listed = "; ".join(f"{label}: {', '.join(map(str, own))}" for label, own in seeds.items())
+    by_seeds: dict[tuple[int, ...], list[str]] = {}
+    for group in groups:
+        by_seeds.setdefault(tuple(run.seed for run in group.counted), []).append(group.label)
+    if len(by_seeds) > 1:
+        named = {
+            ", ".join(labels) if len(labels) <= MOST_NAMED else f"{len(labels)} methods": ", ".join(map(str, own))
+            for own, labels in by_seeds.items()
+        }
+        listed = "; ".join(f"{labels}: {own}" for labels, own in named.items())
         yield f"The methods were not run with the same seeds ({listed})."
-    elif len(next(iter(seeds.values()))) == 1:
+    elif len(next(iter(by_seeds))) == 1:
         yield "There is only one seed: the variation over seeds is unknown."
