@@ -27,7 +27,7 @@ the paper are not to be expected even at full length."""
 BY_SITE = (
     "Accuracy at each site of the paper, with the printed number in parentheses (a stand-in for a site has none):"
 )
-PAIRED = "Differences are paired over seeds, with their 95 % interval, in points."
+PAIRED = "Differences are in points, between runs with the same seed, with their 95 % interval."
 
 
 def pages() -> dict[Path, str]:
@@ -109,4 +109,5 @@ def main_table(place: str) -> str:
     """The table of one part for the README: `table-digits/C10/desk`."""
     name, part, scale = place.split("/")
     found = stored_part(RECORDS, find(name), part, scale)
-    return f"{text(printed_table(found, ('fedlgd',)))}\n{reduction(found)}" if found.groups else "No stored runs."
+    table = text(printed_table(found, ("fedlgd",)))
+    return f"{table}\n{PAIRED} {reduction(found)}" if found.groups else "No stored runs."
