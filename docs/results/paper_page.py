@@ -110,4 +110,5 @@ def main_table(place: str) -> str:
     name, part, scale = place.split("/")
     found = stored_part(RECORDS, find(name), part, scale)
     table = text(printed_table(found, ("fedlgd",)))
-    return f"{table}\n{PAIRED} {reduction(found)}" if found.groups else "No stored runs."
+    notes = " ".join((PAIRED, " ".join(STAND_IN.split()), reduction(found)))
+    return f"{table}\n{notes}" if found.groups else "No stored runs."
