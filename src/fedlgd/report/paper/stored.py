@@ -35,8 +35,8 @@ class Found:
     def cpu(self) -> float:
         """CPU seconds of the runs. Every run is charged for its virtual sets; those of several runs count once."""
         runs = [run for group in self.groups.values() for run in group.runs]
-        enrolments = {(run.seed, sum(run.records[0].cpu.values())) for run in runs}
-        return sum(cpu for _, cpu in enrolments) + sum(
+        sets = {(run.seed, run.records[0].cpu.get("distil", 0.0)) for run in runs}
+        return sum(cpu for _, cpu in sets) + sum(
             sum(record.cpu.values()) for run in runs for record in run.records[1:]
         )
 
