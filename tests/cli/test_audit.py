@@ -85,7 +85,8 @@ def test_the_time_of_a_federation_is_that_of_the_run_with_one_distillation(audit
     assert plan._seconds_of(plan.arms[0]) == pytest.approx(50 / 5 + 2 * 3)  # five sites, two rounds
 
 
-def test_the_protocol_of_the_paper_says_that_in_sample_is_biased(fedlgd, audited):
+def test_the_protocol_of_the_paper_says_that_in_sample_is_biased(fedlgd, audited, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")  # wide enough for the names of attacks on one line
     done = fedlgd("audit", "out", "--attack", "paper", "--in-sample", "--jobs", "1", "--quiet")
     assert done.code == 0, done.err
     for words in ("log gradient norm, in-sample: biased", "gradient norm of the last layer", "loss", "blind"):
