@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fedlgd.runs.config import resolve
-from fedlgd.runs.runner import execute
+from fedlgd.runs.run import execute
 
 LARGE: dict[str, Any] = {
     "data": {"name": "digits", "limit": 2000, "test_limit": 1000},

@@ -21,10 +21,10 @@ import torch
 
 from fedlgd.core.files import write_atomic
 from fedlgd.data.federation import Federation
-from fedlgd.data.registry import load
-from fedlgd.distill import release
+from fedlgd.data.suites import load
+from fedlgd.dp import release
 from fedlgd.runs.config import resolve
-from fedlgd.runs.runner import execute
+from fedlgd.runs.run import execute
 
 SITES: Mapping[str, tuple[str, ...]] = {"svhn": ("mnist", "svhn"), "": ("mnist", "usps", "mnist-m")}
 LIMIT, SIZE = 8_000, 16

@@ -9,7 +9,7 @@ from bench.measure import kept_malloc, seconds
 from fedlgd.data.federation import Federation, from_arrays
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.runs.config import configure
-from fedlgd.runs.runner import run
+from fedlgd.runs.run import run
 
 
 @dataclass(frozen=True)

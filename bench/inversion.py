@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from fedlgd.privacy.inversion import Attack
-from fedlgd.privacy.invert import Inversion, attack, cells_of, moments_of
-from fedlgd.privacy.replay import reopened
+from fedlgd.attacks.gradient_inversion import Attack
+from fedlgd.attacks.inversion import Inversion, attack, cells_of, moments_of
+from fedlgd.attacks.replay import reopened
 from fedlgd.runs.config import resolve
-from fedlgd.runs.runner import execute
+from fedlgd.runs.run import execute
 
 SETTINGS: dict[str, Any] = {
     "method": "fedlgd",

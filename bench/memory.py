@@ -75,7 +75,7 @@ def measure(method: str, sites: int, engine: str) -> dict[str, object]:
 
     from fedlgd.engines.registry import engine as find_engine
     from fedlgd.runs.config import resolve
-    from fedlgd.runs.runner import execute
+    from fedlgd.runs.run import execute
 
     torch.set_num_threads(1)
     settings = {"method": method, **TINY}

@@ -18,15 +18,15 @@ import torch
 
 from bench import project
 from fedlgd.core.files import safe_name
-from fedlgd.core.words import BYTES, number_of_bytes, plural
+from fedlgd.core.text import BYTES, number_of_bytes, plural
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.report.cost import CPU, cumulative_bytes, cumulative_time
 from fedlgd.report.formats import NONE, TIME, duration, percent, percent_stat
 from fedlgd.report.groups import Group, curves
 from fedlgd.report.plots import line_plot, svg
-from fedlgd.report.run import Run
+from fedlgd.rundir.run import Run
 from fedlgd.runs.config import resolve
-from fedlgd.runs.runner import execute
+from fedlgd.runs.run import execute
 
 TARGET = 0.84  # the mean of the paper's FedLGD over these four sites is 83.95 %
 DEFAULTS = "FedLGD, defaults"

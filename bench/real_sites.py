@@ -20,9 +20,9 @@ from typing import Any
 
 import torch
 
-from fedlgd.core.records import RoundRecord, committed_records
 from fedlgd.deploy.kit import address, provision
 from fedlgd.deploy.supernode import free_port
+from fedlgd.rundir.records import RoundRecord, committed_records
 
 ROOT = Path(__file__).parents[1]
 OUT = ROOT / "docs" / "results" / "deploy" / "three-sites.json"

@@ -11,10 +11,10 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet
 from fedlgd.data.federation import pooled
-from fedlgd.data.registry import load
+from fedlgd.data.suites import load
 from fedlgd.distill.augment import Transform, draw
+from fedlgd.distill.init import class_statistics, from_noise, from_statistics, labels_for
 from fedlgd.distill.settings import Distil
-from fedlgd.distill.start import class_statistics, from_noise, from_statistics, labels_for
 from fedlgd.nets.registry import build_net
 
 LR = 0.01

@@ -19,7 +19,7 @@ import torch
 
 from fedlgd.data.federation import validation_of
 from fedlgd.runs.config import Config, resolve
-from fedlgd.runs.runner import execute
+from fedlgd.runs.run import execute
 
 SEARCH = Path(__file__).parents[1] / "docs" / "results" / "search"
 

@@ -3,11 +3,11 @@
 import time
 
 from bench.measure import Spread
-from fedlgd.data.registry import load
+from fedlgd.data.suites import load
 from fedlgd.engines.process import usable_cores
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.runs.config import configure
-from fedlgd.runs.runner import run
+from fedlgd.runs.run import run
 
 METHOD = configure(FedLGD, distil__steps=40, refine__steps=10, anchors__steps=5)
 

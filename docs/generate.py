@@ -22,18 +22,18 @@ import msgspec
 
 from fedlgd.cli.listing import LISTED, written
 from fedlgd.data.catalogue import SUITES
-from fedlgd.data.registry import DataChoice
+from fedlgd.data.suites import DataChoice
 from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS
+from fedlgd.paper.items import FOLDER
+from fedlgd.paper.verdicts import MEASURED, to_ship
 from fedlgd.report.cost import cost_table
 from fedlgd.report.formats import Cell, Table
 from fedlgd.report.groups import Group, group_runs
-from fedlgd.report.paper.items import FOLDER
-from fedlgd.report.paper.verdicts import MEASURED, to_ship
-from fedlgd.report.read import read_runs
 from fedlgd.report.summary import caveats, unequal_cost
 from fedlgd.report.tables import accuracy_table
+from fedlgd.rundir.read import read_runs
 from fedlgd.runs.described import SettingInfo, described, described_net
 
 HERE = Path(__file__).parent

@@ -12,8 +12,9 @@ import hypothesis
 import pytest
 import torch
 
+from fedlgd.data.builtin import digits as builtin
+from fedlgd.data.builtin import rendering
 from fedlgd.data.federation import Federation
-from fedlgd.data.suites import builtin, rendering
 
 hypothesis.settings.register_profile(
     "patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]

@@ -12,12 +12,12 @@ import pytest
 import fedlgd
 from fedlgd.core.errors import DataError, FedlgdError, NetError, RunError, SettingError
 from fedlgd.data.federation import Federation, federation, limited
-from fedlgd.data.registry import load
+from fedlgd.data.suites import load
 from fedlgd.methods.registry import find, names
 from fedlgd.nets.registry import build_net
 from fedlgd.runs.config import resolve
-from fedlgd.runs.literals import read_toml
-from fedlgd.runs.runner import execute, run
+from fedlgd.runs.parse import read_toml
+from fedlgd.runs.run import execute, run
 from tests import tiny
 from tests.runs.folder import FAST_NET, config, everything, head, leftovers, method
 

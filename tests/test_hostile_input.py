@@ -19,13 +19,13 @@ from fedlgd.cli import app, main
 from fedlgd.core import files
 from fedlgd.core.errors import DataError, RunError, SettingError, in_words
 from fedlgd.core.settings import Settings
-from fedlgd.data.folders.check import check_data
-from fedlgd.data.registry import from_folders
-from fedlgd.data.store import npz_digest, read_arrays
-from fedlgd.report.read import read_run
+from fedlgd.data.arrays import npz_digest, read_arrays
+from fedlgd.data.own.check import check_data
+from fedlgd.data.suites import from_folders
+from fedlgd.rundir.read import read_run
 from fedlgd.runs.config import resolve
-from fedlgd.runs.literals import parse_assignment, read_toml
-from fedlgd.runs.runner import execute
+from fedlgd.runs.parse import parse_assignment, read_toml
+from fedlgd.runs.run import execute
 from tests import tiny
 from tests.runs.folder import FAST_NET, config, method, run_until
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedlgd.report.paper.items import find, items
-from fedlgd.report.paper.stored import Found, stored, stored_part
+from fedlgd.paper.items import find, items
+from fedlgd.paper.stored import Found, stored, stored_part
 
 RECORDS = Path(__file__).parent.parent / "docs/results/records/paper"
 ROUNDS = {"desk": 50, "full": 100}

@@ -10,19 +10,19 @@ from torch import Tensor
 
 from fedlgd.core import losses
 from fedlgd.core.net import Net
-from fedlgd.core.records import RoundRecord
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params, ServerState, Site, SiteState
 from fedlgd.data.federation import Federation, from_arrays
 from fedlgd.engines.loop import Loop
-from fedlgd.engines.memory import Ram, RamStates
 from fedlgd.engines.plan import Plan
+from fedlgd.engines.storage import Ram, RamStates
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.methods.parts import Part
 from fedlgd.methods.regularisers import Regularised
 from fedlgd.nets.registry import build_net
+from fedlgd.rundir.records import RoundRecord
 
 SIDE = 8
 CLASSES = 3

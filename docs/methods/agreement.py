@@ -22,8 +22,8 @@ from fedlgd.core.train import Local
 from fedlgd.core.types import LabelledSet, Site
 from fedlgd.data.federation import federation
 from fedlgd.engines.loop import Loop
-from fedlgd.engines.memory import Ram, RamStates
 from fedlgd.engines.plan import Plan
+from fedlgd.engines.storage import Ram, RamStates
 from fedlgd.methods import registry
 
 RNG, SIZES, BATCH, LR = Stream(0), {"ape": 6, "bee": 10, "cat": 16}, 2, 0.1  # 3, 5 and 8 steps per round

@@ -8,9 +8,9 @@ from typing import Any
 
 from fedlgd.report.groups import Curve, Group, group_runs, summarise
 from fedlgd.report.plots import line_plot, svg
-from fedlgd.report.read import read_runs
-from fedlgd.report.run import Run
 from fedlgd.report.summary import Difference, difference, paired
+from fedlgd.rundir.read import read_runs
+from fedlgd.rundir.run import Run
 from fedlgd.runs.tuning.findings import Trial, effect_of, spent
 
 HERE = Path(__file__).parent

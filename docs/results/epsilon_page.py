@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from fedlgd.core.words import plural
+from fedlgd.core.text import plural
 from fedlgd.report.formats import Cell, Column, Table, as_markdown, percent
 
 BAR = 0.02

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from fedlgd.report.formats import Cell, Column, Row, Table, as_markdown, percent
-from fedlgd.report.run import Attacked, Inversion
+from fedlgd.rundir.run import Attacked, Inversion
 
 HERE = Path(__file__).parent / "privacy"
 FILE = "invert.json"

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from fedlgd.core.audits import Audit, Finding
 from fedlgd.report.formats import as_markdown, duration, percent
 from fedlgd.report.privacy.audit import NO_LEAK, audit_caveats, audit_table, verdict
+from fedlgd.rundir.audits import Audit, Finding
 
 HERE = Path(__file__).parent / "privacy"
 INTRO = """# Privacy: what attacks find

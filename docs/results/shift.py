@@ -24,13 +24,13 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, sgd
 from fedlgd.core.types import Params, Site
+from fedlgd.data.arrays import read_arrays, write_arrays
 from fedlgd.data.federation import Federation, limited, pooled
-from fedlgd.data.store import read_arrays, write_arrays
-from fedlgd.data.suites.digits import Digits
+from fedlgd.data.published.digits import Digits
 from fedlgd.distill.cache import caching
 from fedlgd.distill.distribution import distil
+from fedlgd.distill.init import Start, from_real
 from fedlgd.distill.settings import Distil
-from fedlgd.distill.start import Start, from_real
 from fedlgd.nets.registry import build_net
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.shift import Space, features, mmd2, pixels, random_features, width_of

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from fedlgd.core.files import private_folder, write_atomic
-from fedlgd.data.folders.suite import Folders
+from fedlgd.data.own.suite import Folders
 from fedlgd.deploy.client import SiteSettings
 from fedlgd.deploy.texts import POLICY
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "load": "fedlgd.data.registry",
+    "load": "fedlgd.data.suites",
     "from_arrays": "fedlgd.data.federation",
-    "from_folders": "fedlgd.data.registry",
+    "from_folders": "fedlgd.data.suites",
     "Federation": "fedlgd.data.federation",
-    "run": "fedlgd.runs.runner",
+    "run": "fedlgd.runs.run",
     "Result": "fedlgd.runs.result",
     "compare": "fedlgd.runs.comparing.compare",
     "tune": "fedlgd.runs.tuning.tune",
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from fedlgd.core.train import Local as Local
     from fedlgd.data.federation import Federation as Federation
     from fedlgd.data.federation import from_arrays as from_arrays
-    from fedlgd.data.registry import from_folders as from_folders
-    from fedlgd.data.registry import load as load
+    from fedlgd.data.suites import from_folders as from_folders
+    from fedlgd.data.suites import load as load
     from fedlgd.distill.settings import Distil as Distil
     from fedlgd.methods.anchors import Anchored as Anchored
     from fedlgd.methods.baselines import LocalOnly as LocalOnly
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from fedlgd.runs.config import configure as configure
     from fedlgd.runs.open import open_run as open_run
     from fedlgd.runs.result import Result as Result
-    from fedlgd.runs.runner import run as run
+    from fedlgd.runs.run import run as run
     from fedlgd.runs.tuning.tune import tune as tune
 
 

@@ -7,7 +7,7 @@ import pytest
 from bench import project, reach, run
 from fedlgd.report.formats import duration
 from fedlgd.report.groups import group_runs
-from fedlgd.report.read import read_run
+from fedlgd.rundir.read import read_run
 from tests.cli.conftest import TINY
 from tests.report.fake import write_run
 

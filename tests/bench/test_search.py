@@ -7,7 +7,7 @@ import torch
 
 from bench import search
 from fedlgd.data.federation import validation_of
-from fedlgd.data.registry import load
+from fedlgd.data.suites import load
 from tests.cli.conftest import TINY
 
 

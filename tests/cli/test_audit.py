@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from fedlgd.attacks.audit import Plan, Wish
+from fedlgd.attacks.target import open_subject
 from fedlgd.core.files import write_json
-from fedlgd.privacy.audit import Plan, Wish
-from fedlgd.privacy.subject import open_subject
 from tests.cli.conftest import tiny_run
 
 LARGER = ("--set=data.limit=200", "--quiet")
@@ -163,7 +163,7 @@ def test_halves_that_a_federation_would_refuse_are_refused_before_the_first_is_r
         settings = [each for each in settings if not each.startswith(("--set=refine", "--set=anchors"))]
     ran = fedlgd(*settings)
     assert ran.code == 0, ran.err
-    monkeypatch.setattr("fedlgd.privacy.audit.run_shadows", lambda *_: pytest.fail("a federation was run"))
+    monkeypatch.setattr("fedlgd.attacks.audit.run_shadows", lambda *_: pytest.fail("a federation was run"))
     done = fedlgd("audit", "out", "--jobs", "1")
     assert done.code == 2
     assert "is too small" in done.err

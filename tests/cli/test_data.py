@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from fedlgd.cli.data import chosen_data
-from fedlgd.data.registry import SUITES
+from fedlgd.data.suites import SUITES
 from tests.cli.conftest import TINY
 from tests.data.pictures import noise, save, tree
 

@@ -114,7 +114,7 @@ def test_a_run_at_real_sites_refuses_what_is_decided_elsewhere(fedlgd, kits, arg
 
 
 def test_without_flower_the_commands_say_how_to_install_it(fedlgd, monkeypatch):
-    monkeypatch.setattr("fedlgd.core.suggest.find_spec", lambda _: None)
+    monkeypatch.setattr("fedlgd.deploy.find_spec", lambda _: None)
     for command in (["provision", "k", "--sites", "a"], ["serve", "k"], ["join", "k"], ["run", "--kit", "k"]):
         done = fedlgd(*command)
         assert done.code == 2

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fedlgd.attacks import inversion
+from fedlgd.attacks.gradient_inversion import INNER, Attack
+from fedlgd.attacks.replay import reopened, training_of
 from fedlgd.cli import privacy as command
 from fedlgd.core.types import Params
-from fedlgd.privacy import invert
-from fedlgd.privacy.inversion import INNER, Attack
-from fedlgd.privacy.replay import reopened, training_of
 from fedlgd.report import page
-from fedlgd.report.read import read_runs
+from fedlgd.rundir.read import read_runs
 from fedlgd.runs.config import resolve
-from fedlgd.runs.runner import execute
+from fedlgd.runs.run import execute
 from tests.cli.conftest import TINY, tiny_run
 
 DP = [f"--set=distil.private.{each}" for each in ("epsilon=100", "counts=0.4", "releases=2")]
@@ -78,13 +78,13 @@ def test_each_attack_is_announced_with_its_number(fedlgd, run):
 @pytest.fixture
 def names(monkeypatch):
     """The names of the cells that are attacked."""
-    attack, names = invert.attack_cell, list[str]()
+    attack, names = inversion.attack_cell, list[str]()
 
     def noted(run, how, cell, *rest):
         names.append(cell.name)
         return attack(run, how, cell, *rest)
 
-    monkeypatch.setattr(invert, "attack_cell", noted)
+    monkeypatch.setattr(inversion, "attack_cell", noted)
     return names
 
 
@@ -97,7 +97,7 @@ def test_finished_attacks_are_not_repeated(fedlgd, run, names):
     assert "0 of 4 attacks to run; estimated time: about 0 s" in done.err
     content = json.loads((run / "invert.json").read_text())
     del content["cells"]["real-round2-batch1"], content["digest"]
-    invert.files.write_json(run / "invert.json", content)
+    inversion.files.write_json(run / "invert.json", content)
     done = attacked(fedlgd, "--batch", "1", "--round", "2")
     assert names == ["real-round2-batch1"]
     assert "1 of 4 attacks" in done.err
@@ -110,7 +110,7 @@ def test_results_with_other_settings_stay_beside_each_other(fedlgd, run, names):
     names.clear()
     done = attacked(fedlgd, "--batch", "1", "--round", "2", "--seed", "1")
     assert len(names) == 4
-    assert "out/invert-2.json (with other settings: invert.json); pictures: out/invert-2" in done.out
+    assert "out/invert-2.json (with other settings: inversion.json); pictures: out/invert-2" in done.out
     assert first == {file: file.read_bytes() for file in first}
     content = json.loads((run / "invert-2.json").read_text())
     assert {cell["picture"].partition("/")[0] for cell in content["cells"].values()} == {"invert-2"}
@@ -151,11 +151,11 @@ def test_the_estimate_counts_iterations_and_not_what_the_first_one_loads(made, m
         clock[0] += 0.01 * whole + (0 if calls else 100)
         calls.append(i)
 
-    monkeypatch.setattr(invert, "_reconstructed", timed)
-    monkeypatch.setattr(invert.time, "perf_counter", lambda: clock[0])
-    how = invert.Inversion(attack=Attack(iterations=1000, restarts=2, loss=loss), targets=3, rounds=(2,))
-    cells = invert.cells_of(run, how, invert.moments_of(run, how))
-    assert invert.estimate(run, how, cells) == pytest.approx(len(cells) * 3 * 2 * 1000 * 0.01)
+    monkeypatch.setattr(inversion, "_reconstructed", timed)
+    monkeypatch.setattr(inversion.time, "perf_counter", lambda: clock[0])
+    how = inversion.Inversion(attack=Attack(iterations=1000, restarts=2, loss=loss), targets=3, rounds=(2,))
+    cells = inversion.cells_of(run, how, inversion.moments_of(run, how))
+    assert inversion.estimate(run, how, cells) == pytest.approx(len(cells) * 3 * 2 * 1000 * 0.01)
 
 
 def test_published_images_are_shown_in_the_report(fedlgd, run):
@@ -173,7 +173,7 @@ def test_images_of_a_user_are_shown_only_if_asked_for(fedlgd, run):
     content = json.loads(file.read_text())
     content["settings"]["show"] = False
     del content["digest"]
-    invert.files.write_json(file, content)
+    inversion.files.write_json(file, content)
     assert "--show" in page.render(read_runs([run])[0])
 
 

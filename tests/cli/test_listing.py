@@ -7,11 +7,11 @@ import textwrap
 
 import pytest
 
-from fedlgd.cli.compute import preset_of
+from fedlgd.cli.common import preset_of
 from fedlgd.cli.listing import LISTED, written
 from fedlgd.data.catalogue import SUITES
-from fedlgd.data.suites.digits import REQUIRED
-from fedlgd.data.suites.retina import PAIRED
+from fedlgd.data.published.digits import REQUIRED
+from fedlgd.data.published.retina import PAIRED
 from fedlgd.methods import registry
 from fedlgd.methods.catalogue import PARTS
 from fedlgd.nets.registry import NETS

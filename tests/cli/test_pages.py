@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedlgd.data.store import write_arrays
+from fedlgd.data.arrays import write_arrays
 from tests.data.dicoms import noisy, save_dicom
 from tests.data.pictures import noise, save
 from tests.test_readme import TINY, TINY_COMPARE, TINY_FEDLGD

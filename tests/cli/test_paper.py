@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from fedlgd.core.sweep import entry_folder
-from fedlgd.report.paper.items import items, parts_at
-from fedlgd.report.paper.verdicts import shipped
+from fedlgd.paper.items import items, parts_at
+from fedlgd.paper.verdicts import shipped
+from fedlgd.rundir.sweep import entry_folder
 from tests.report.fake import write_run
 
 RUN = [name for name, item in items().items() if parts_at(item, "tiny")]

@@ -14,12 +14,12 @@ import pytest
 
 from fedlgd.cli import run, terminal
 from fedlgd.core.errors import RunError
-from fedlgd.core.records import Score
-from fedlgd.data.registry import DataChoice, load
+from fedlgd.data.suites import DataChoice, load
 from fedlgd.engines.site import Sites
+from fedlgd.rundir.records import Score
 from fedlgd.runs.config import Config, resolve
-from fedlgd.runs.literals import read_toml
-from fedlgd.runs.runner import execute
+from fedlgd.runs.parse import read_toml
+from fedlgd.runs.run import execute
 from tests import PATIENCE
 from tests.cli.conftest import TINY, tiny_run
 from tests.runs.folder import everything, head, leftovers, records, snapshot

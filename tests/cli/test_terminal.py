@@ -11,7 +11,7 @@ from fedlgd.cli import deploy
 from fedlgd.cli.terminal import complain, fitted, plain_warnings, two_classes
 from fedlgd.report.formats import Cell, Column, Table
 from fedlgd.report.groups import group_runs
-from fedlgd.report.read import read_runs
+from fedlgd.rundir.read import read_runs
 from tests.cli.conftest import TINY, tiny_run
 from tests.report.fake import write_run
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import TINY, tiny_run
-from tests.runs.test_track import FakeWandb
+from tests.runs.test_trackers import FakeWandb
 
 SMALL = [f"--set={k}={v}" for k, v in TINY.items() if not k.startswith(("refine", "anchors"))]
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from fedlgd.runs.open import open_run
-from fedlgd.runs.runner import execute
+from fedlgd.runs.run import execute
 from tests.cli.conftest import TINY, tiny_run
 
 SETTINGS = [f"--set={path}={value}" for path, value in TINY.items()]

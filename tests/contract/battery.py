@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from fedlgd.core.net import Net
-from fedlgd.core.records import RoundRecord
 from fedlgd.core.types import Broadcast, Hello, ServerState, SiteState, Update
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.plan import Plan
 from fedlgd.engines.wire import pack, unpack
 from fedlgd.methods import registry
-from fedlgd.runs import runner
+from fedlgd.rundir.records import RoundRecord
+from fedlgd.runs import run
 from fedlgd.runs.config import Config
 from tests import tiny
 
@@ -100,7 +100,7 @@ def uneven(names: Sequence[str] = tiny.NAMES) -> Federation:
 
 def prepared(method: Any, data: Federation, net: Net, seed: int = PLAN.seed) -> Federation:
     """The sites as the runner hands them to the engine: joined into one for a method that pools them."""
-    return runner._gathered(Config(method=method, plan=replace(PLAN, seed=seed)), data, net, Loop())
+    return run._gathered(Config(method=method, plan=replace(PLAN, seed=seed)), data, net, Loop())
 
 
 def play(method: Any, data: Federation, plan: Plan = PLAN, memory: tiny.Kept | None = None) -> tiny.Run:

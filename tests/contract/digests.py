@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedlgd.core.records import RoundRecord
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.pool import Pool
 from fedlgd.engines.wire import pack
+from fedlgd.rundir.records import RoundRecord
 from tests import tiny
 from tests.contract import battery
 

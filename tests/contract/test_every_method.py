@@ -19,7 +19,7 @@ from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Broadcast, ServerState, Update
 from fedlgd.data.federation import Federation
-from fedlgd.distill.start import STARTS
+from fedlgd.distill.init import STARTS
 from fedlgd.engines.plan import Plan
 from fedlgd.engines.wire import nbytes, pack
 from fedlgd.methods import common, registry

@@ -19,7 +19,7 @@ from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import resolve
 from fedlgd.runs.estimate import estimate
 from fedlgd.runs.manifest import engine_facts
-from fedlgd.runs.runner import execute
+from fedlgd.runs.run import execute
 from tests import tiny
 from tests.contract import battery
 from tests.core.pretend import GPU, MixedError, Pretend, is_there, tensors

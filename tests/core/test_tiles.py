@@ -6,8 +6,8 @@ import torch
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import VirtualSet, cut
 from fedlgd.distill.distribution import distil, image_gradient
+from fedlgd.distill.init import labels_for, laid
 from fedlgd.distill.settings import Distil
-from fedlgd.distill.start import labels_for, laid
 from tests import tiny
 
 

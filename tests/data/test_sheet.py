@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from fedlgd.data.describe import ACROSS, COLUMNS, MANY, PAPER, _shortened, contact_sheet, tile
 from fedlgd.data.federation import from_arrays
-from fedlgd.data.show import ACROSS, COLUMNS, MANY, PAPER, _shortened, contact_sheet, tile
 
 
 def test_images_stand_in_rows_from_left_to_right():

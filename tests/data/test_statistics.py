@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from fedlgd.core.types import LabelledSet, Scale, Site
-from fedlgd.data import show as module
+from fedlgd.data import describe as module
+from fedlgd.data.describe import BINS, grey_levels, spark, statistics_of
 from fedlgd.data.federation import from_arrays
-from fedlgd.data.show import BINS, grey_levels, spark, statistics_of
 
 
 def site_of(pixels, labels=None, classes=2):

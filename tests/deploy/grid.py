@@ -12,8 +12,8 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedlgd.data.federation import Federation
-from fedlgd.data.folders.suite import Folders
-from fedlgd.data.registry import from_folders
+from fedlgd.data.own.suite import Folders
+from fedlgd.data.suites import from_folders
 from fedlgd.deploy import client
 from fedlgd.deploy.client import SiteSettings
 from fedlgd.runs.config import Config, resolve

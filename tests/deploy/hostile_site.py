@@ -35,9 +35,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from fedlgd.deploy import messages
 from fedlgd.deploy.client import SiteSettings, answered
 from fedlgd.deploy.kit import read_kit
-from fedlgd.engines import messages
 from fedlgd.engines.site import Answer
 from fedlgd.engines.wire import decode, encode
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fedlgd.core.errors import RunError
-from fedlgd.core.records import decode_record
-from fedlgd.data.folders.suite import Folders
+from fedlgd.data.own.suite import Folders
 from fedlgd.deploy.client import SiteSettings
 from fedlgd.deploy.server import Request, coordinate
 from fedlgd.report.page import write_report
+from fedlgd.rundir.records import decode_record
 from tests import tiny
 from tests.deploy import grid
 from tests.deploy.grid import NODES, LocalGrid

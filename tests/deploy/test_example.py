@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.cli.build import build_fab_from_disk
 
-from fedlgd.core.records import committed_records
+from fedlgd.rundir.records import committed_records
 from tests.contract import battery
 from tests.deploy import grid
 from tests.deploy.grid import NODES, LocalGrid
@@ -54,7 +54,7 @@ def test_flower_can_build_the_app():
 
 
 def test_the_images_for_the_walk_through_are_accepted(digits, tmp_path):
-    from fedlgd.data.folders.check import check_data
+    from fedlgd.data.own.check import check_data
 
     write = runpy.run_path(str(APP / "make_images.py"))["main"]
     images = write(tmp_path / "images", limit=20, test_limit=10)

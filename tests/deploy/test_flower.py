@@ -11,13 +11,13 @@ import torch
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from fedlgd.core.errors import RunError, SettingError
+from fedlgd.deploy import messages
 from fedlgd.deploy.server import Request, coordinate
-from fedlgd.engines import messages
 from fedlgd.engines.registry import engine
 from fedlgd.engines.site import Answer
 from fedlgd.engines.wire import decode, encode
-from fedlgd.runs.runner import Result, execute
-from fedlgd.runs.store import RunDirectory
+from fedlgd.runs.folder import RunDirectory
+from fedlgd.runs.run import Result, execute
 from tests import tiny
 from tests.contract import battery
 from tests.deploy import grid
@@ -65,7 +65,7 @@ def test_methods_that_join_the_images_of_all_sites_are_refused(tmp_path):
 def test_engine_flower_by_name_says_what_it_needs(monkeypatch):
     with pytest.raises(SettingError, match="--engine flower --kit"):
         engine("flower")
-    monkeypatch.setattr("fedlgd.core.suggest.find_spec", lambda _: None)
+    monkeypatch.setattr("fedlgd.deploy.find_spec", lambda _: None)
     with pytest.raises(SettingError, match=r"pip install 'fedlgd\[flower\]'"):
         engine("flower")
 

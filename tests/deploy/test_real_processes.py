@@ -17,10 +17,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedlgd.core.records import RoundRecord, committed_records
-from fedlgd.data.folders.suite import Folders
+from fedlgd.data.own.suite import Folders
 from fedlgd.deploy.kit import Address, address, provision
 from fedlgd.deploy.supernode import free_port
+from fedlgd.rundir.records import RoundRecord, committed_records
 from tests.data.pictures import tree
 from tests.deploy.hostile_site import (
     Attack,

@@ -19,8 +19,8 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet
 from fedlgd.distill import distribution
 from fedlgd.distill.cache import Cached, caching
-from fedlgd.distill.descent import smoothed
 from fedlgd.distill.distribution import distil, image_gradient, match, pairs, real_means, refine
+from fedlgd.distill.optim import smoothed
 from fedlgd.distill.settings import Distil
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.nets.registry import build_net

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlgd.distill.descent import FLOOR, UNCHANGED, smoothed
+from fedlgd.distill.optim import FLOOR, UNCHANGED, smoothed
 
 
 def by_sums(image: torch.Tensor, strength: float) -> torch.Tensor:

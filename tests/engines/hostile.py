@@ -13,10 +13,10 @@ from fedlgd.core.device import Place
 from fedlgd.core.net import Net
 from fedlgd.core.types import Update
 from fedlgd.data.federation import Federation
-from fedlgd.engines.memory import Ram
 from fedlgd.engines.plan import Plan
 from fedlgd.engines.server import Server
 from fedlgd.engines.site import Answer, Sites, Task
+from fedlgd.engines.storage import Ram
 from tests import tiny
 from tests.contract import battery
 

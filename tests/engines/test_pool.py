@@ -29,9 +29,9 @@ from fedlgd.engines.registry import choose, engine
 from fedlgd.engines.site import Answer, Task
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
+from fedlgd.runs.folder import locked
 from fedlgd.runs.manifest import engine_facts
-from fedlgd.runs.runner import execute, run
-from fedlgd.runs.store import locked
+from fedlgd.runs.run import execute, run
 from tests import PATIENCE, tiny
 from tests.contract import battery
 from tests.runs.folder import config, everything, method, run_until
@@ -272,7 +272,7 @@ DRIVER = """
 import sys
 from pathlib import Path
 from fedlgd.engines.pool import Pool
-from fedlgd.runs.runner import execute
+from fedlgd.runs.run import execute
 from tests import tiny
 from tests.engines.test_pool import LONG
 from tests.runs.folder import config, method

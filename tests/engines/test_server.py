@@ -13,14 +13,14 @@ import torch
 
 from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError
-from fedlgd.core.records import Score, decode_record, encode_record
 from fedlgd.core.types import LabelledSet, Site, SiteState, Update
-from fedlgd.engines import memory
-from fedlgd.engines.memory import Inbox
+from fedlgd.engines import storage
 from fedlgd.engines.plan import Plan
 from fedlgd.engines.server import Server
 from fedlgd.engines.site import Answer, Sites, Task
+from fedlgd.engines.storage import Inbox
 from fedlgd.methods import objective
+from fedlgd.rundir.records import Score, decode_record, encode_record
 from tests import tiny
 
 
@@ -63,7 +63,7 @@ def _update(site: str, seed: int) -> Update:
 
 @pytest.mark.parametrize("room", [0, 3_000, 1 << 20])
 def test_updates_are_read_in_the_order_of_names_as_often_as_wanted_from_memory_or_a_file(room, monkeypatch):
-    monkeypatch.setattr(memory, "ROOM", room)
+    monkeypatch.setattr(storage, "ROOM", room)
     sent = {name: _update(name, i) for i, name in enumerate(tiny.NAMES)}
     with Inbox(tiny.NAMES) as updates:
         for name in reversed(tiny.NAMES):
@@ -84,7 +84,7 @@ def test_a_site_that_sent_nothing_is_left_out():
 def test_a_run_whose_updates_wait_in_a_file_has_the_same_bits(monkeypatch):
     data, plan = tiny.federation(), Plan(rounds=3, ratio=0.67)
     plain = tiny.Run(tiny.fedlgd(), data, plan)
-    monkeypatch.setattr(memory, "ROOM", 0)
+    monkeypatch.setattr(storage, "ROOM", 0)
     filed = tiny.Run(tiny.fedlgd(), data, plan)
     for a, b in zip(plain.states, filed.states, strict=True):
         assert tiny.equal(a.params, b.params)
@@ -100,7 +100,7 @@ def test_a_site_whose_update_was_lost_is_sent_the_anchors_again():
             yield Answer(site="bee", version=task.after, fault="it was lost") if lost else sites(task)
 
     sent, memory = [], tiny.Kept()
-    held = [memory.server().held for _ in _server(work, Plan(rounds=5, quorum=0.5), memory).run()]
+    held = [storage.server().held for _ in _server(work, Plan(rounds=5, quorum=0.5), memory).run()]
     assert sent == [(1, "ape"), (1, "bee"), (1, "cat"), (3, "ape"), (3, "bee"), (3, "cat"), (4, "bee")]
     assert held[1:] == [
         {},
@@ -114,7 +114,7 @@ def test_a_site_whose_update_was_lost_is_sent_the_anchors_again():
 def _server(work: Any, plan: Plan, memory: Any = None) -> Server:
     method, data = tiny.fedlgd(), tiny.federation()
     memory = memory or tiny.Kept()
-    sites = Sites(method, data, tiny.net(), plan, memory.states, Place())
+    sites = Sites(method, data, tiny.net(), plan, storage.states, Place())
     names = list(data.by_name)
     return Server(
         method=method,

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlgd.core.errors import FedlgdError, RunError, SettingError
-from fedlgd.core.records import committed_records
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.plan import Plan
 from fedlgd.engines.pool import Pool
@@ -22,7 +21,8 @@ from fedlgd.engines.validate import check_quorum, hello_refusal, listed, refusal
 from fedlgd.methods import common
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.parts import Part
-from fedlgd.runs.runner import execute
+from fedlgd.rundir.records import committed_records
+from fedlgd.runs.run import execute
 from tests import tiny
 from tests.contract import battery
 from tests.engines.hostile import PLAN, changed, honest, hostile, leaves, spoilt, value_at

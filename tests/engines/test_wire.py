@@ -16,7 +16,7 @@ from torch import Tensor
 from fedlgd.core.errors import RunError
 from fedlgd.core.types import Hello, ServerState, SiteState, VirtualSet
 from fedlgd.engines import wire
-from fedlgd.engines.memory import Enrolment
+from fedlgd.engines.storage import Enrolment
 from fedlgd.engines.wire import decode, encode, pack, read_message, write_message
 from tests.core.damage import flips, noticed, positions
 

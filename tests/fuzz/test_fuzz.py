@@ -22,20 +22,20 @@ from safetensors.torch import save
 
 from fedlgd.core import files
 from fedlgd.core.errors import FedlgdError, RunError
-from fedlgd.core.records import decode_record, encode_record
-from fedlgd.data.folders.check import check_data
-from fedlgd.data.folders.image_source import ImageFile
-from fedlgd.data.store import read_domain
-from fedlgd.engines import messages
-from fedlgd.engines.flower import Sent, _answers
+from fedlgd.data.arrays import read_domain
+from fedlgd.data.images import ImageFile
+from fedlgd.data.own.check import check_data
+from fedlgd.deploy import messages
+from fedlgd.deploy.engine import Sent, _answers
 from fedlgd.engines.site import Task
 from fedlgd.engines.wire import _digest, pack
 from fedlgd.methods.registry import names
-from fedlgd.report.read import read_run
+from fedlgd.rundir.read import read_run
+from fedlgd.rundir.records import decode_record, encode_record
 from fedlgd.runs.config import _known, resolve
 from fedlgd.runs.described import described
-from fedlgd.runs.literals import parse_assignment, read_toml
-from fedlgd.runs.runner import execute
+from fedlgd.runs.parse import parse_assignment, read_toml
+from fedlgd.runs.run import execute
 from tests import tiny
 from tests.engines.hostile import PLAN, honest
 from tests.runs.folder import FAST_NET, config, method, run_until
@@ -87,7 +87,7 @@ def text(rng: random.Random) -> str:
 
 
 def paths(rng: random.Random) -> str:
-    from fedlgd.data.registry import SUITES
+    from fedlgd.data.suites import SUITES
     from fedlgd.methods import registry
 
     cls = registry.recipe(rng.choice(names())).settings

@@ -13,7 +13,7 @@ from fedlgd.data.federation import Federation
 from fedlgd.engines.plan import Plan
 from fedlgd.methods.baselines import LocalOnly, Pooled
 from fedlgd.runs.config import Config
-from fedlgd.runs.runner import Result, execute
+from fedlgd.runs.run import Result, execute
 from tests import tiny
 
 NET = {"name": "convnet", "depth": 2, "width": tiny.WIDTH}

@@ -12,7 +12,7 @@ from fedlgd.methods.fedbn import FedBN
 from fedlgd.methods.registry import find
 from fedlgd.nets.registry import build_net
 from fedlgd.runs.config import Config
-from fedlgd.runs.runner import execute
+from fedlgd.runs.run import execute
 from tests import tiny
 
 SAMPLED = Plan(rounds=4, ratio=0.67, seed=5)

@@ -16,7 +16,7 @@ from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.methods.parts import Momentum
 from fedlgd.runs.config import configure
-from fedlgd.runs.runner import execute
+from fedlgd.runs.run import execute
 from tests import tiny
 from tests.runs.folder import FAST_NET, config
 

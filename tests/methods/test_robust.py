@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fedlgd.core.errors import SettingError
 from fedlgd.core.types import Update
-from fedlgd.engines.memory import Inbox
 from fedlgd.engines.plan import Plan
+from fedlgd.engines.storage import Inbox
 from fedlgd.methods import common, registry, robust
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.robust import Median, Trim, Trimmed, middle_mean, middle_model
@@ -118,7 +118,7 @@ def test_tensors_are_read_in_groups_and_the_order_of_names_is_kept(room, monkeyp
 
 
 def test_updates_that_wait_in_a_file_are_read_too(monkeypatch):
-    monkeypatch.setattr("fedlgd.engines.memory.ROOM", 100)
+    monkeypatch.setattr("fedlgd.engines.storage.ROOM", 100)
     updates = sent(random_models(5))
     with Inbox([u.site for u in updates]) as inbox:
         for update in updates:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedlgd.privacy.pictures import ssim
+from fedlgd.attacks.similarity import ssim
 from tests.oracle import pictures
 
 

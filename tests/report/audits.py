@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from fedlgd.core.audits import FORMAT, Audit, Finding
+from fedlgd.rundir.audits import FORMAT, Audit, Finding
 
 ROC = ((0.0, 0.0, 0.0, 0.0), (0.001, 0.002, 0.001, 0.01), (0.1, 0.12, 0.1, 0.15), (1.0, 1.0, 1.0, 1.0))
 FOUND = Finding(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedlgd.report.groups import Group, group_runs
-from fedlgd.report.read import read_run
+from fedlgd.rundir.read import read_run
 from tests.report.fake import write_run
 
 MakeGroups = Callable[..., tuple[Group, ...]]

@@ -16,8 +16,8 @@ from fedlgd.report.cost import (
     cumulative_time,
 )
 from fedlgd.report.groups import curves, group_runs
-from fedlgd.report.read import read_run
-from fedlgd.report.run import Run
+from fedlgd.rundir.read import read_run
+from fedlgd.rundir.run import Run
 from tests.report.conftest import MakeGroups, run_of
 from tests.report.fake import write_run
 

@@ -10,7 +10,7 @@ from fedlgd.report.figures import draw
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_figures
 from fedlgd.report.plots import matrix_plot, save
-from fedlgd.report.read import read_run
+from fedlgd.rundir.read import read_run
 from tests.report.fake import write_analysis, write_run
 
 

@@ -11,7 +11,7 @@ from PIL import Image, PngImagePlugin
 from fedlgd.report import grids
 from fedlgd.report.grids import Gallery, pictures, thin
 from fedlgd.report.groups import group_runs
-from fedlgd.report.read import read_run
+from fedlgd.rundir.read import read_run
 from tests.report.conftest import MakeGroups, run_of
 from tests.report.fake import CLASSES, TILE, write_run
 

@@ -13,7 +13,7 @@ import pytest
 from fedlgd.core.errors import RunError
 from fedlgd.report.grids import SITES
 from fedlgd.report.page import render, tied, write_report
-from fedlgd.report.read import read_runs
+from fedlgd.rundir.read import read_runs
 from tests.report.audits import audit, found, write_audit
 from tests.report.fake import commit, write_analysis, write_run
 

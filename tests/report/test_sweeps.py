@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlgd.core.sweep import points, swept, with_note, without_note
 from fedlgd.report.figures import draw
 from fedlgd.report.page import render
 from fedlgd.report.sweeps import find_sweeps, sweep_tables
+from fedlgd.rundir.sweep import points, swept, with_note, without_note
 from tests.report.conftest import run_of
 
 LINE = [

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from fedlgd.core.records import RoundRecord, Score
 from fedlgd.report.cost import cost_table
 from fedlgd.report.formats import Cell, Column, Table, as_csv, as_latex, as_markdown, as_text
 from fedlgd.report.groups import Group
@@ -17,6 +16,7 @@ from fedlgd.report.tables import (
     wilson,
     without_sites,
 )
+from fedlgd.rundir.records import RoundRecord, Score
 from tests.report.conftest import MakeGroups, run_of
 
 

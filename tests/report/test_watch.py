@@ -15,10 +15,10 @@ import pytest
 
 from fedlgd.report import watch
 from fedlgd.report.groups import group_runs
-from fedlgd.report.read import run_folders
-from fedlgd.report.run import Run
 from fedlgd.report.summary import headline, progress
 from fedlgd.report.watch import Server, Watcher, fingerprint, policy
+from fedlgd.rundir.read import run_folders
+from fedlgd.rundir.run import Run
 from tests import PATIENCE
 from tests.report.fake import SITES, append_round, commit, write_run
 

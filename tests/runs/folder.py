@@ -9,15 +9,15 @@ from typing import Any
 from safetensors.numpy import load
 
 from fedlgd.core.files import safe_name
-from fedlgd.core.records import RoundRecord
 from fedlgd.core.types import Params
 from fedlgd.data.federation import Federation
-from fedlgd.data.registry import DataChoice
-from fedlgd.engines.memory import version_name
+from fedlgd.data.suites import DataChoice
 from fedlgd.engines.plan import Plan
+from fedlgd.engines.storage import version_name
 from fedlgd.methods import registry
+from fedlgd.rundir.records import RoundRecord
 from fedlgd.runs.config import Config
-from fedlgd.runs.runner import Listener, Result, execute
+from fedlgd.runs.run import Listener, Result, execute
 from tests import tiny
 
 ROUNDS = 3

@@ -16,8 +16,8 @@ from fedlgd.core.types import LabelledSet, Scale
 from fedlgd.engines.plan import Plan
 from fedlgd.runs import analysis
 from fedlgd.runs.analysis import Subject
-from fedlgd.runs.pictures import write_samples
-from fedlgd.runs.runner import execute
+from fedlgd.runs.contact_sheets import write_samples
+from fedlgd.runs.run import execute
 from tests import tiny
 from tests.runs.folder import config, method, run_until, snapshot
 

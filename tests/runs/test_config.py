@@ -23,7 +23,7 @@ from fedlgd.methods.parts import name_of
 from fedlgd.nets.registry import NETS
 from fedlgd.runs.config import Config, configure, resolve
 from fedlgd.runs.described import described_net
-from fedlgd.runs.literals import parse_assignment, read_toml
+from fedlgd.runs.parse import parse_assignment, read_toml
 from tests.runs.own import Own
 
 

@@ -14,8 +14,8 @@ import torch
 from fedlgd.core import files
 from fedlgd.core.errors import RunError
 from fedlgd.data.federation import Federation
-from fedlgd.runs.runner import execute, run
-from fedlgd.runs.store import RunDirectory
+from fedlgd.runs.folder import RunDirectory
+from fedlgd.runs.run import execute, run
 from tests import tiny
 from tests.runs.folder import (
     FAST_NET,

@@ -13,7 +13,7 @@ from fedlgd.nets.registry import build_net
 from fedlgd.runs.cache import FolderCache
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.estimate import Estimate, estimate
-from fedlgd.runs.runner import execute
+from fedlgd.runs.run import execute
 
 SIDE, CLASSES = 8, 3
 SMALL = {

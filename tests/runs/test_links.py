@@ -8,7 +8,7 @@ import pytest
 from fedlgd.core.errors import RunError
 from fedlgd.report.page import write_report
 from fedlgd.report.watch import Watcher
-from fedlgd.runs.runner import execute
+from fedlgd.runs.run import execute
 from tests import tiny
 from tests.runs.folder import FAST_NET, config, method, run_until
 

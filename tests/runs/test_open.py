@@ -16,8 +16,8 @@ from fedlgd.core.errors import DataError, FedlgdError, RunError
 from fedlgd.core.types import Scale
 from fedlgd.runs import manifest as manifests
 from fedlgd.runs.config import resolve
-from fedlgd.runs.literals import read_toml
 from fedlgd.runs.open import open_run
+from fedlgd.runs.parse import read_toml
 from tests import tiny
 from tests.nets import own
 from tests.runs.folder import head

@@ -14,7 +14,7 @@ import pytest
 
 from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
-from fedlgd.core.records import RoundRecord
+from fedlgd.rundir.records import RoundRecord
 from fedlgd.runs.comparing.entries import Job, Outcome, parse_entry, plan
 from fedlgd.runs.comparing.parallel import check_jobs, run_jobs
 from tests import PATIENCE

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from fedlgd.core import files
-from fedlgd.runs.runner import execute
+from fedlgd.runs.run import execute
 from tests import tiny
 from tests.runs.folder import FAST_NET, config, everything, method
 

@@ -13,10 +13,10 @@ from PIL import Image
 import fedlgd
 from fedlgd.cli import main
 from fedlgd.data.federation import Federation
-from fedlgd.data.registry import SUITES, from_folders
+from fedlgd.data.suites import SUITES, from_folders
 from fedlgd.report.page import write_report
 from fedlgd.runs.config import resolve
-from fedlgd.runs.runner import execute, run
+from fedlgd.runs.run import execute, run
 from tests import tiny
 from tests.runs.folder import FAST_NET, config, method
 

@@ -5,10 +5,10 @@ import threading
 import pytest
 
 from fedlgd.core.files import write_atomic
-from fedlgd.core.records import committed_records
 from fedlgd.report.page import render, write_report
-from fedlgd.report.read import read_runs, run_folders
-from fedlgd.runs.runner import execute
+from fedlgd.rundir.read import read_runs, run_folders
+from fedlgd.rundir.records import committed_records
+from fedlgd.runs.run import execute
 from tests import tiny
 from tests.runs.folder import FAST_NET, config, method, run_until
 

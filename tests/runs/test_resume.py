@@ -15,12 +15,12 @@ import pytest
 
 from fedlgd.core.errors import RunError
 from fedlgd.data.federation import Federation
-from fedlgd.data.registry import load
+from fedlgd.data.suites import load
 from fedlgd.engines.registry import engine as find_engine
 from fedlgd.methods.registry import names
 from fedlgd.runs.config import resolve
-from fedlgd.runs.runner import execute
-from fedlgd.runs.store import RunDirectory
+from fedlgd.runs.folder import RunDirectory
+from fedlgd.runs.run import execute
 from tests import PATIENCE, tiny
 from tests.runs.folder import FAST_NET, ROUNDS, as_plain, config, everything, head, leftovers, method, run_until
 
@@ -248,7 +248,7 @@ def test_a_site_never_keeps_more_than_two_states(tmp_path):
 DRIVER = """
 import os, random, signal, sys, time
 from pathlib import Path
-from fedlgd.runs.runner import execute
+from fedlgd.runs.run import execute
 from tests import PATIENCE, tiny
 from tests.runs.folder import config, method
 
@@ -315,7 +315,7 @@ SETTINGS = {
 KILLED = """
 import os, signal, sys
 from fedlgd.cli import main
-from fedlgd.runs.store import RunDirectory
+from fedlgd.runs.folder import RunDirectory
 
 what, left = sys.argv[1], int(sys.argv[2])
 sys.argv[1:3] = []

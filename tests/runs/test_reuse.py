@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlgd.core.records import RECORDS
+from fedlgd.rundir.records import RECORDS
 from fedlgd.runs.comparing.entries import Job, equal_run, parse_entry, plan, run_job
 from tests import tiny
 

@@ -10,8 +10,8 @@ import torch
 
 from fedlgd.core.errors import RunError
 from fedlgd.core.types import Scale, SiteState, VirtualSet
-from fedlgd.engines.memory import FolderStates, RamStates, States
-from fedlgd.runs.store import DrawnStates
+from fedlgd.engines.storage import FolderStates, RamStates, States
+from fedlgd.runs.folder import DrawnStates
 
 
 def state(number: float, round: int = -2) -> SiteState:

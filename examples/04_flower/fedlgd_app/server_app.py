@@ -8,7 +8,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedlgd.deploy.server import Request, coordinate
 from fedlgd.runs.config import resolve
-from fedlgd.runs.literals import parse_assignment
+from fedlgd.runs.parse import parse_assignment
 
 app = ServerApp()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from fedlgd.cli.compute import (
+from fedlgd.cli.common import (
     announce_copies,
     announce_jobs,
     announce_preset,
@@ -27,21 +27,21 @@ from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.terminal import MAX_SITE_COLUMNS, complain, fitted, folded, terminal_width, two_classes
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.files import writing
-from fedlgd.core.records import RoundRecord
-from fedlgd.core.sweep import swept
-from fedlgd.core.words import plural
+from fedlgd.core.text import plural
 from fedlgd.data.federation import Federation
 from fedlgd.engines.registry import Engine
 from fedlgd.report.cost import cost_table
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.page import write_report
-from fedlgd.report.read import read_runs
 from fedlgd.report.tables import accuracy_table, without_sites
+from fedlgd.rundir.read import read_runs
+from fedlgd.rundir.records import RoundRecord
+from fedlgd.rundir.sweep import swept
 from fedlgd.runs.comparing.entries import Job, Outcome, budget, known_run, matched_steps, parse_entry, plan, run_job
 from fedlgd.runs.comparing.parallel import check_jobs, run_jobs
-from fedlgd.runs.literals import parse_axes
-from fedlgd.runs.runner import Listener
-from fedlgd.runs.track import Tracked, Tracking, check_trackers
+from fedlgd.runs.parse import parse_axes
+from fedlgd.runs.run import Listener
+from fedlgd.runs.trackers import Tracked, Tracking, check_trackers
 
 Options = CompareOptions | PaperOptions
 

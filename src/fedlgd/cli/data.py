@@ -21,18 +21,18 @@ from fedlgd.cli.progress import progress
 from fedlgd.cli.terminal import folded, plain_warnings
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.files import writing
-from fedlgd.core.words import plural
+from fedlgd.core.text import plural
 from fedlgd.data.catalogue import SUITES, data_home
+from fedlgd.data.describe import Statistics, contact_sheet, spark, statistics_of
 from fedlgd.data.federation import Federation
 from fedlgd.data.fetch.prepare import Outcome, attempt, chosen
-from fedlgd.data.folders.check import Checked, check_data
-from fedlgd.data.folders.problems import Problem
-from fedlgd.data.folders.suite import Folders
-from fedlgd.data.registry import DataChoice
-from fedlgd.data.show import Statistics, contact_sheet, spark, statistics_of
+from fedlgd.data.own.check import Checked, check_data
+from fedlgd.data.own.problems import Problem
+from fedlgd.data.own.suite import Folders
+from fedlgd.data.suites import DataChoice
 from fedlgd.runs.config import resolve
 from fedlgd.runs.described import described
-from fedlgd.runs.literals import parse_assignment
+from fedlgd.runs.parse import parse_assignment
 from fedlgd.runs.shift import ALL, Draws, Measured, measure_shift
 
 MAX_ALIKE = 3  # problems of one kind at one site in the table of `check`

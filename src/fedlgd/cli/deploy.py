@@ -24,8 +24,8 @@ from fedlgd.cli.options import JoinOptions, ProvisionOptions, ServeOptions
 from fedlgd.cli.terminal import folded
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import locked, private_folder
-from fedlgd.core.suggest import check_flower
-from fedlgd.runs.literals import parse_assignment
+from fedlgd.deploy import check_flower
+from fedlgd.runs.parse import parse_assignment
 
 if TYPE_CHECKING:
     from fedlgd.deploy.coordinator import Operator

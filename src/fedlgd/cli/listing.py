@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from fedlgd.core.words import plural
+from fedlgd.core.text import plural
 from fedlgd.data.catalogue import SUITES, Suite, data_home
 from fedlgd.methods.catalogue import PARTS
 

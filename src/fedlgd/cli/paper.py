@@ -10,9 +10,9 @@ from fedlgd.cli.options import PaperOptions
 from fedlgd.cli.terminal import folded
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import writing
-from fedlgd.report.paper.items import Item, command_of, cpu_times, items
-from fedlgd.report.paper.stored import stored
-from fedlgd.report.paper.verdicts import known_verdicts, shipped
+from fedlgd.paper.items import Item, command_of, cpu_times, items
+from fedlgd.paper.stored import stored
+from fedlgd.paper.verdicts import known_verdicts, shipped
 
 
 def list_paper(given: PaperOptions) -> None:
@@ -65,7 +65,7 @@ def _plain(item: Item, folder: Path) -> dict[str, object]:
 
 def report_paper(given: PaperOptions) -> None:
     """Write the page and say where it is."""
-    from fedlgd.report.paper.page import write_paper
+    from fedlgd.paper.page import write_paper
 
     if not any(given.out.rglob("manifest.json")):
         way_out = "run an item first, e.g. fedlgd paper table-digits --scale desk --part C10, or name its folder"

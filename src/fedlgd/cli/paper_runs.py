@@ -8,17 +8,17 @@ from typing import Any
 
 import typer
 
+from fedlgd.cli.common import choose_engine, estimate_jobs, open_data, place_of, set_up
 from fedlgd.cli.compare import conduct
-from fedlgd.cli.compute import choose_engine, estimate_jobs, open_data, place_of, set_up
 from fedlgd.cli.options import PaperOptions
 from fedlgd.cli.progress import duration
 from fedlgd.cli.terminal import fitted, folded, terminal_width
 from fedlgd.core.errors import SettingError
-from fedlgd.core.words import plural
-from fedlgd.report.paper.items import Comparison, Item, comparison, find, parts_at, reduced
-from fedlgd.report.paper.stored import Found, stored_part
-from fedlgd.report.paper.tables import RIVALS, printed_table
-from fedlgd.report.paper.verdicts import verdicts
+from fedlgd.core.text import plural
+from fedlgd.paper.items import Comparison, Item, comparison, find, parts_at, reduced
+from fedlgd.paper.stored import Found, stored_part
+from fedlgd.paper.tables import RIVALS, printed_table
+from fedlgd.paper.verdicts import verdicts
 from fedlgd.runs.comparing.entries import Entry, Job, parse_entry, plan
 from fedlgd.runs.comparing.parallel import check_jobs
 

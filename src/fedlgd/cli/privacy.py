@@ -7,23 +7,23 @@ from typing import Any
 
 import typer
 
-from fedlgd.cli.compute import resumable, set_up
+from fedlgd.attacks.audit import Plan, Wish
+from fedlgd.attacks.gradient_inversion import QUICK, THOROUGH, Attack
+from fedlgd.attacks.inversion import Inversion, Stored, attack, cells_of, estimate, moments_of, stored_in
+from fedlgd.attacks.replay import Replay, reopened
+from fedlgd.attacks.target import chosen_site, open_subject
+from fedlgd.cli.common import resumable, set_up
 from fedlgd.cli.options import AuditOptions, InvertOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.report import folders_of
 from fedlgd.cli.terminal import fitted, folded, terminal_width
-from fedlgd.core import numbered
 from fedlgd.core.errors import SettingError
-from fedlgd.core.words import plural
+from fedlgd.core.text import plural
 from fedlgd.engines.process import usable_cores
-from fedlgd.privacy.audit import Plan, Wish
-from fedlgd.privacy.inversion import QUICK, THOROUGH, Attack
-from fedlgd.privacy.invert import Inversion, Stored, attack, cells_of, estimate, moments_of, stored_in
-from fedlgd.privacy.replay import Replay, reopened
-from fedlgd.privacy.subject import chosen_site, open_subject
 from fedlgd.report.formats import Cell, Column, Table
 from fedlgd.report.privacy.audit import audit_caveats, audit_table, verdict
-from fedlgd.runs.store import locked
+from fedlgd.rundir import numbered
+from fedlgd.runs.folder import locked
 
 LONG = 3600.0  # seconds above which an audit needs --yes
 

@@ -17,9 +17,9 @@ from rich.text import Text
 from fedlgd.cli.terminal import Evaluations
 from fedlgd.core.errors import RunError
 from fedlgd.core.meter import listening
-from fedlgd.core.records import RoundRecord, committed_records, in_order
-from fedlgd.core.words import number_of_bytes
+from fedlgd.core.text import number_of_bytes
 from fedlgd.engines.validate import listed
+from fedlgd.rundir.records import RoundRecord, committed_records, in_order
 
 Listener = Callable[[RoundRecord], None]
 

@@ -14,16 +14,15 @@ from rich.table import Table
 
 from fedlgd.cli.options import ExportOptions, PredictOptions
 from fedlgd.cli.terminal import complain
-from fedlgd.core.errors import FedlgdError
+from fedlgd.core.errors import FedlgdError, similar_path
 from fedlgd.core.files import read_json, writing
-from fedlgd.core.suggest import similar_path
-from fedlgd.core.words import number_of_bytes, plural
+from fedlgd.core.text import number_of_bytes, plural
 from fedlgd.report.formats import copies
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_figures, write_report
-from fedlgd.report.read import read_runs, run_folders
 from fedlgd.report.tables import TABLES
 from fedlgd.report.watch import HOST, Server, Watcher
+from fedlgd.rundir.read import read_runs, run_folders
 
 if TYPE_CHECKING:
     from fedlgd.runs.result import Result

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedlgd.cli.compute import (
+from fedlgd.cli.common import (
     announce_preset,
     announce_run,
     assignments,
@@ -34,25 +34,25 @@ from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.terminal import folded, print_accuracy, two_classes
 from fedlgd.core.errors import SettingError
 from fedlgd.core.files import writing
-from fedlgd.core.records import RoundRecord
-from fedlgd.core.suggest import check_flower
-from fedlgd.core.words import plural
+from fedlgd.core.text import plural
 from fedlgd.data.federation import Federation
+from fedlgd.deploy import check_flower
 from fedlgd.distill.cache import caching
 from fedlgd.engines.registry import Engine
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_report
-from fedlgd.report.read import read_runs
 from fedlgd.report.summary import unequal_cost
 from fedlgd.report.tables import missing_classes, missing_notes, unscored_notes
+from fedlgd.rundir.read import read_runs
+from fedlgd.rundir.records import RoundRecord
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, resolve
-from fedlgd.runs.distilled import TRAINING, Distilled, distil_all, seconds_left
-from fedlgd.runs.literals import parse_assignment, read_toml
+from fedlgd.runs.distil import TRAINING, Distilled, distil_all, seconds_left
+from fedlgd.runs.folder import locked
+from fedlgd.runs.parse import parse_assignment, read_toml
 from fedlgd.runs.result import Result
-from fedlgd.runs.runner import Listener, default_folder, execute
-from fedlgd.runs.store import locked
-from fedlgd.runs.track import Tracked, Tracking, check_trackers
+from fedlgd.runs.run import Listener, default_folder, execute
+from fedlgd.runs.trackers import Tracked, Tracking, check_trackers
 
 DEMO_METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg", "train_on": "virtual"},

@@ -22,11 +22,11 @@ from rich.markup import escape
 from rich.segment import Segments
 from rich.text import Text
 
-from fedlgd.core.records import RoundRecord
-from fedlgd.core.words import number_of_bytes
+from fedlgd.core.text import number_of_bytes
 from fedlgd.report.formats import Cell, Column, Table, as_text, percent
 from fedlgd.report.groups import Group
 from fedlgd.report.tables import Missing, binary_table, marked
+from fedlgd.rundir.records import RoundRecord
 
 UNBOUNDED = 10_000
 LEAST_LABEL = 12  # columns for names, of methods or attacks, before the table is wider than the terminal

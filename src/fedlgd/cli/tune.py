@@ -7,13 +7,13 @@ from contextlib import closing
 import msgspec
 import typer
 
+from fedlgd.cli.common import assignments, choose_engine, open_data, place_of, program, resumable, set_up
 from fedlgd.cli.compare import run_tracked
-from fedlgd.cli.compute import assignments, choose_engine, open_data, place_of, program, resumable, set_up
 from fedlgd.cli.options import TuneOptions
 from fedlgd.cli.progress import Pace, duration, progress
 from fedlgd.cli.terminal import fitted, folded, terminal_width
 from fedlgd.core.errors import SettingError
-from fedlgd.core.words import plural
+from fedlgd.core.text import plural
 from fedlgd.data.federation import Federation, validation_of
 from fedlgd.engines.plan import Plan
 from fedlgd.engines.registry import Engine
@@ -21,10 +21,10 @@ from fedlgd.report.formats import NONE, Cell, Column, Table, percent, points
 from fedlgd.report.formats import duration as exact
 from fedlgd.runs.comparing.entries import Job, Outcome
 from fedlgd.runs.comparing.parallel import check_jobs, run_jobs
-from fedlgd.runs.literals import parse_duration
-from fedlgd.runs.runner import Listener
-from fedlgd.runs.store import locked
-from fedlgd.runs.track import check_trackers
+from fedlgd.runs.folder import locked
+from fedlgd.runs.parse import parse_duration
+from fedlgd.runs.run import Listener
+from fedlgd.runs.trackers import check_trackers
 from fedlgd.runs.tuning.findings import SCORES, Findings, spent
 from fedlgd.runs.tuning.search import Halving, Ledger, Search, search
 from fedlgd.runs.tuning.tune import Costs, open_ledger, planned_search

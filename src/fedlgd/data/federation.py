@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlgd.core import html
+from fedlgd import notebook
 from fedlgd.core.errors import DataError, check
 from fedlgd.core.files import digest
 from fedlgd.core.rng import Stream
+from fedlgd.core.text import plural
 from fedlgd.core.types import LabelledSet, Scale, Site, first_images
-from fedlgd.core.words import plural
-from fedlgd.data.folders.image_source import Depth
-from fedlgd.data.preparation import Colour, Fit, Preparation
+from fedlgd.data.images import Depth
+from fedlgd.data.prepare import Colour, Fit, Preparation
 
 POOLED = "all sites together"  # the name of the one site of pooled training
 LISTED = 12  # sites named when a federation is printed
@@ -83,7 +83,7 @@ class Federation:
     def _repr_html_(self) -> str:
         rows = [(s.name, len(s.train), len(s.test), first_images(s.train, 1)) for s in self.sites[:LISTED]]
         more = f"<p>and {plural(len(self.sites) - LISTED, 'more site')}</p>" if len(self.sites) > LISTED else ""
-        return html.table((self.name, "train", "test", "first image of each class"), rows) + more
+        return notebook.table((self.name, "train", "test", "first image of each class"), rows) + more
 
     @cached_property
     def digest(self) -> str:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedlgd.core.errors import DataError, check
 from fedlgd.core.rng import Stream
-from fedlgd.core.words import plural
+from fedlgd.core.text import plural
 
 Labels = NDArray[np.integer]
 Numbers = NDArray[np.intp]

@@ -32,13 +32,13 @@ from fedlgd.core.errors import FedlgdError, RunError, in_words
 from fedlgd.core.files import safe_name
 from fedlgd.core.types import LabelledSet, Site
 from fedlgd.data.federation import Federation
-from fedlgd.data.folders.suite import Folders
-from fedlgd.data.suites.real_sites import NAME
+from fedlgd.data.own.suite import Folders
 from fedlgd.deploy.journal import Journal
+from fedlgd.deploy.messages import Description, Order, read_question, reply
 from fedlgd.deploy.policy import Asked, Policy
-from fedlgd.engines.memory import FolderStates
-from fedlgd.engines.messages import Description, Order, read_question, reply
+from fedlgd.deploy.real_sites import NAME
 from fedlgd.engines.site import Answer, Sites, Task
+from fedlgd.engines.storage import FolderStates
 from fedlgd.engines.wire import encode, nbytes
 from fedlgd.runs.config import resolve
 

@@ -30,10 +30,10 @@ from flwr.superlink.grid import HttpGrid
 
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import locked, private_folder
-from fedlgd.deploy.arriving import Arriving, room
-from fedlgd.deploy.gate import SECRET_HEADER
 from fedlgd.deploy.kit import Kit
 from fedlgd.deploy.processes import beating
+from fedlgd.deploy.proxy import SECRET_HEADER
+from fedlgd.deploy.replies import Arriving, room
 
 OUTAGE = 45.0  # seconds for which a run waits for a server that is away
 START = "start it: fedlgd serve KIT; then the same command starts or resumes the run"

@@ -34,7 +34,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import private_folder, sync_folder, write_atomic, writing
 from fedlgd.deploy import texts
-from fedlgd.runs.literals import read_toml
+from fedlgd.runs.parse import read_toml
 
 DAYS = 730  # validity of the server's certificate
 CA_DAYS = 3650

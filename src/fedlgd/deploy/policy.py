@@ -10,10 +10,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from fedlgd.core.errors import SettingError
-from fedlgd.core.suggest import did_you_mean
-from fedlgd.core.words import plural
-from fedlgd.runs.literals import read_toml
+from fedlgd.core.errors import SettingError, did_you_mean
+from fedlgd.core.text import plural
+from fedlgd.runs.parse import read_toml
 
 DISCLOSED = ("counts", "scores", "seconds")
 PATH = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")

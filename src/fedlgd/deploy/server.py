@@ -17,17 +17,17 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedlgd.core import files
 from fedlgd.core.errors import RunError, one_line
-from fedlgd.core.words import plural
+from fedlgd.core.text import plural
 from fedlgd.data.federation import Federation
-from fedlgd.data.folders.problems import natural
-from fedlgd.data.suites.real_sites import without_images
-from fedlgd.engines.flower import MARGIN, PAUSE, Flower, Post, is_name
-from fedlgd.engines.messages import Description, Order, UnreadableError, read_reply
+from fedlgd.data.own.problems import natural
+from fedlgd.deploy.engine import MARGIN, PAUSE, Flower, Post, is_name
+from fedlgd.deploy.messages import Description, Order, UnreadableError, read_reply
+from fedlgd.deploy.real_sites import without_images
 from fedlgd.engines.validate import check_enrolled
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.manifest import continued
 from fedlgd.runs.result import Result
-from fedlgd.runs.runner import Listener, execute
+from fedlgd.runs.run import Listener, execute
 
 app = ServerApp()
 

@@ -33,9 +33,9 @@ def main(folder: str, listen: str, store: str) -> None:
     from flwr.superlink.cli.flower_superlink import SuperLinkLifespan, _parse_superlink_lifespan_config
     from flwr.superlink.main import create_app
 
-    from fedlgd.deploy.gate import Gate
-    from fedlgd.deploy.handshake import LOOP, protocols
-    from fedlgd.deploy.limits import Reports
+    from fedlgd.deploy.proxy import Gate
+    from fedlgd.deploy.quotas import Reports
+    from fedlgd.deploy.tls import LOOP, protocols
 
     end_with_parent()
     kit = read_kit(Path(folder), "server")

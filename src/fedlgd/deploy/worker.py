@@ -29,7 +29,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from fedlgd.core.suggest import own_class
+from fedlgd.core.plugins import import_object
 from fedlgd.deploy.journal import Journal
 from fedlgd.deploy.processes import beating, end_with_parent
 
@@ -44,7 +44,7 @@ def main(address: str, secret: str, folder: str, app: str = "fedlgd.deploy.clien
     one after the other.
     """
     end_with_parent()
-    carry_out, turn = own_class(app, "client app"), threading.Lock()
+    carry_out, turn = import_object(app, "client app"), threading.Lock()
     proof = SuperExecAuthHttpInterceptor(
         master_secret=Path(secret).read_bytes(), protected_methods=frozenset({ACQUIRE})
     )

@@ -26,9 +26,8 @@ from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet, cut
 from fedlgd.data.federation import site_digest
 from fedlgd.distill.augment import Sides, Transform, draw
 from fedlgd.distill.cache import has, recall
-from fedlgd.distill.sets import read_start, set_digest
-from fedlgd.distill.settings import Distil
-from fedlgd.distill.start import (
+from fedlgd.distill.files import read_start, set_digest
+from fedlgd.distill.init import (
     PICKS,
     class_statistics,
     from_clusters,
@@ -43,6 +42,7 @@ from fedlgd.distill.start import (
     mean_images,
     present_classes,
 )
+from fedlgd.distill.settings import Distil
 from fedlgd.nets.registry import build_net
 
 

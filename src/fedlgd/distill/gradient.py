@@ -20,7 +20,7 @@ from fedlgd.core.net import Net
 from fedlgd.core.settings import Settings, setting
 from fedlgd.core.tree import scale, sub
 from fedlgd.core.types import Params, VirtualSet
-from fedlgd.distill.descent import Descent
+from fedlgd.distill.optim import Descent
 
 EPSILON = 1e-6
 MEMORY = 10  # history size of L-BFGS

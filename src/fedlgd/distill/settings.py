@@ -6,9 +6,9 @@ from typing import ClassVar, Literal
 from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.core.settings import Settings, setting
 from fedlgd.distill.augment import OPERATIONS
-from fedlgd.distill.budget import Private
-from fedlgd.distill.descent import Descent, Optimiser
-from fedlgd.distill.start import PICKS, STARTS, Statistics, check_start, is_file_name
+from fedlgd.distill.init import PICKS, STARTS, Statistics, check_start, is_file_name
+from fedlgd.distill.optim import Descent, Optimiser
+from fedlgd.dp.budget import Private
 
 Plan = Literal["bank", "exact"]
 

@@ -11,13 +11,13 @@ import torch
 from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
 from fedlgd.core.net import Net
-from fedlgd.core.records import RoundRecord
 from fedlgd.data.federation import Federation
-from fedlgd.engines.memory import Memory, RamStates, States
 from fedlgd.engines.plan import Plan
 from fedlgd.engines.server import Server, Work
 from fedlgd.engines.site import Sites
+from fedlgd.engines.storage import Memory, RamStates, States
 from fedlgd.methods.protocol import Method
+from fedlgd.rundir.records import RoundRecord
 
 Rounds = Generator[RoundRecord, None, None]
 

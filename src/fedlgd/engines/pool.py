@@ -17,10 +17,10 @@ from fedlgd.core.meter import listening, tick
 from fedlgd.core.net import Net
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Rounds, described, serve
-from fedlgd.engines.memory import FolderStates, Memory, States
 from fedlgd.engines.plan import Plan
 from fedlgd.engines.process import Child, check_fork, heard, one_thread, usable_cores
 from fedlgd.engines.site import Answer, Sites, Task
+from fedlgd.engines.storage import FolderStates, Memory, States
 from fedlgd.engines.wire import decode, encode
 from fedlgd.methods.protocol import Method
 

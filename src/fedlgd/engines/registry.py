@@ -7,15 +7,15 @@ from typing import ClassVar, Protocol
 import torch
 
 from fedlgd.core.device import Place
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import SettingError, did_you_mean
 from fedlgd.core.net import Net
-from fedlgd.core.suggest import check_flower, did_you_mean
 from fedlgd.data.federation import Federation
+from fedlgd.deploy import check_flower
 from fedlgd.engines.loop import Loop, Rounds
-from fedlgd.engines.memory import Memory, States
 from fedlgd.engines.plan import Plan
 from fedlgd.engines.pool import Pool
 from fedlgd.engines.process import usable_cores
+from fedlgd.engines.storage import Memory, States
 from fedlgd.methods.protocol import Method
 
 

@@ -9,16 +9,16 @@ from fedlgd.core.device import Place
 from fedlgd.core.errors import DivergedError
 from fedlgd.core.meter import metered, phase
 from fedlgd.core.net import Net
-from fedlgd.core.records import Score
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Broadcast, Hello, SiteState, Update
 from fedlgd.data.federation import Federation
-from fedlgd.engines.memory import States
+from fedlgd.dp.guarantee import Scores
 from fedlgd.engines.plan import Plan
+from fedlgd.engines.storage import States
 from fedlgd.engines.wire import same
 from fedlgd.methods.common import in_round
-from fedlgd.methods.promises import Scores
 from fedlgd.methods.protocol import Method
+from fedlgd.rundir.records import Score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -15,10 +15,9 @@ from torch import Tensor
 from fedlgd.core.device import to_cpu
 from fedlgd.core.errors import PrivacyError
 from fedlgd.core.types import Broadcast, Hello, Params, Scale, ServerState, Site, SiteState, Update, VirtualSet
+from fedlgd.distill.files import read_start
 from fedlgd.distill.gradient import Matching, match_gradient, pseudo_gradient
-from fedlgd.distill.sets import read_start
-from fedlgd.distill.settings import Distil
-from fedlgd.distill.start import (
+from fedlgd.distill.init import (
     Statistics,
     check_start,
     class_statistics,
@@ -27,6 +26,7 @@ from fedlgd.distill.start import (
     is_file_name,
     labels_for,
 )
+from fedlgd.distill.settings import Distil
 from fedlgd.methods.common import fit
 from fedlgd.methods.objective import Beside
 from fedlgd.methods.parts import Part, Presets

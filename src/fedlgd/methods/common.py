@@ -16,8 +16,8 @@ from fedlgd.core.train import Local, Trained, sgd
 from fedlgd.core.tree import Mean
 from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.augment import jittered
-from fedlgd.distill.private import distilled
 from fedlgd.distill.settings import Distil
+from fedlgd.dp.distil import distilled
 from fedlgd.methods.objective import Batches, Beside, Term, batch_loss
 from fedlgd.methods.protocol import Method
 

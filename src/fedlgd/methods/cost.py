@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from fedlgd.core.train import Local
 from fedlgd.core.types import Site
 from fedlgd.distill.settings import Distil
+from fedlgd.dp.sgd import Dp
 from fedlgd.methods.anchors import Anchors
 from fedlgd.methods.common import Training
-from fedlgd.methods.dpsgd import Dp
 from fedlgd.methods.parts import Part
 from fedlgd.methods.protocol import Method
 from fedlgd.methods.refine import Refine

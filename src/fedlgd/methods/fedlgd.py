@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.gradient import match_gradient, pseudo_gradient
-from fedlgd.distill.private import distilled
+from fedlgd.dp.distil import distilled
 from fedlgd.methods.anchors import Anchors, stale_anchors
 from fedlgd.methods.common import PAPER, QUICK, STRONG, Training, fit, training_set, update, weighted_mean
 from fedlgd.methods.protocol import Fit, Net, Stream, Visit

@@ -10,10 +10,10 @@ from fedlgd.core.device import to_device
 from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.core.meter import phase
 from fedlgd.core.types import Broadcast, Hello, Params, Site, SiteState, VirtualSet
-from fedlgd.distill.descent import Optimiser
-from fedlgd.distill.private import refined, refinements_of, reserve_refinements
+from fedlgd.distill.init import from_neighbours, laid
+from fedlgd.distill.optim import Optimiser
 from fedlgd.distill.settings import Distil, Refinement
-from fedlgd.distill.start import from_neighbours, laid
+from fedlgd.dp.distil import refined, refinements_of, reserve_refinements
 from fedlgd.methods.anchors import Selected
 from fedlgd.methods.common import fit
 from fedlgd.methods.parts import Part, Presets

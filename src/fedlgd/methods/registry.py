@@ -11,13 +11,13 @@ from functools import cache
 from itertools import combinations
 from typing import Any
 
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import SettingError, did_you_mean
+from fedlgd.core.plugins import import_object
 from fedlgd.core.settings import Settings
-from fedlgd.core.suggest import did_you_mean, own_class
 from fedlgd.core.train import Local
+from fedlgd.dp.fedavg import DpFedAvg, SiteDp
+from fedlgd.dp.sgd import LOCAL, Dp, DpSgd
 from fedlgd.methods.anchors import Anchored, Anchors
-from fedlgd.methods.dpfedavg import DpFedAvg, SiteDp
-from fedlgd.methods.dpsgd import LOCAL, Dp, DpSgd
 from fedlgd.methods.parts import Momentum
 from fedlgd.methods.protocol import Method
 from fedlgd.methods.refine import Refine, Refined
@@ -123,7 +123,7 @@ def _own_method(name: str) -> type[Method]:
             f"no method is called {name!r}{did_you_mean(name, names())}; available: {', '.join(names())}; "
             "your own: package.module:Class"
         )
-    cls: type[Method] = own_class(name, "method")
+    cls: type[Method] = import_object(name, "method")
     if not is_dataclass(cls):
         raise SettingError(
             f"method {name!r} is not a dataclass; its fields are its settings (see methods/protocol.py)"
@@ -173,7 +173,7 @@ def _stack(name: str) -> Stack:
             f"no part for methods is called {name!r}{did_you_mean(name, known)}; available: "
             f"{', '.join(known)}; your own regulariser: package.module:Class"
         )
-    cls = own_class(name, "regulariser")
+    cls = import_object(name, "regulariser")
     if not (isinstance(cls, type) and issubclass(cls, Regulariser)):
         raise SettingError(f"{name!r} is not a Regulariser; subclass fedlgd.methods.regularisers.Regulariser")
     return _regulariser(cls)

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import SettingError, did_you_mean
 from fedlgd.core.losses import class_means, mean_gap, mmd_rbf, supervised_contrastive
-from fedlgd.core.suggest import did_you_mean, own_class
+from fedlgd.core.plugins import import_object
 from fedlgd.core.tree import only, sqnorm, sub
 from fedlgd.core.types import Broadcast, Params, Site, SiteState
 from fedlgd.methods.common import fit
@@ -71,7 +71,7 @@ class Pull(Settings):
             )
 
     def __call__(self, z: Embedded) -> Tensor:
-        loss = PULLS.get(self.loss) or own_class(self.loss, "pull.loss")
+        loss = PULLS.get(self.loss) or import_object(self.loss, "pull.loss")
         value: Tensor = self.weight * loss(z, self)
         return value
 

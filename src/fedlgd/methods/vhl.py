@@ -18,8 +18,8 @@ from fedlgd.core.types import (
     SiteState,
     VirtualSet,
 )
-from fedlgd.distill.generate import SCALE, from_class_noise, from_style
-from fedlgd.distill.start import labels_for
+from fedlgd.distill.init import labels_for
+from fedlgd.distill.vhl_images import SCALE, from_class_noise, from_style
 from fedlgd.methods import common
 from fedlgd.methods.anchors import stale_anchors
 from fedlgd.methods.common import fit

@@ -10,10 +10,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import torch
 from torch import nn
 
-from fedlgd.core.errors import NetError
+from fedlgd.core.errors import NetError, did_you_mean
 from fedlgd.core.net import Net
+from fedlgd.core.plugins import import_object
 from fedlgd.core.rng import Stream
-from fedlgd.core.suggest import did_you_mean, own_class
 from fedlgd.nets.convnet import ConvNet
 from fedlgd.nets.hooked import copies, with_features
 from fedlgd.nets.resnet import ResNet18
@@ -160,7 +160,7 @@ def find_net(name: str) -> Kind:
             "your own: --net package.module:Class"
         )
     try:
-        kind: Kind = own_class(name, "net", NetError)
+        kind: Kind = import_object(name, "net", NetError)
     except NetError as error:
         raise NetError(f"{error}; {CONTRACT}") from error
     if not callable(kind) or (isinstance(kind, type) and not issubclass(kind, nn.Module)):

@@ -22,7 +22,7 @@ class _Report(ModuleType):
         from fedlgd.core.errors import FedlgdError
         from fedlgd.core.files import writing
         from fedlgd.report.page import write_report
-        from fedlgd.report.read import run_folders
+        from fedlgd.rundir.read import run_folders
 
         paths = [Path(runs)] if isinstance(runs, str | Path) else [Path(run) for run in runs]
         folders = [run for path in paths for run in run_folders(path)]

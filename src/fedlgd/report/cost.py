@@ -17,8 +17,7 @@ from statistics import fmean
 
 import msgspec
 
-from fedlgd.core.records import RoundRecord
-from fedlgd.core.words import number_of_bytes, plural
+from fedlgd.core.text import number_of_bytes, plural
 from fedlgd.report.formats import (
     METHOD,
     NONE,
@@ -30,7 +29,8 @@ from fedlgd.report.formats import (
     operations,
 )
 from fedlgd.report.groups import Group
-from fedlgd.report.run import Positive, Run
+from fedlgd.rundir.records import RoundRecord
+from fedlgd.rundir.run import Positive, Run
 
 SETUP = "setup"
 PHASES = (SETUP, "distil", "train", "server", "evaluate")

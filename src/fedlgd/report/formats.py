@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fedlgd.core.words import scaled, three_digits
+from fedlgd.core.text import scaled, three_digits
 from fedlgd.report.groups import Stat
 
 NONE = "–"

@@ -15,7 +15,7 @@ from pathlib import Path
 from PIL import Image, ImageChops
 
 from fedlgd.report.groups import Group
-from fedlgd.report.run import DataInfo, Run
+from fedlgd.rundir.run import DataInfo, Run
 
 ANCHORS = "anchors"
 VERSIONS = 8

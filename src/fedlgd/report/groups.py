@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from fedlgd.core.records import RoundRecord, Score
 from fedlgd.core.settings import flat
-from fedlgd.core.sweep import with_note, without_note
-from fedlgd.report.run import Run
+from fedlgd.rundir.records import RoundRecord, Score
+from fedlgd.rundir.run import Run
+from fedlgd.rundir.sweep import with_note, without_note
 
 Quantity = Callable[[RoundRecord], float | None]
 Axis = Callable[[Run], Mapping[int, float]]

@@ -12,7 +12,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedlgd.core.files import write_atomic
-from fedlgd.core.words import plural
+from fedlgd.core.text import plural
 from fedlgd.report import tables
 from fedlgd.report.cost import break_even_table, break_evens, clock, cost_table
 from fedlgd.report.figures import draw
@@ -22,11 +22,11 @@ from fedlgd.report.groups import Group, group_runs, site_names, told_apart
 from fedlgd.report.plots import save
 from fedlgd.report.privacy.inversion import epsilon_drawing, inversions
 from fedlgd.report.privacy.section import audit_drawings, privacy_of, spent_together
-from fedlgd.report.read import read_runs
-from fedlgd.report.run import Run
 from fedlgd.report.summary import RULE, WINNER, caveats, headline, progress
 from fedlgd.report.sweeps import find_sweeps, sweep_tables
 from fedlgd.report.tables import presence_tables
+from fedlgd.rundir.read import read_runs
+from fedlgd.rundir.run import Run
 
 TEMPLATES = Environment(
     loader=PackageLoader("fedlgd.report"),

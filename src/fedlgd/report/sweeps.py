@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedlgd.core.sweep import without_note
 from fedlgd.report.formats import METHOD, Cell, Column, Table, share_cell
 from fedlgd.report.groups import Group, Stat
 from fedlgd.report.plots import SERIES, canvas, series_style, styled, wrapped
+from fedlgd.rundir.sweep import without_note
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

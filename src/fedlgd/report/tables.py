@@ -5,13 +5,13 @@ from dataclasses import replace
 from itertools import groupby
 from math import sqrt
 
-from fedlgd.core.records import RoundRecord
-from fedlgd.core.words import counted, plural
+from fedlgd.core.text import counted, plural
 from fedlgd.report import formats
 from fedlgd.report.cost import cost_table
 from fedlgd.report.formats import METHOD, NONE, Cell, Column, Row, Table, share_cell
 from fedlgd.report.groups import Group, Stat, site_names, summarise
-from fedlgd.report.run import DataInfo, Run
+from fedlgd.rundir.records import RoundRecord
+from fedlgd.rundir.run import DataInfo, Run
 
 Z = 1.959964  # 95 % of a normal distribution lie within this many standard deviations
 MARK = "†"

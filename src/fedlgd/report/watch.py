@@ -17,7 +17,7 @@ from socketserver import TCPServer
 
 from fedlgd.core.errors import FedlgdError
 from fedlgd.report.page import TEMPLATES, render, script_hash
-from fedlgd.report.read import read_runs, run_folders
+from fedlgd.rundir.read import read_runs, run_folders
 
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")

@@ -18,11 +18,11 @@ from fedlgd.core.errors import RunError
 from fedlgd.core.files import read_json, write_json
 from fedlgd.core.losses import class_means
 from fedlgd.core.net import Net
-from fedlgd.core.records import RoundRecord
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params, VirtualSet, mean_scale
 from fedlgd.data.federation import Federation
-from fedlgd.engines.memory import Memory, States
+from fedlgd.engines.storage import Memory, States
+from fedlgd.rundir.records import RoundRecord
 from fedlgd.runs.shift import between
 
 SITES = 24  # the first by name; more would take too much time and memory

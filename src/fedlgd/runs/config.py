@@ -15,14 +15,14 @@ import tomli_w
 from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.core.net import Net
 from fedlgd.core.settings import Tuned, flat
-from fedlgd.data import registry as suites
+from fedlgd.data import suites as suites
 from fedlgd.data.catalogue import COMMON, SUITES
 from fedlgd.data.federation import Federation
-from fedlgd.data.registry import DataChoice
+from fedlgd.data.suites import DataChoice
+from fedlgd.dp.guarantee import for_rounds, is_private
 from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.methods.parts import all_settings, name_of
-from fedlgd.methods.promises import for_rounds, is_private
 from fedlgd.methods.protocol import Method
 from fedlgd.nets.registry import NETS, build_net, given_net, settings_of
 

@@ -32,8 +32,8 @@ from fedlgd import __version__
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import private_folder, safe_name, write_atomic, writing
 from fedlgd.core.types import Scale, VirtualSet
-from fedlgd.data.preparation import Preparation
-from fedlgd.distill.sets import write_set
+from fedlgd.data.prepare import Preparation
+from fedlgd.distill.files import write_set
 
 if TYPE_CHECKING:
     from fedlgd.runs.result import Result

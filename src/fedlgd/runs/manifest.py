@@ -16,17 +16,17 @@ from fedlgd.core import files
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import safe_name
 from fedlgd.core.net import Net
-from fedlgd.core.records import committed_records
 from fedlgd.core.settings import flat
+from fedlgd.core.text import plural
 from fedlgd.core.train import Local
-from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
 from fedlgd.methods.common import restarted
 from fedlgd.methods.parts import name_of
+from fedlgd.rundir.records import committed_records
 from fedlgd.runs.config import Config
-from fedlgd.runs.store import FORMAT, RunDirectory, check_format, clear_own_parts
+from fedlgd.runs.folder import FORMAT, RunDirectory, check_format, clear_own_parts
 
 
 def open_directory(

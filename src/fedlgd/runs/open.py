@@ -8,18 +8,17 @@ import msgspec
 from torch import nn
 
 from fedlgd.core import files
-from fedlgd.core.errors import RunError, SettingError
+from fedlgd.core.errors import RunError, SettingError, similar_path
 from fedlgd.core.net import Net
-from fedlgd.core.records import in_order
-from fedlgd.core.suggest import similar_path
 from fedlgd.data.federation import POOLED
-from fedlgd.data.preparation import Preparation
+from fedlgd.data.prepare import Preparation
 from fedlgd.methods.protocol import Method
 from fedlgd.nets.registry import build_net, given_net, named_net
+from fedlgd.rundir.records import in_order
 from fedlgd.runs.config import Config, resolve
-from fedlgd.runs.literals import read_toml
+from fedlgd.runs.folder import RunDirectory, check_format
+from fedlgd.runs.parse import read_toml
 from fedlgd.runs.result import Kept, Result, result_of
-from fedlgd.runs.store import RunDirectory, check_format
 
 LISTED = 8  # runs named in an error
 

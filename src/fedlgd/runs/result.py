@@ -12,15 +12,14 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from fedlgd.core import html
-from fedlgd.core.errors import FedlgdError, RunError
+from fedlgd import notebook
+from fedlgd.core.errors import FedlgdError, RunError, did_you_mean
 from fedlgd.core.net import Net
-from fedlgd.core.records import RoundRecord
-from fedlgd.core.suggest import did_you_mean
+from fedlgd.core.text import plural
 from fedlgd.core.types import Params, SiteState, VirtualSet
-from fedlgd.core.words import plural
-from fedlgd.data.preparation import Preparation
-from fedlgd.engines.memory import Memory, States
+from fedlgd.data.prepare import Preparation
+from fedlgd.engines.storage import Memory, States
+from fedlgd.rundir.records import RoundRecord
 from fedlgd.runs.config import Config
 
 T = TypeVar("T")
@@ -97,7 +96,7 @@ class Predictions:
         return "\n".join([f"Predictions({plural(len(self), 'image')})", *lines, *more])
 
     def _repr_html_(self) -> str:
-        return html.table(("image", "class", "probability", "next"), self.rows())
+        return notebook.table(("image", "class", "probability", "next"), self.rows())
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -200,7 +199,7 @@ class Result:
         rows = [(site, f"{100 * a:.1f} %") for site, a in list(self.accuracy.items())[:LISTED]]
         title = escape(repr(self).partition("\n")[0].removeprefix("Result(").rstrip(")"))
         anchors = f"<p>anchors</p>{self.anchors._repr_html_()}" if self.anchors else ""
-        return f"<p>{title}</p>{html.table(('site', 'accuracy'), rows)}{anchors}"
+        return f"<p>{title}</p>{notebook.table(('site', 'accuracy'), rows)}{anchors}"
 
 
 class Kept(NamedTuple):

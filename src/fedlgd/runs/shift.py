@@ -15,8 +15,8 @@ from fedlgd.core.losses import mmd_rbf
 from fedlgd.core.meter import track
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
+from fedlgd.core.text import plural
 from fedlgd.core.types import LabelledSet, Params
-from fedlgd.core.words import plural
 from fedlgd.data.federation import Federation
 from fedlgd.nets.registry import build_net
 

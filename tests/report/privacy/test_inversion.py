@@ -11,7 +11,7 @@ from fedlgd.report.formats import as_text
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import render
 from fedlgd.report.privacy.inversion import epsilon_drawing, inversions
-from fedlgd.report.read import read_run
+from fedlgd.rundir.read import read_run
 from tests.report.conftest import MakeGroups
 from tests.report.fake import TILE, write_run
 

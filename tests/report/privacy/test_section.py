@@ -2,14 +2,14 @@
 
 import pytest
 
-from fedlgd.core.audits import Promise
 from fedlgd.report.formats import as_text
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import render, write_figures
 from fedlgd.report.privacy import audit as attacks
 from fedlgd.report.privacy import roc
 from fedlgd.report.privacy import section as privacy
-from fedlgd.report.read import read_run
+from fedlgd.rundir.audits import Promise
+from fedlgd.rundir.read import read_run
 from tests.report.audits import CONTROLS, LEAK, audit, found, write_audit
 from tests.report.fake import write_run
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.meter import tick
-from fedlgd.data.fetch.originals import Images, copy_member, labels_of, missing, paired, reading, replacing
-from fedlgd.data.store import Arrays, both_parts
-from fedlgd.data.suites.cifar10c.suite import SEVERITIES
+from fedlgd.data.arrays import Arrays, both_parts
+from fedlgd.data.fetch.sources import Images, copy_member, labels_of, missing, paired, reading, replacing
+from fedlgd.data.published.cifar10c import SEVERITIES
 
 ARCHIVE = "cifar-10-binary.tar.gz"
 BATCHES = tuple(f"data_batch_{number}.bin" for number in range(1, 6))

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlgd.core.errors import DataError
-from fedlgd.data.fetch.originals import Images, labels_of, missing, paired, reading
-from fedlgd.data.store import Arrays, Pixels, both_parts
+from fedlgd.data.arrays import Arrays, Pixels, both_parts
+from fedlgd.data.fetch.sources import Images, labels_of, missing, paired, reading
 
 IDX_BYTES = 8  # IDX type code of unsigned bytes
 IDX_LARGEST = 1 << 30

@@ -14,9 +14,9 @@ import urllib3
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.meter import tick
+from fedlgd.data.arrays import saving
 from fedlgd.data.catalogue import HOME_VARIABLE
-from fedlgd.data.fetch.originals import Original
-from fedlgd.data.store import saving
+from fedlgd.data.fetch.sources import Original
 
 CHUNK = 1 << 18
 TIMEOUT = (10, 60)  # seconds to connect, and between two chunks

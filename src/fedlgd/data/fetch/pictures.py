@@ -12,8 +12,8 @@ from PIL import Image, UnidentifiedImageError
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.meter import tick
-from fedlgd.data.fetch.originals import Images, copy_member, labels_of, missing, reading, replacing
-from fedlgd.data.store import PARTS, Arrays, Pixels
+from fedlgd.data.arrays import PARTS, Arrays, Pixels
+from fedlgd.data.fetch.sources import Images, copy_member, labels_of, missing, reading, replacing
 
 KAGGLE = ("synthetic-digits.zip", "archive.zip")  # file names of the download from its command and from its page
 SUFFIXES = (".png", ".jpg", ".jpeg")

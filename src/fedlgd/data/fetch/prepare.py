@@ -9,13 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from fedlgd.core.errors import DataError
+from fedlgd.core.errors import DataError, did_you_mean
 from fedlgd.core.files import locked
-from fedlgd.core.suggest import did_you_mean
+from fedlgd.data.arrays import PARTS, Arrays, read_domain, refuse_without_space, saving, write_arrays
 from fedlgd.data.fetch import cifar, digits, pictures
 from fedlgd.data.fetch.download import DownloadError, download, missing_bytes, wrong
-from fedlgd.data.fetch.originals import GROUPS, SOURCES, Source
-from fedlgd.data.store import PARTS, Arrays, read_domain, refuse_without_space, saving, write_arrays
+from fedlgd.data.fetch.sources import GROUPS, SOURCES, Source
 
 log = logging.getLogger(__name__)
 

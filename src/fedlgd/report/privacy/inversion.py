@@ -4,15 +4,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from fedlgd.core.sweep import with_note, without_note
-from fedlgd.core.words import plural
+from fedlgd.core.text import plural
 from fedlgd.report.figures import ACCURACY, Drawing
 from fedlgd.report.formats import NONE, Cell, Column, Row, Table, percent
 from fedlgd.report.grids import Picture, picture_of
 from fedlgd.report.groups import Curve, Group, summarise
 from fedlgd.report.plots import line_plot
 from fedlgd.report.privacy.section import labels_of
-from fedlgd.report.run import Attacked, Inversion, Memory, Run
+from fedlgd.rundir.run import Attacked, Inversion, Memory, Run
+from fedlgd.rundir.sweep import with_note, without_note
 
 SAFER = "↑ higher = safer"
 LESS = "↓ lower = safer"

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
-from fedlgd.core.audits import Audit, Finding
 from fedlgd.report.plots import FAINT, INK, canvas, series_style, styled, wrapped
+from fedlgd.rundir.audits import Audit, Finding
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,18 +5,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedlgd.core import gauss
-from fedlgd.core.audits import AUDIT
 from fedlgd.core.files import safe_name
 from fedlgd.core.settings import flat
-from fedlgd.core.sweep import with_note
-from fedlgd.core.words import number_of_bytes, plural
+from fedlgd.core.text import number_of_bytes, plural
+from fedlgd.dp import accounting
 from fedlgd.report.figures import Drawing
 from fedlgd.report.formats import NONE, Cell, Column, Table
 from fedlgd.report.groups import Group, short
 from fedlgd.report.privacy.audit import audit_caveats, audit_table, verdict
 from fedlgd.report.privacy.roc import roc_plots
-from fedlgd.report.run import Run
+from fedlgd.rundir.audits import AUDIT
+from fedlgd.rundir.run import Run
+from fedlgd.rundir.sweep import with_note
 
 READ_ROC = (
     "Both axes are logarithmic. Bands: 95 % over images. A curve far above the dotted line at small false positive "
@@ -190,8 +190,8 @@ def spent_together(groups: Sequence[Group]) -> str:
         return ""
     if all(each.get("rate") == 1 for each in budgets):
         delta = min(each["delta"] for each in budgets)
-        mu = math.sqrt(sum(gauss.mu_for(each["epsilon"], each["delta"]) ** 2 for each in budgets))
-        epsilon = gauss.epsilon(mu, delta)
+        mu = math.sqrt(sum(accounting.mu_for(each["epsilon"], each["delta"]) ** 2 for each in budgets))
+        epsilon = accounting.epsilon(mu, delta)
     else:
         epsilon, delta = (sum(each[name] for each in budgets) for name in ("epsilon", "delta"))
     return (

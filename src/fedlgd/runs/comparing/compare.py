@@ -6,18 +6,17 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from fedlgd.core import html
-from fedlgd.core.errors import SettingError
+from fedlgd import notebook
+from fedlgd.core.errors import SettingError, did_you_mean
 from fedlgd.core.files import safe_name
-from fedlgd.core.suggest import did_you_mean
-from fedlgd.core.sweep import check_axes, points, with_note
-from fedlgd.core.words import plural
+from fedlgd.core.text import plural
 from fedlgd.data.federation import Federation
-from fedlgd.data.registry import load
+from fedlgd.data.suites import load
 from fedlgd.methods.protocol import Method
+from fedlgd.rundir.sweep import check_axes, points, with_note
 from fedlgd.runs.config import configure
 from fedlgd.runs.result import Result
-from fedlgd.runs.runner import run
+from fedlgd.runs.run import run
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -64,7 +63,7 @@ class Comparison(Mapping[str, list[Result]]):
         return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
     def _repr_html_(self) -> str:
-        return html.table(self.head, self.rows())
+        return notebook.table(self.head, self.rows())
 
 
 def compare(

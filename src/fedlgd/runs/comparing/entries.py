@@ -14,18 +14,18 @@ from typing import Any
 
 from fedlgd.core.errors import FedlgdError, SettingError
 from fedlgd.core.files import safe_name
-from fedlgd.core.records import RoundRecord, committed_records
-from fedlgd.core.sweep import entry_folder
-from fedlgd.core.words import plural
+from fedlgd.core.text import plural
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
 from fedlgd.methods import registry
 from fedlgd.methods.parts import name_of
+from fedlgd.rundir.records import RoundRecord, committed_records
+from fedlgd.rundir.sweep import entry_folder
 from fedlgd.runs.comparing.reuse import copy_run, find_equal
 from fedlgd.runs.config import Config, resolve
-from fedlgd.runs.literals import parse_assignment, read_toml
-from fedlgd.runs.runner import execute
+from fedlgd.runs.parse import parse_assignment, read_toml
+from fedlgd.runs.run import execute
 
 
 @dataclass(frozen=True, slots=True)

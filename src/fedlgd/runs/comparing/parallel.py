@@ -8,10 +8,10 @@ from multiprocessing.connection import Connection
 from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
 from fedlgd.core.meter import listening
-from fedlgd.core.records import RoundRecord
 from fedlgd.engines.process import SILENCE, Child, check_fork, heard
+from fedlgd.rundir.records import RoundRecord
 from fedlgd.runs.comparing.entries import Job, Outcome
-from fedlgd.runs.runner import Listener
+from fedlgd.runs.run import Listener
 
 ALIVE = b"null"
 

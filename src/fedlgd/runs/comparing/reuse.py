@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.files import make_folder, read_json, write_json, writing
-from fedlgd.core.records import committed_records
 from fedlgd.data.federation import Federation
+from fedlgd.rundir.records import committed_records
 from fedlgd.runs.config import Config
 from fedlgd.runs.manifest import check_origin
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from scipy.stats import rankdata
 
-from fedlgd.core import html
-from fedlgd.core.words import plural
+from fedlgd import notebook
+from fedlgd.core.text import plural
 from fedlgd.methods.protocol import Method
 from fedlgd.runs.config import Config
 
@@ -167,7 +167,7 @@ class Findings:
         return "\n".join([head, *lines]) + ")"
 
     def _repr_html_(self) -> str:
-        return html.table(("setting", *self.best), self.settings()) + html.table(SCORES, self.scores())
+        return notebook.table(("setting", *self.best), self.settings()) + notebook.table(SCORES, self.scores())
 
 
 SCORES = ("method", "rounds", "best, %", "as given, %")

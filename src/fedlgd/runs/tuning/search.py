@@ -14,10 +14,10 @@ import msgspec
 
 from fedlgd.core import files
 from fedlgd.core.errors import RunError
-from fedlgd.core.records import committed_records
 from fedlgd.core.settings import Tuned, flat
 from fedlgd.data.federation import Federation
-from fedlgd.data.registry import DataChoice
+from fedlgd.data.suites import DataChoice
+from fedlgd.rundir.records import committed_records
 from fedlgd.runs.comparing.entries import Entry, Job, Outcome, for_method, job_of
 from fedlgd.runs.config import Config
 from fedlgd.runs.tuning.findings import Best, Findings, Trial, spent

@@ -13,12 +13,11 @@ from typing import Any
 import msgspec
 import torch
 
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import SettingError, did_you_mean
 from fedlgd.core.rng import Stream
-from fedlgd.core.suggest import did_you_mean
 from fedlgd.methods import registry
 from fedlgd.runs.described import described, described_net
-from fedlgd.runs.literals import read_toml
+from fedlgd.runs.parse import read_toml
 
 FORM = "give a list of values, or a range such as {low = 0.01, high = 0.1, log = true}"
 

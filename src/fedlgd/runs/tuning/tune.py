@@ -8,17 +8,17 @@ from typing import Any
 from fedlgd.core.errors import PrivacyError, SettingError, check
 from fedlgd.core.meter import track
 from fedlgd.data.federation import Federation, validation_of
-from fedlgd.data.registry import DataChoice
+from fedlgd.data.suites import DataChoice
+from fedlgd.dp.guarantee import is_private
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
 from fedlgd.methods.cost import first_sets
-from fedlgd.methods.promises import is_private
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.comparing.entries import Job, Outcome, parse_entry, plan, run_job
 from fedlgd.runs.comparing.parallel import run_jobs
 from fedlgd.runs.estimate import Estimate, estimate
-from fedlgd.runs.literals import parse_duration
-from fedlgd.runs.store import locked
+from fedlgd.runs.folder import locked
+from fedlgd.runs.parse import parse_duration
 from fedlgd.runs.tuning.findings import Findings
 from fedlgd.runs.tuning.search import Candidate, Halving, Ledger, Search, search
 from fedlgd.runs.tuning.space import check_known, read_space

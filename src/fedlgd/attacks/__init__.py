@@ -1,0 +1,1 @@
+"""Privacy attacks on runs: membership inference (audit) and gradient inversion."""

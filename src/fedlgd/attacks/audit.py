@@ -1,0 +1,262 @@
+"""An audit of a stored run: the plan of its federations, the attacks, and the findings in the run folder."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from torch import Tensor
+
+from fedlgd.attacks import paper
+from fedlgd.attacks.candidates import Canaries, Pool, halved, members_in, pool_of
+from fedlgd.attacks.enough import check_halves, check_pool
+from fedlgd.attacks.scores import BLIND, DELTA, Attack, blind_findings, findings_of
+from fedlgd.attacks.shadow import Seen, Shadow, Study, run_shadows, watched_set
+from fedlgd.attacks.shadow import watched as watched_federation
+from fedlgd.attacks.target import Subject
+from fedlgd.core.errors import RunError, SettingError
+from fedlgd.core.files import digest, read_json, write_json
+from fedlgd.core.types import LabelledSet
+from fedlgd.distill.cache import caching
+from fedlgd.dp.guarantee import budget_of
+from fedlgd.methods.cost import images_of, is_known
+from fedlgd.rundir import numbered
+from fedlgd.rundir.audits import AUDIT, FORMAT, Audit, Finding, Kind, Promise
+from fedlgd.runs.cache import shared_cache
+from fedlgd.runs.config import Config, resolve
+from fedlgd.runs.estimate import estimate
+
+SHADOWS: Mapping[str, int] = {"rmia": 4, "lira": 16}
+CONTROLS = 3  # federations of a control for RMIA, which is almost at its best with two shadows
+IMAGES = 2000  # largest pool
+FLIPPED = 0.05  # share of canaries
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What to audit. thorough: 17 federations, and baselines with all their epochs."""
+
+    attack: Attack = "rmia"
+    site: str = ""
+    thorough: bool = False
+    in_sample: bool = False
+    canaries: Canaries = "none"
+    all_layers: bool = False
+
+    def __post_init__(self) -> None:
+        if self.in_sample and self.attack != "paper":
+            raise SettingError(f"--in-sample belongs to --attack paper, but the attack is {self.attack}")
+        if self.attack == "paper" and (self.canaries != "none" or self.thorough):
+            raise SettingError("--attack paper has no shadows and no canaries; use --attack lira or rmia")
+
+    @property
+    def federations(self) -> int:
+        return 1 + (SHADOWS["lira"] if self.thorough else SHADOWS[self.attack])
+
+    def federations_of(self, kind: Kind) -> int:
+        return self.federations if kind == "run" or self.attack != "rmia" else CONTROLS
+
+
+@dataclass(frozen=True, eq=False)
+class Arm:
+    """Federations with the same settings. only_set: attack the first virtual set; no federation is run."""
+
+    label: str
+    kind: Kind
+    config: Config
+    only_set: bool = False
+
+
+def arms_of(subject: Subject, site: str, wish: Wish) -> Iterator[Arm]:
+    """The run, FedAvg on real and on virtual data, and a start from real images, which must leak."""
+    config = subject.config
+    yield Arm(config.method.label, "run", config)
+    virtual, method = getattr(config.method, "train_on", "real") == "virtual", config.method
+    plain = config.plain()
+    if virtual:
+        real = _fedavg(plain, "real", {} if wish.thorough else _equal_steps(config, subject, site))
+        yield Arm(real.method.label + ("" if wish.thorough else ", equal steps"), "baseline", real)
+    baseline = _fedavg(plain, "virtual")
+    if baseline.method != method:
+        yield Arm(baseline.method.label, "baseline", baseline)
+    start = _fedavg(plain, "virtual", {"distil.start": "real", "distil.private.epsilon": 0})
+    yield Arm("virtual set that starts from real images", "positive", start, only_set=wish.attack != "paper")
+
+
+def _fedavg(plain: Mapping[str, Any], train_on: str, more: Mapping[str, Any] | None = None) -> Config:
+    kept = ("rounds", "ratio", "seed", "evaluate_every", "real_samples", "analysis", "data", "net", "local")
+    names = kept if train_on == "real" else (*kept, "distil")
+    settings = {name: plain[name] for name in names if name in plain}
+    return resolve(settings | {"method": "fedavg", "train_on": train_on}, more)
+
+
+def _equal_steps(config: Config, subject: Subject, site: str) -> dict[str, int]:
+    """As many SGD steps in a round as the run has: training on more images would compare effort, not data."""
+    method: Any = config.method
+    if not is_known(method):
+        return {}
+    last, target = config.plan.rounds - 1, subject.federation.by_name[site]
+    return {"local.steps": method.local.count(images_of(method, last, target, subject.net.classes))}
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """All federations of an audit of one run."""
+
+    subject: Subject
+    wish: Wish
+    site: str
+
+    @cached_property
+    def arms(self) -> list[Arm]:
+        return list(arms_of(self.subject, self.site, self.wish))
+
+    @cached_property
+    def pool(self) -> Pool:
+        flip = 0.0 if self.wish.canaries == "none" else FLIPPED
+        subject, federation, rng = self.subject, self.subject.federation, self.subject.rng
+        pool = pool_of(federation, self.site, IMAGES, flip, rng, self.wish.canaries)
+        check_pool(pool)
+        for arm in self.arms:
+            check_halves(arm.config, pool, federation, subject.net, self.wish.federations_of(arm.kind), rng)
+        return pool
+
+    @cached_property
+    def study(self) -> Study:
+        subject, wish = self.subject, self.wish
+        lira = wish.attack == "lira"
+        return Study.of(subject.federation, self.pool, subject.net, subject.rng, wish.all_layers, shifted=lira)
+
+    @cached_property
+    def shadows(self) -> dict[str, list[Shadow]]:
+        """The federations of each arm by its label."""
+        if self.wish.attack == "paper":
+            return {arm.label: [self._paper(arm)] for arm in self.arms if arm.kind != "run"}
+        counts = {arm.label: self.wish.federations_of(arm.kind) for arm in self.arms}
+        return {arm.label: [self._shadow(arm, i) for i in range(counts[arm.label])] for arm in self.arms}
+
+    def _shadow(self, arm: Arm, i: int) -> Shadow:
+        subject, members = self.subject, members_in(self.pool, i, self.subject.rng)
+        if arm.only_set:
+            run = lambda _: watched_set(arm.config, subject.federation, subject.net, self.study, members)  # noqa: E731
+            return Shadow(self._file(arm, i), run, 0)
+        start = partial(watched_federation, arm.config, subject.federation, subject.net, self.study, members)
+        return Shadow(self._file(arm, i), start, arm.config.plan.rounds + 1)
+
+    @cached_property
+    def _sample(self) -> tuple[LabelledSet, Tensor]:
+        return paper.sample(self.subject.federation.by_name[self.site], self.subject.rng)
+
+    def _paper(self, arm: Arm) -> Shadow:
+        subject = self.subject
+        start = partial(paper.trained, arm.config, subject.federation, subject.net, self._sample)
+        return Shadow(self._file(arm, 0), start, arm.config.plan.rounds + 1)
+
+    def _file(self, arm: Arm, i: int) -> Path:
+        made_from = {
+            "format": FORMAT,
+            "config": arm.config.toml(),
+            "data": self.subject.federation.digest,
+            "site": self.site,
+            "kind": (self.wish.attack == "paper", arm.only_set, self.wish.canaries),
+        }
+        if self.wish.all_layers:
+            made_from["all layers"] = True
+        if self.wish.attack == "lira":
+            made_from["shifted"] = True
+        if self.wish.attack != "paper" and len(self.pool.rest):
+            made_from["rest"] = len(self.pool.rest)
+        key = digest(json.dumps(made_from, sort_keys=True).encode())[:12]
+        return self.subject.folder / "audit" / key / f"{i:02d}.safetensors"
+
+    def seconds(self, jobs: int) -> float:
+        """Estimated seconds for the federations that are not stored yet."""
+        total = 0.0
+        for arm in self.arms:
+            left = sum(not shadow.file.exists() for shadow in self.shadows.get(arm.label, ()))
+            if left:
+                total += left * self._seconds_of(arm)
+        return total / jobs
+
+    def _seconds_of(self, arm: Arm) -> float:
+        """As long as the run itself, in which every site distilled; without its records, by a trial."""
+        federation, known = self.subject.federation, self.subject.result.records
+        if arm.kind == "run" and all(record.cpu for record in known):
+            spent = {record.round: sum(record.cpu.values()) - record.cpu.get("evaluate", 0.0) for record in known}
+            return sum(spent.values()) - spent.get(-1, 0.0) * (1 - 1 / len(federation.sites))
+        if self.wish.attack != "paper":
+            federation = halved(federation, self.pool, members_in(self.pool, 0, self.subject.rng))
+        if arm.only_set:
+            federation = replace(federation, sites=(federation.by_name[self.site],))
+        found = estimate(arm.config, federation, self.subject.net, cache=shared_cache())
+        if found is None:
+            return 0.0
+        return found.enrolment if arm.only_set else found.total()
+
+    def run(self, jobs: int) -> Audit:
+        """Run all federations, attack them, and write the findings to `file`."""
+        with caching(shared_cache()):
+            run_shadows([shadow for shadows in self.shadows.values() for shadow in shadows], jobs)
+        findings = self._paper_findings() if self.wish.attack == "paper" else self._findings()
+        audit = Audit(
+            format=FORMAT,
+            attack=self.wish.attack,
+            site=self.site,
+            images=len(self.subject.federation.by_name[self.site].train),
+            federations=1 if self.wish.attack == "paper" else self.wish.federations,
+            findings=tuple(findings),
+            settings=self.settings,
+            promised=self._promise(),
+        )
+        write_json(self.file, asdict(audit))
+        return audit
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What makes an audit another one than those stored beside it."""
+        plan = self.subject.config.plan
+        return {"seed": plan.seed, "rounds": plan.rounds, **asdict(self.wish), "site": self.site}
+
+    @cached_property
+    def file(self) -> Path:
+        """The file of an earlier audit with the same settings, or a new one; one that cannot be read stays."""
+        folder = self.subject.folder
+        for file in numbered.stored(folder, AUDIT):
+            with suppress(RunError):
+                known = read_json(file)
+                before = {**known.get("settings", {}), "site": known.get("site")}
+                if all(before.get(name, value) == value for name, value in self.settings.items()):
+                    return file
+        return numbered.unused(folder, AUDIT)
+
+    def _findings(self) -> Iterator[Finding]:
+        rng, parts = self.subject.rng, self.pool.parts
+        promise = self._promise()
+        delta = promise.delta if promise else DELTA
+        for arm in self.arms:
+            seen = [shadow.read() for shadow in self.shadows[arm.label]]
+            yield from findings_of(seen, self.wish.attack, parts, rng, arm.kind, arm.label, delta)
+            if arm.kind == "run":
+                yield from blind_findings(self.study, self.subject.net, self.subject.untrained, seen, rng)
+
+    def _paper_findings(self) -> Iterator[Finding]:
+        subject, result = self.subject, self.subject.result
+        accuracy = fmean(result.accuracy.values()) if result.accuracy else None
+        blind = paper.seen_in(subject.net, subject.untrained, self._sample, None)
+        arms = {arm.label: (arm.kind, self.shadows[arm.label][0].read()) for arm in self.arms if arm.kind != "run"}
+        own = paper.seen_in(result.net, result.params, self._sample, accuracy)
+        runs: dict[str, tuple[Kind, Seen]] = {subject.config.method.label: ("run", own), BLIND: ("blind", blind)}
+        everyone = runs | arms
+        for label, (kind, seen) in everyone.items():
+            yield from paper.paper_findings(seen, self.wish.in_sample, subject.rng, kind, label)
+
+    def _promise(self) -> Promise | None:
+        budget = budget_of(self.subject.config.method)
+        if budget is None:
+            return None
+        simulation = bool(budget.test_key)
+        return Promise(epsilon=budget.epsilon, delta=budget.delta, mu=budget.mu, simulation=simulation)

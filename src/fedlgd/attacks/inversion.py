@@ -1,0 +1,287 @@
+"""Which updates of a run are inverted, how near the reconstructions come, and what a run folder keeps of it.
+
+Cases, all with the same model: a step of FedAvg on real images (what sites would send without distillation), one on
+the virtual set, and the steps of the method itself, with the anchors that the server knows or after refinement.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from scipy.stats import binomtest
+from torch import Tensor
+
+from fedlgd.attacks.gradient_inversion import INNER, Attack, Reconstruction, Step, invert
+from fedlgd.attacks.memorisation import memorisation, nearness, write_rows
+from fedlgd.attacks.replay import Moment, Replay, training_of
+from fedlgd.attacks.similarity import (
+    feature_distance,
+    matched,
+    neighbours,
+    psnr,
+    psnr_aligned,
+    rank,
+    ssim,
+)
+from fedlgd.attacks.target import chosen_site
+from fedlgd.core import files
+from fedlgd.core.errors import RunError, SettingError, check
+from fedlgd.core.meter import tick
+from fedlgd.core.rng import Stream
+from fedlgd.core.text import plural
+from fedlgd.core.types import LabelledSet, Site
+from fedlgd.dp.guarantee import promise
+from fedlgd.methods.common import training_set
+from fedlgd.methods.objective import Beside, Term
+from fedlgd.methods.parts import all_settings
+from fedlgd.rundir import numbered
+
+FORMAT = 1
+KIND = "invert"  # of the files with results
+CANDIDATES = 100  # private images among which the true one is looked for
+TRIED = INNER  # iterations of an estimate: L-BFGS takes them in whole calls
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inversion:
+    """What is attacked: `targets` batches of each size, at the beginning of each round, of one site.
+
+    rounds: (): the first, and the one after the last. site "": the one with the fewest images. show: pictures of
+    images that are not public may be shown in a report.
+    """
+
+    attack: Attack = Attack()
+    batches: tuple[int, ...] = (1, 4)
+    targets: int = 8
+    rounds: tuple[int, ...] = ()
+    site: str = ""
+    seed: int = 0
+    show: bool = False
+
+    def __post_init__(self) -> None:
+        check(bool(self.batches) and min(self.batches) > 0, "batch", list(self.batches), "use 1 or more")
+        check(self.targets > 0, "targets", self.targets, "use 1 or more")
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """The images that a site trains on, and what else is in its loss."""
+
+    kind: str
+    title: str
+    round: int
+    data: LabelledSet
+    terms: Sequence[Term] = ()
+    beside: Beside | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """Attacks on batches of one size in one case."""
+
+    case: Case
+    moment: Moment
+    batch: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.case.kind}-round{self.case.round}-batch{self.batch}"
+
+    @property
+    def label(self) -> str:
+        return f"{self.case.title}, round {self.case.round}, batch {self.batch}"
+
+
+def cells_of(run: Replay, how: Inversion, moments: dict[int, Moment]) -> list[Cell]:
+    """All cells of a run; batches that are larger than the data of a case are left out."""
+    site = site_of(run, how.site)
+    cases = [(moment, case) for t, moment in moments.items() for case in _cases(run, moment, site, t)]
+    found = [Cell(case, moment, b) for moment, case in cases for b in how.batches if b <= len(case.data)]
+    if not found:
+        asked, most = ", ".join(map(str, how.batches)), max(len(case.data) for _, case in cases)
+        raise SettingError(
+            f"--batch is {asked}, but site {site.name!r} has {plural(most, 'image')}; use smaller batches"
+        )
+    return found
+
+
+def moments_of(run: Replay, how: Inversion) -> dict[int, Moment]:
+    """The rounds that are attacked; of a run with differential privacy by default only the stored one."""
+    default = (run.rounds,) if run.protected else (0, run.rounds)
+    return {t: run.at(t) for t in sorted(set(how.rounds or default))}
+
+
+def site_of(run: Replay, name: str) -> Site:
+    return run.federation.by_name[chosen_site(run.federation, name)]
+
+
+def _cases(run: Replay, moment: Moment, site: Site, t: int) -> Iterator[Case]:
+    yield Case("real", "FedAvg on real images", t, site.train)
+    state = moment.sites[site.name]
+    if state.virtual:
+        yield Case("virtual", "FedAvg on virtual images", t, state.virtual.data)
+    for u in run.next_rounds(t):
+        seen = training_of(run, moment, site, u)
+        moved = seen.state.virtual is not None and seen.state.virtual is not state.virtual
+        if seen.terms or seen.beside or moved:
+            parts = {"with known anchors": seen.beside is not None, "after refinement": moved}
+            words = " and ".join(text for text, there in parts.items() if there) or "with its own loss"
+            title = f"{run.config.method.label}, {words}"
+            data = training_set(seen.state, site)
+            yield Case("refined" if moved else "own", title, t, data, seen.terms, seen.beside)
+
+
+def estimate(run: Replay, how: Inversion, cells: Sequence[Cell]) -> float:
+    """Seconds of these cells, from a few iterations of each kind after a warm-up, which is not counted.
+
+    The first step of all takes seconds, because torch loads parts of itself; thousands of others do not.
+    """
+    begin, tried = (replace(how, attack=replace(how.attack, iterations=n, restarts=1)) for n in (1, TRIED))
+    seconds, measured = 0.0, dict[tuple[str, int], float]()
+    for cell in cells:
+        key = cell.case.kind, cell.batch
+        if key not in measured:
+            _reconstructed(run, begin, cell, 0)
+            begun = time.perf_counter()
+            _reconstructed(run, tried, cell, 0)
+            measured[key] = (time.perf_counter() - begun) / TRIED
+        seconds += measured[key] * how.attack.iterations * how.attack.restarts * how.targets
+    return seconds
+
+
+def _reconstructed(run: Replay, how: Inversion, cell: Cell, i: int) -> tuple[Tensor, Reconstruction]:
+    """The indices of a batch and its reconstruction. With anchors, a batch has them in the ratio of the sets."""
+    case, b, site = cell.case, cell.batch, site_of(run, how.site)
+    rng = Stream(how.seed).at("invert", site.name, case.kind, b, i)
+    chosen = torch.randperm(len(case.data), generator=rng.generator("batch"))[:b]
+    index = torch.arange(b)
+    if case.beside and case.beside.in_loss:
+        anchors = len(case.beside.images)
+        drawn = torch.randperm(anchors, generator=rng.generator("anchors"))[: max(1, b * anchors // len(case.data))]
+        index = torch.cat([index, b + drawn])
+    part = case.data.take(chosen)
+    step = Step(
+        net=run.net,
+        params=cell.moment.server.params,
+        labels=part.y,
+        index=index,
+        terms=case.terms,
+        beside=case.beside,
+    )
+    target = step.update(part.x, all_settings(run.config.method)["local"].lr)
+    shape, scale = tuple(part.x.shape), site.train.scale
+    return chosen, invert(step.gradient, target, shape, scale, how.attack, rng.at("attack"))
+
+
+def attack_cell(run: Replay, how: Inversion, cell: Cell, folder: Path, label: str) -> dict[str, Any]:
+    """Invert all targets of a cell, write their pictures to the folder, and describe how near they came.
+
+    label: its name while it is in progress.
+    """
+    tick(label, 0, how.targets)
+    site, indices, images, costs = site_of(run, how.site), list[Tensor](), list[Tensor](), list[float]()
+    scale, data = site.train.scale, replace(cell.case.data, scale=site.train.scale)
+    for i in range(how.targets):
+        chosen, found = _reconstructed(run, how, cell, i)
+        order = matched(found.images, data.take(chosen).x, data.y[chosen])
+        indices.append(chosen)
+        images.append(found.images[order])
+        costs.append(found.cost)
+        tick(label, i + 1, how.targets)
+    index = torch.cat(indices)
+    found_pixels, true_pixels = scale.to_pixels(torch.cat(images)), data.pixels(index)
+    near = neighbours(found_pixels, data.y[index], site.train, site.test)
+    file = folder / f"{cell.name}.png"
+    rows = (true_pixels[near.rows], found_pixels[near.rows], site.train.pixels(near.training))
+    write_rows(file, [*rows, site.test.pixels(near.held_out)])
+    about = {"case": cell.case.kind, "title": cell.case.title, "round": cell.case.round, "batch": cell.batch}
+    ranks = _ranks(found_pixels, data, index, Stream(how.seed).at("candidates"))
+    scores = _scores(found_pixels.double() / 255, true_pixels.double() / 255)
+    picture = f"{folder.name}/{file.name}"
+    return {**about, **_identified(ranks), **scores, **nearness(near), "cost": fmean(costs), "picture": picture}
+
+
+def _ranks(found: Tensor, data: LabelledSet, index: Tensor, rng: Stream) -> list[tuple[int, int]]:
+    """The rank of each true image among images of its class at the site, and the number of these images."""
+    ranks = []
+    for row, true in zip(found, index.tolist(), strict=True):
+        members = data.of_class(int(data.y[true]))
+        others = members[members != true]
+        drawn = others[torch.randperm(len(others), generator=rng.generator(true))[: CANDIDATES - 1]]
+        candidates = torch.cat([torch.tensor([true]), drawn])
+        ranks.append((rank(row, data.pixels(candidates)), len(candidates)))
+    return ranks
+
+
+def _identified(ranks: list[tuple[int, int]]) -> dict[str, Any]:
+    hits = sum(first == 1 for first, _ in ranks)
+    interval = binomtest(hits, len(ranks)).proportion_ci(method="exact")
+    return {
+        "images": len(ranks),
+        "identified": hits / len(ranks),
+        "interval": [float(interval.low), float(interval.high)],
+        "chance": fmean(1 / among for _, among in ranks),
+        "rank": fmean(first for first, _ in ranks),
+        "candidates": max(among for _, among in ranks),
+    }
+
+
+def _scores(found: Tensor, true: Tensor) -> dict[str, float]:
+    measures = {"psnr": psnr, "psnr_aligned": psnr_aligned, "feature_distance": feature_distance}
+    if min(found.shape[2:]) > 10:
+        measures["ssim"] = ssim
+    return {name: float(measure(found, true).clamp(max=100).mean()) for name, measure in measures.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """The results of one `Inversion` of a run, in a file beside those with other settings."""
+
+    file: Path
+    content: dict[str, Any]
+
+    @property
+    def pictures(self) -> Path:
+        return self.file.with_suffix("")
+
+    def left(self, cells: Sequence[Cell]) -> list[Cell]:
+        """The cells that are not attacked yet."""
+        return [cell for cell in cells if cell.name not in self.content["cells"]]
+
+    def write(self) -> None:
+        files.write_json(self.file, self.content, private=True)
+
+
+def attack(run: Replay, how: Inversion, cells: Sequence[Cell], moments: dict[int, Moment]) -> Stored:
+    """Attack all cells that are not yet stored, and store each."""
+    stored = stored_in(run, how)
+    left = stored.left(cells)
+    for number, cell in enumerate(left, 1 + len(cells) - len(left)):
+        label = f"[{number}/{len(cells)}] {cell.label}"
+        stored.content["cells"][cell.name] = attack_cell(run, how, cell, stored.pictures, label)
+        stored.write()
+        tick("attacks", number, len(cells))
+    stored.content["memorisation"] = list(memorisation(run, moments, stored.pictures))
+    stored.write()
+    return stored
+
+
+def stored_in(run: Replay, how: Inversion) -> Stored:
+    """What the run folder has for these settings and this state of the run; else a new file. The same attack may be
+    shown or not."""
+    settings = asdict(replace(how, site=site_of(run, how.site).name)) | {"of": run.rounds}
+    settings = json.loads(json.dumps(settings))  # as it is read back, with lists for tuples
+    show = {"show": how.show or run.federation.public}
+    for file in numbered.stored(run.folder, KIND):
+        old = files.read_json(file)
+        if old.get("format") != FORMAT:
+            raise RunError(f"{str(file)!r} is of another version of fedlgd; remove it")
+        if old["settings"] | show == settings | show:
+            return Stored(file, old | {"settings": settings | show})
+    fresh = {"format": FORMAT, "settings": settings | show, "promise": promise(run.config.method), "cells": {}}
+    return Stored(numbered.unused(run.folder, KIND), fresh)

@@ -1,0 +1,171 @@
+"""A run folder brought back to a round: the model, the anchors and the states of the sites at its beginning.
+
+Updates are not stored. A run is reproducible, so what a site would send in a round is computed again.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fedlgd.core import files
+from fedlgd.core.device import Place
+from fedlgd.core.errors import FedlgdError, PrivacyError, RunError
+from fedlgd.core.net import Net
+from fedlgd.core.rng import Stream
+from fedlgd.core.text import plural
+from fedlgd.core.train import Trained
+from fedlgd.core.types import Params, ServerState, Site, SiteState
+from fedlgd.data.federation import Federation
+from fedlgd.distill.cache import caching
+from fedlgd.dp.guarantee import budget_of
+from fedlgd.engines.loop import Loop
+from fedlgd.engines.storage import Ram, RamStates
+from fedlgd.methods.common import in_round
+from fedlgd.methods.objective import Beside, Term
+from fedlgd.methods.parts import all_settings
+from fedlgd.methods.protocol import Method
+from fedlgd.runs.cache import shared_cache
+from fedlgd.runs.config import Config, resolve
+from fedlgd.runs.folder import RunDirectory
+from fedlgd.runs.open import open_run
+from fedlgd.runs.parse import read_toml
+
+NEVER = 1_000_000  # rounds between evaluations of a replay
+AHEAD = 100  # rounds in which a selected or an unselected one is looked for
+
+
+@dataclass(frozen=True, eq=False)
+class Moment:
+    """The beginning of a round: the state of the server, and those of the sites by name."""
+
+    server: ServerState
+    sites: dict[str, SiteState]
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """A stored run with the images that it was made from."""
+
+    folder: Path
+    config: Config
+    federation: Federation
+    net: Net
+    directory: RunDirectory
+
+    @property
+    def rounds(self) -> int:
+        """The number of finished rounds, which is also the round of the stored state."""
+        server = self.directory.server()
+        return server.round if server else 0
+
+    @property
+    def protected(self) -> bool:
+        """Whether another question to the private images would be a release."""
+        budget = budget_of(self.config.method)
+        return budget is not None and budget.on and not budget.test_key
+
+    def at(self, t: int) -> Moment:
+        """The beginning of round t: stored, or computed again."""
+        if not 0 <= t <= self.rounds:
+            raise RunError(
+                f"{str(self.folder)!r} has {plural(self.rounds, 'round')}; choose a round from 0 to {self.rounds}"
+            )
+        if t == self.rounds:
+            return self._moment(self.directory, self.directory.states)
+        if self.protected:
+            raise PrivacyError(
+                f"{str(self.folder)!r} promises differential privacy, and to compute round {t} again could ask its "
+                f"images again; use the stored state, round {self.rounds}"
+            )
+        memory, states = Ram(), RamStates()
+        plan = replace(self.config.plan, evaluate_every=NEVER)
+        with caching(shared_cache(Place())):
+            rounds = Loop().run(self.config.method, self.federation, self.net.base, plan, memory, states)
+            with closing(rounds):
+                next(record for record in rounds if record.round + 1 == t)
+        return self._moment(memory, states)
+
+    def _moment(self, memory: Any, states: Any) -> Moment:
+        server = memory.server()
+        assert server is not None
+        return Moment(server, {name: states.load(name, memory.version(name)) for name in self.federation.by_name})
+
+    def next_rounds(self, t: int) -> Iterator[int]:
+        """The next round from t on in which virtual sets and anchors stay as they are, and one in which they move.
+
+        Moving them is left out if it would be a release.
+        """
+        groups = all_settings(self.config.method).values()
+        movers = [group.move_in for group in groups if hasattr(group, "move_in")]
+        moving = [u for u in range(t, t + AHEAD) if any(moves(u) for moves in movers)]
+        yield next(u for u in range(t, t + AHEAD + 1) if u not in moving)
+        if moving and not self.protected:
+            yield moving[0]
+
+
+def reopened(folder: Path) -> Replay:
+    """The run in this folder, with its images; an error says what is missing."""
+    result = open_run(folder)
+    manifest, config = files.read_json(folder / "manifest.json"), _config(folder)
+    if not manifest["engine"].get("local", True):
+        raise RunError(f"the sites of {str(folder)!r} keep their states and images; invert a simulated run")
+    if config.method.personal or config.method.pooled:
+        raise RunError(
+            f"{config.method.label} has no update of a global model to invert; use a run of FedLGD or FedAvg"
+        )
+    federation = config.data.open()
+    if federation.digest != manifest["data"]["digest"]:
+        raise RunError(f"the images of {federation.name!r} are not those of {str(folder)!r}; restore them")
+    net = config.method.adapt(config.net_for(federation))
+    if not net.per_image:
+        raise RunError(
+            f"net {net.label!r} has batch norm, whose gradient depends on the statistics of the batch: this attack "
+            "does not know them; use a run with net.norm=instance or net.norm=group"
+        )
+    return Replay(folder, config, federation, net, RunDirectory(folder, dict(result.preparation.scales)))
+
+
+def _config(folder: Path) -> Config:
+    try:
+        return resolve(read_toml(folder / "config.toml"))
+    except FedlgdError as error:
+        raise RunError(f"the images, network or method of {str(folder)!r} cannot be made again: {error}") from error
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What a site trains on in a round: its state, additional terms of its loss, and anchors."""
+
+    state: SiteState
+    terms: Sequence[Term]
+    beside: Beside | None
+
+
+def training_of(run: Replay, moment: Moment, site: Site, t: int) -> Seen:
+    """The training of a site in round t if it began at this moment."""
+    seen: list[Seen] = []
+
+    def fit(
+        method: Method,
+        model: Params,
+        state: SiteState,
+        site: Site,
+        net: Net,
+        rng: Stream,
+        *,
+        terms: Sequence[Term] = (),
+        beside: Beside | None = None,
+        velocity: Params | None = None,
+    ) -> Trained:
+        seen.append(Seen(state, terms, beside))
+        return Trained(model, 1, 0.0, velocity or {})
+
+    method = in_round(run.config.method, t, max(t + 1, run.config.plan.rounds))
+    message = method.broadcast(replace(moment.server, round=t, held={}), site.name)
+    rng = Stream(run.config.plan.seed).at("site", site.name, t)
+    method.site(message, moment.sites[site.name], site, run.net, rng, fit)
+    if not seen:
+        raise RunError(f"{method.label} does not train by plain SGD, and this attack cannot follow its steps")
+    return seen[0]

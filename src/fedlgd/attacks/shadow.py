@@ -1,0 +1,295 @@
+"""Shadow federations: the same run in which one site has a random half of its images, watched by an attacker.
+
+Every message passes the tap. Statistics of all images of the site are computed while the federation runs and are
+stored in one file per federation, so that an interrupted audit goes on. Virtual sets of other sites are cached.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from fedlgd.attacks.candidates import Pool, halved
+from fedlgd.attacks.signals import (
+    Passed,
+    Tracer,
+    along,
+    along_all,
+    confidence,
+    matched,
+    nearest,
+    passed,
+    queries,
+)
+from fedlgd.core.device import Place
+from fedlgd.core.errors import FedlgdError, RunError
+from fedlgd.core.meter import tick
+from fedlgd.core.net import Net
+from fedlgd.core.rng import Stream
+from fedlgd.core.types import LabelledSet, Params, SiteState, VirtualSet
+from fedlgd.data.federation import Federation
+from fedlgd.dp.distil import distilled
+from fedlgd.dp.release import Told, watching
+from fedlgd.engines.loop import serve
+from fedlgd.engines.process import Child
+from fedlgd.engines.server import Work
+from fedlgd.engines.site import Answer, Sites, Task
+from fedlgd.engines.storage import Ram, RamStates
+from fedlgd.engines.wire import read_message, write_message
+from fedlgd.methods.common import Training
+from fedlgd.rundir.records import RoundRecord
+from fedlgd.runs.config import Config
+
+POPULATION = 500  # test images that calibrate RMIA
+WATCHED = 6  # rounds whose updates are attacked, evenly spaced
+
+
+def tapped(work: Work, on: Callable[[Task, Answer], None]) -> Work:
+    """The same work; `on` sees every task with its answer, as the server does."""
+
+    def watched(tasks: Iterator[Task]) -> Iterator[Answer]:
+        asked: dict[str, Task] = {}
+
+        def noted() -> Iterator[Task]:
+            for task in tasks:
+                asked[task.site] = task
+                yield task
+
+        for answer in work(noted()):
+            on(asked[answer.site], answer)
+            yield answer
+
+    return watched
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """What is the same in all federations of an audit: the attacked images as network input, and the references."""
+
+    pool: Pool
+    attacked: LabelledSet
+    population: LabelledSet
+    reference: LabelledSet
+    trace: Tracer
+    all_layers: bool = False
+    shifted: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        federation: Federation,
+        pool: Pool,
+        net: Net,
+        rng: Stream,
+        all_layers: bool = False,
+        shifted: bool = True,
+    ) -> "Study":
+        """The references are test images of the site: members and others are compared with them alike.
+
+        shifted: ask the model about shifts of every image as well, for LiRA.
+        """
+        test = federation.by_name[pool.site].test
+        drawn = torch.randperm(len(test), generator=rng.generator("population"))
+        attacked, reference = pool.data.take(slice(None)), test.take(drawn)
+        population = LabelledSet(reference.x[:POPULATION], reference.y[:POPULATION])
+        trace = Tracer.of(net, attacked, reference, rng)
+        return cls(pool, attacked, population, reference, trace, all_layers, shifted)
+
+    def of_images(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        """The statistics of every attacked image against a set of images."""
+        x, y = self.attacked.x, self.attacked.y
+        return {"trace": self.trace(images, labels), "nearest": nearest(x, y, images, labels)}
+
+    def of_model(self, net: Net, params: Params) -> dict[str, Tensor]:
+        """phi of every query, the probability of the true label, and that of the population."""
+        x, y = self.attacked.x, self.attacked.y
+        asked = queries(x) if self.shifted else [x]
+        phi = torch.stack([confidence(passed(net, params, each).logits, y) for each in asked], 1)
+        others = confidence(passed(net, params, self.population.x).logits, self.population.y)
+        return {"phi": phi, "p": phi[:, 0].sigmoid(), "population": others.sigmoid()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Seen:
+    """What an attacker of one federation has: statistics by "target/name", and the accuracy of the model."""
+
+    members: Tensor
+    statistics: dict[str, Tensor]
+    accuracy: float | None = None
+
+
+class Watch(RamStates):
+    """Collects statistics: of messages as a tap, and of the virtual sets that the site stores.
+
+    Several versions of a set, and several updates, are averaged. Noisy sums are seen in a simulation of privacy.
+    """
+
+    def __init__(self, study: Study, net: Net, rounds: int) -> None:
+        super().__init__()
+        self._study, self._net = study, net
+        self._rounds = {round(i * (rounds - 1) / max(1, WATCHED - 1)) for i in range(WATCHED)}
+        self._found: dict[str, list[Tensor]] = {}
+        self._anchors = -1
+        self._pass: tuple[Params, Passed] | None = None
+        self._sums = torch.zeros(0)
+
+    @property
+    def found(self) -> dict[str, Tensor]:
+        means = {name: torch.stack(values).mean(0) for name, values in self._found.items()}
+        return means | ({"releases/filter": self._sums} if len(self._sums) else {})
+
+    def save(self, site: str, version: int, state: SiteState, before: int) -> None:
+        super().save(site, version, state, before)
+        if site == self._study.pool.site and state.virtual and state.virtual.round == version:
+            self.images("virtual", state.virtual)
+
+    def tap(self, task: Task, answer: Answer) -> None:
+        message, target = task.message, task.site == self._study.pool.site
+        if task.what != "train" or message is None:
+            return
+        if target and message.anchors:
+            self.anchors(message.anchors)
+        if answer.update and (target and task.round in self._rounds):
+            self._update("updates/along", message.params, answer.update.params)
+        elif answer.update and task.round == 0:  # of sites that do not have these images
+            self._update("blind/along", message.params, answer.update.params)
+
+    def anchors(self, anchors: VirtualSet) -> None:
+        """Initial anchors are noise and tell nothing."""
+        if anchors.round > self._anchors:
+            self._anchors = anchors.round
+            self.images("anchors", anchors.under(self._study.pool.data.scale))
+
+    def images(self, target: str, images: VirtualSet) -> None:
+        for name, values in self._study.of_images(images.data.x, images.data.y).items():
+            self._found.setdefault(f"{target}/{name}", []).append(values)
+
+    def release(self, told: Told) -> None:
+        """Releases add up: their noise is independent."""
+        values = matched(told, self._study.attacked.x, self._study.attacked.y)
+        self._sums = self._sums + values if len(self._sums) else values
+
+    def _update(self, name: str, before: Params, after: Params) -> None:
+        attacked = self._study.attacked
+        if self._study.all_layers:
+            values: Tensor | None = along_all(self._net, before, after, attacked)
+        else:
+            values = along(self._net, before, after, attacked, self._passed(before))
+        if values is not None:
+            self._found.setdefault(name, []).append(values)
+
+    def _passed(self, params: Params) -> Passed:
+        """Of the attacked images; all sites of a round start from the same model."""
+        if self._pass is None or self._pass[0] is not params:
+            self._pass = params, passed(self._net, params, self._study.attacked.x)
+        return self._pass[1]
+
+
+def watched(
+    config: Config,
+    federation: Federation,
+    net: Net,
+    study: Study,
+    members: Tensor,
+    on_round: Callable[[RoundRecord], None] = lambda _: None,
+) -> Seen:
+    """Run a federation and return what its attacker has seen."""
+    half, method, plan, memory = halved(federation, study.pool, members), config.method, config.plan, Ram()
+    net = method.adapt(net)
+    watch = Watch(study, net, plan.rounds)
+    work = tapped(partial(map, Sites(method, half, net, plan, watch, Place())), watch.tap)
+    with watching(study.pool.site, watch.release):
+        for record in serve(method, half, net, plan, memory, work, Place()):
+            on_round(record)
+    state = memory.server()
+    assert state is not None
+    if state.anchors:
+        watch.anchors(state.anchors)
+    model = {f"model/{name}": values for name, values in study.of_model(net, state.params).items()}
+    accuracy = fmean(score.accuracy for score in record.scores.values())
+    return Seen(members=members, statistics=watch.found | model, accuracy=accuracy)
+
+
+def watched_set(config: Config, federation: Federation, net: Net, study: Study, members: Tensor) -> Seen:
+    """Only the first virtual set of the site; no federation is run."""
+    site = halved(federation, study.pool, members).by_name[study.pool.site]
+    method = config.method
+    assert isinstance(method, Training)
+    rng = Stream(config.plan.seed).at("enrol", site.name, "distil")
+    virtual = distilled(site, net, method.distil, rng).virtual
+    assert virtual is not None
+    found = study.of_images(virtual.data.x, virtual.data.y)
+    return Seen(members=members, statistics={f"virtual/{name}": values for name, values in found.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """One federation to run: where its statistics are stored, and how many ticks of progress it has."""
+
+    file: Path
+    run: Callable[[Callable[..., None]], Seen]
+    ticks: int
+
+    def work(self, on_round: Callable[..., None]) -> None:
+        write_message(self.file, self.run(on_round), private=True)
+
+    def read(self) -> Seen:
+        return read_message(self.file, Seen)
+
+
+def run_shadows(shadows: Sequence[Shadow], jobs: int) -> None:
+    """Run what is not stored yet, `jobs` federations at a time in processes with one thread each."""
+    left = [shadow for shadow in shadows if not shadow.file.exists()]
+    total, done = sum(shadow.ticks for shadow in left), 0
+
+    def advance(*_: object) -> None:
+        nonlocal done
+        done += 1
+        tick("shadow federations", min(done, total), total)
+
+    if jobs == 1:
+        for shadow in left:
+            shadow.work(advance)
+        return
+    running: dict[object, Child] = {}
+    try:
+        while left or running:
+            while left and len(running) < jobs:
+                child = Child(partial(_tell, left.pop(0)))
+                running[child.connection] = child
+            for connection in wait([child.connection for child in running.values()]):
+                if _ended(running[connection], advance):
+                    running.pop(connection).wait()
+    finally:
+        for child in running.values():
+            child.stop()
+            child.wait()
+
+
+def _tell(shadow: Shadow, connection: Connection) -> None:
+    """In the child process: a message for every round, and the error or an empty message at the end."""
+    try:
+        shadow.work(lambda *_: connection.send_bytes(b"round"))
+        connection.send_bytes(b"")
+    except FedlgdError as error:
+        connection.send_bytes(f"error {error}".encode())
+
+
+def _ended(child: Child, advance: Callable[..., None]) -> bool:
+    try:
+        said = child.connection.recv_bytes().decode()
+    except (EOFError, OSError) as error:
+        raise RunError(
+            f"the process of a shadow federation ended with exit code {child.wait()}; finished federations are "
+            "kept. If there was too little memory, use fewer --jobs"
+        ) from error
+    if said.startswith("error "):
+        raise RunError(said.removeprefix("error "))
+    if said:
+        advance()
+    return not said

@@ -1,0 +1,194 @@
+"""What all commands that compute share: settings from options, data, the engine, estimates, and resuming."""
+
+import json as jsonlib
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+
+from fedlgd.cli.data import chosen_data, explained
+from fedlgd.cli.options import CompareOptions, ComputeOptions, ConfigOptions, RunOptions
+from fedlgd.cli.progress import duration, progress
+from fedlgd.cli.terminal import folded, plain_warnings
+from fedlgd.core.device import Place
+from fedlgd.core.errors import FedlgdError
+from fedlgd.core.text import plural
+from fedlgd.data.federation import Federation
+from fedlgd.data.suites import DataChoice
+from fedlgd.dp.guarantee import promise
+from fedlgd.engines.registry import Engine, choose
+from fedlgd.methods.cost import first_sets
+from fedlgd.methods.registry import recipe
+from fedlgd.rundir.records import committed_records
+from fedlgd.runs.cache import shared_cache
+from fedlgd.runs.comparing.entries import Job, equal_run
+from fedlgd.runs.config import Config
+from fedlgd.runs.estimate import Estimate, estimate
+from fedlgd.runs.manifest import extension
+from fedlgd.runs.parse import parse_assignment
+
+
+def assignments(given: ConfigOptions, more: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings given by options, by their path; `--set` wins."""
+    flags = {
+        **chosen_data(given.data, given.folder),
+        "net.name": given.net,
+        "rounds": given.rounds,
+        "ratio": given.ratio,
+        "train_on": given.train_on,
+        "data.skip_bad": given.skip_bad or None,
+        **more,
+    }
+    chosen = {path: value for path, value in flags.items() if value is not None}
+    return chosen | dict(parse_assignment(text) for text in given.settings or ())
+
+
+def preset_of(values: Mapping[str, Any], file: Mapping[str, Any], methods: Iterable[str]) -> str:
+    """The default preset: `strong` for a user's own images, if all methods have it.
+
+    Not with private distillation, which it excludes.
+    """
+    own = values.get("data.name") == "folders" and not file and "distil.private.epsilon" not in values
+    return "strong" if own and all("strong" in recipe(name).settings.presets for name in methods) else ""
+
+
+def announce_preset(given: RunOptions | CompareOptions, preset: str) -> None:
+    """Say which preset was chosen for the user, why, and how to choose another."""
+    if preset and not (given.preset or given.silent):
+        why = "the default for your own images: the most accurate for its time"
+        typer.echo(folded(f"Preset {preset}, {why}. Choose another with --preset, e.g. --preset quick"), err=True)
+
+
+def place_of(given: ComputeOptions) -> Place:
+    return Place(device=given.device, autocast=given.autocast)
+
+
+def choose_engine(
+    given: ComputeOptions, federation: Federation, name: str | None = None, workers: int = 0
+) -> Engine:
+    return choose(name, workers, federation, given.threads, place_of(given))
+
+
+def set_up(threads: int) -> None:
+    """Set the number of threads, and print warnings without the line of code that they come from."""
+    torch.set_num_threads(threads)
+    plain_warnings()
+
+
+def open_data(chosen: DataChoice, quiet: bool) -> Federation:
+    """The federation; if a folder of images has errors, all its problems are printed first."""
+    with explained(chosen, quiet), progress(quiet):
+        return chosen.open()
+
+
+@contextmanager
+def resumable(where: str = "", what: str = "Finished rounds") -> Iterator[None]:
+    """On Ctrl-C, print the command that resumes."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        message = f"\nInterrupted. {what} are saved{where}. To resume: {program()} {shlex.join(sys.argv[1:])}"
+        typer.echo(message, err=True)
+        raise typer.Exit(130) from None
+
+
+def command_line() -> str:
+    return shlex.join(["fedlgd", *sys.argv[1:]])
+
+
+def program() -> str:
+    """The command as it can be typed here: `fedlgd` if it is found, else its path."""
+    ours, here = Path(sys.executable).with_name("fedlgd"), Path.cwd()
+    if shutil.which("fedlgd") or not ours.exists():
+        return "fedlgd"
+    return str(ours.relative_to(here) if ours.is_relative_to(here) else ours)
+
+
+LONG = 60.0  # seconds; shorter estimates are not announced
+
+
+def estimate_run(config: Config, folder: Path, federation: Federation, place: Place) -> Estimate | None:
+    """Of the rounds not yet in `folder`; None if there are none left, or if the method cannot be estimated."""
+    done = len(committed_records(folder)) - 1  # the first record is the enrolment
+    if done >= config.plan.rounds:
+        return None
+    net = config.net_for(federation)
+    return estimate(config, federation, net, None if done < 0 else done, shared_cache(place), place)
+
+
+def estimate_jobs(jobs: Sequence[Job], federation: Federation, engine: Engine) -> float:
+    """Seconds of a comparison. All seeds of an entry take equally long; shared virtual sets are counted once.
+
+    A job whose run exists elsewhere, to be copied, takes no time.
+    """
+    workers = engine.processes(federation)
+    by_entry: dict[str, Estimate | None] = {}
+    distilled: set[tuple[str, int]] = set()
+    total = 0.0
+    for job in jobs:
+        if equal_run(job, federation):
+            continue
+        if by_entry.get(job.entry.spec) is None:  # none yet, or of a seed that is finished
+            by_entry[job.entry.spec] = estimate_run(job.config, job.folder, federation, engine.place)
+        found = by_entry[job.entry.spec]
+        if found:
+            key = repr(first_sets(job.config.method)), job.config.plan.seed
+            total += found.total(workers) - (found.enrolment / workers if key in distilled else 0.0)
+            distilled.add(key)
+    return total
+
+
+def announce_run(config: Config, folder: Path, federation: Federation, engine: Engine) -> None:
+    """Say what a run extends, how long it takes, which real images it copies, and what it promises about them.
+
+    Errors of the estimate are left for the run itself to report.
+    """
+    if text := extension(folder, config):
+        typer.echo(folded(text), err=True)
+    with suppress(FedlgdError):
+        found = estimate_run(config, folder, federation, engine.place)
+        _announce(found.total(engine.processes(federation)) if found else 0.0)
+    announce_copies(config, folder, federation)
+    if text := promise(config.method):
+        typer.echo(text, err=True)
+
+
+def announce_copies(config: Config, folder: Path, federation: Federation) -> None:
+    """Say that a user's own images will be in the run folder and its report, if so."""
+    count = config.plan.real_samples
+    if count and not federation.public:
+        typer.echo(
+            f"Copying {plural(count, 'real training image')} per class of each site into {folder}, for the report; "
+            "--set real_samples=0 leaves them out",
+            err=True,
+        )
+
+
+def announce_jobs(jobs: Sequence[Job], federation: Federation, engine: Engine, parallel: int) -> None:
+    """Print the estimate of a long comparison with `parallel` runs at a time."""
+    with suppress(FedlgdError):
+        _announce(estimate_jobs(jobs, federation, engine) / parallel, " in total")
+
+
+def _announce(seconds: float, scope: str = "") -> None:
+    if seconds >= LONG:
+        typer.echo(f"Estimated time: {duration(seconds)}{scope}", err=True)
+
+
+def print_estimate(config: Config, folder: Path, federation: Federation, engine: Engine, json: bool) -> None:
+    """The result of `--estimate`."""
+    found = estimate_run(config, folder, federation, engine.place)
+    seconds = found.total(engine.processes(federation)) if found else None
+    if json:
+        phases, cpu = (found.seconds, found.cpu) if found else ({}, {})
+        typer.echo(jsonlib.dumps({"seconds": seconds, "phases": phases, "cpu": cpu}))
+    elif seconds is None:
+        typer.echo("No estimate: the run is complete, or its method cannot be estimated.")
+    else:
+        typer.echo(duration(seconds))

@@ -1,0 +1,1 @@
+"""Digits that come with the package and are rendered here."""

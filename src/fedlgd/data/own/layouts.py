@@ -1,0 +1,259 @@
+"""Detects the layout of a folder of images: its sites, classes and parts, and files that do not belong there."""
+
+import os
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from fedlgd.core.errors import DataError, similar_path
+from fedlgd.data.dicom import is_dicom
+from fedlgd.data.images import SUFFIXES, ImageFile, Part, SiteImages, site_of_files, site_of_npz
+from fedlgd.data.own.problems import Problem, checked_name, natural, natural_key, problem_of, shown
+from fedlgd.data.own.table import MANIFEST, read_table
+
+PART_NAMES: dict[str, Part] = {"train": "train", "training": "train", "test": "test", "testing": "test"}
+JUNK = ("thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir", "$recycle.bin", "lost+found", "dicomdir")
+LAYOUTS = (
+    "site/class/image, site/train/class/image with site/test/class/image, "
+    f"one site.npz per site, or a {MANIFEST} with the columns path, site, label and optionally split"
+)
+SEEN = 8  # names that an error about a folder lists
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The sites found under a path, and the problems found with them."""
+
+    path: Path
+    layout: str
+    sites: tuple[SiteImages, ...]
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """All classes of all sites, in natural order."""
+        return tuple(natural({image.label for site in self.sites for image in site.images}))
+
+
+@dataclass(frozen=True)
+class Names:
+    """How the owner calls things. columns: our names of columns of a table and theirs. classes: theirs and ours;
+    "site/class" is the class of one site. patient: a pattern whose group is the patient in the name of a file."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    classes: Mapping[str, str] = field(default_factory=dict)
+    patient: re.Pattern[str] | None = None
+
+    def tree(self, path: Path, layout: str, sites: Sequence[SiteImages], problems: list[Problem]) -> Tree:
+        sites = [self._applied(site, problems) for site in sites]
+        return Tree(path, layout, tuple(sites), (*problems, *_equal_names(sites)))
+
+    def _applied(self, site: SiteImages, problems: list[Problem]) -> SiteImages:
+        """The images with our names of their classes, and with their patients."""
+        images = []
+        for image in site.images:
+            label = self.classes.get(f"{site.name}/{image.label}", self.classes.get(image.label, image.label))
+            found = self.patient and isinstance(image, ImageFile) and self.patient.search(image.path.name)
+            if self.patient and isinstance(image, ImageFile) and not found:
+                problem = f"has a name without a patient (data.patient = {self.patient.pattern!r})"
+                problems.append(
+                    Problem("error", site.name, image.where, problem, "rename it or change the pattern")
+                )
+            images.append(replace(image, label=label, patient=found[1] if found else image.patient))
+        stamp = (site.stamp, sorted(self.classes.items()), self.patient)
+        return replace(site, images=images, stamp=stamp) if self.classes or self.patient else site
+
+
+def survey(path: Path, names: Names = Names()) -> Tree:
+    """The sites under `path`, by the layout that fits; no image is opened yet."""
+    if not path.exists():
+        hint = similar_path(path) or "; correct the path"
+        raise DataError(f"there is no folder or file {shown(path)}{hint}")
+    root, problems = path.resolve(), list[Problem]()
+    if path.is_dir():
+        layout, sites = _survey_folder(path, root, problems, names.columns)
+    elif path.suffix.lower() == ".csv":
+        layout, sites = "csv", read_table(path, problems, names.columns)
+    elif path.suffix.lower() == ".npz":
+        layout, sites = "npz", _npz_sites([path], root.parent, problems)
+    else:
+        raise DataError(f"{shown(path)} is neither a folder nor a .csv or .npz file; supported layouts: {LAYOUTS}")
+    return names.tree(path, layout, sites, problems)
+
+
+def survey_site(path: Path, name: str, names: Names = Names()) -> Tree:
+    """One site: a folder with class folders (or train and test folders with them), a table, or its .npz file."""
+    if not path.is_dir() or (path / MANIFEST).exists():
+        tree = survey(path, Names(names.columns))
+        if len(tree.sites) != 1:
+            raise DataError(f"{shown(path)} has {len(tree.sites)} sites; give the images of one site")
+        problems = [each for each in tree.problems if each.site or each.file]
+        return names.tree(path, tree.layout, [replace(tree.sites[0], name=name)], problems)
+    problems = list[Problem]()
+    images = _site(path.resolve(), path.resolve(), problems)
+    if not images:
+        raise DataError(f"{shown(path)} has no images; give a folder with one folder of images per class")
+    return names.tree(path, "one site", [site_of_files(name, images)], problems)
+
+
+def _survey_folder(
+    path: Path, root: Path, problems: list[Problem], columns: Mapping[str, str]
+) -> tuple[str, list[SiteImages]]:
+    children = list(_children(root, root))
+    for child in children:
+        if child.name.lower() == MANIFEST:
+            return "csv", read_table(child, problems, columns)
+    packed = [child for child in children if child.suffix.lower() == ".npz"]
+    folders = [child for child in children if child.is_dir()]
+    if packed and folders:
+        raise DataError(
+            f"{shown(path)} has both .npz files and folders ({_seen(children)}); use one of the layouts"
+        )
+    problems += [_skipped(child, root, "") for child in children if child not in packed and child not in folders]
+    if packed:
+        return "npz", _npz_sites(packed, root, problems)
+    return "folders", _folder_sites(path, root, folders, problems)
+
+
+def _folder_sites(path: Path, root: Path, folders: list[Path], problems: list[Problem]) -> list[SiteImages]:
+    """One site per folder; empty folders are added to the problems."""
+    parts = [shown(folder.name) for folder in folders if folder.name.lower() in PART_NAMES]
+    if parts:
+        raise DataError(
+            f"{shown(path)} has {', '.join(parts)} where site folders are expected; "
+            f"add one folder per site above them, as in {shown(path)}/site/train/class"
+        )
+    sites = []
+    for folder in folders:
+        if images := _site(folder, root, problems):
+            sites.append(site_of_files(checked_name(folder.name, "site", folder), images))
+        else:
+            problems.append(_empty(folder, root, folder.name))
+    if not sites:
+        raise DataError(f"{shown(path)} has no site with images; found: {_seen(folders)}; supported: {LAYOUTS}")
+    return sites
+
+
+def _npz_sites(files: Sequence[Path], root: Path, problems: list[Problem]) -> list[SiteImages]:
+    """One site per .npz; unreadable ones are added to the problems."""
+    sites = []
+    for file in files:
+        name = checked_name(file.stem, "site", file)
+        try:
+            sites.append(site_of_npz(name, file, root))
+        except DataError as error:
+            problems.append(problem_of(error, name))
+    return sites
+
+
+def _site(folder: Path, root: Path, problems: list[Problem]) -> list[ImageFile]:
+    """The images of one site folder; other files in it are added to the problems."""
+    children = list(_children(folder, root))
+    folders = [child for child in children if child.is_dir()]
+    if not folders and any(_is_image(child) for child in children):
+        raise DataError(
+            f"{shown(folder)} has images ({_seen(children)}) but no class folders; "
+            f"the layout is site/class/image: if {shown(folder.name)!r} is a class, put a site folder above it"
+        )
+    problems += [_skipped(child, root, folder.name) for child in children if child not in folders]
+    if not any(child.name.lower() in PART_NAMES for child in folders):
+        return _classes(folders, "", folder.name, root, problems)
+    images: list[ImageFile] = []
+    for part, inner in _parts(folder, folders).items():
+        inside = list(_children(inner, root))
+        if any(_is_image(child) for child in inside):
+            raise DataError(f"{shown(inner)} has images but no class folders; move them to {part}/class/")
+        images += _classes([c for c in inside if c.is_dir()], part, folder.name, root, problems)
+    return images
+
+
+def _parts(folder: Path, folders: list[Path]) -> dict[Part, Path]:
+    """The training and the test folder; the latter is optional."""
+    parts: dict[Part, Path] = {}
+    for child in folders:
+        part = PART_NAMES.get(child.name.lower())
+        if part is None or part in parts:
+            raise DataError(
+                f"{shown(folder)} has {_seen(folders)}; next to train and test no other folder is allowed: "
+                f"merge or move {shown(child.name)!r}"
+            )
+        parts[part] = child
+    if "train" not in parts:
+        raise DataError(f"{shown(folder)} has a folder test but no folder train; add it or remove the level 'test'")
+    return parts
+
+
+def _classes(folders: list[Path], part: Part, site: str, root: Path, problems: list[Problem]) -> list[ImageFile]:
+    images: list[ImageFile] = []
+    for folder in folders:
+        label = checked_name(folder.name, "class", folder)
+        children = list(_children(folder, root))
+        images += [ImageFile(child, root, label, part) for child in children if _is_image(child)]
+        problems += [_skipped(child, root, site) for child in children if not _is_image(child)]
+        if not children:
+            problems.append(_empty(folder, root, site))
+    return images
+
+
+def _children(folder: Path, root: Path) -> Iterator[Path]:
+    """The content of a folder in natural order, without hidden files and files of operating systems."""
+    if not folder.resolve().is_relative_to(root):
+        raise DataError(f"{shown(folder)} is a link to a folder outside of {shown(root)}; copy the folder instead")
+    try:
+        names = os.listdir(folder)  # noqa: PTH208
+    except OSError as error:
+        raise DataError(f"{shown(folder)} cannot be listed ({error.strerror}); correct its permissions") from error
+    for name in sorted(names, key=natural_key):
+        if not name.startswith(".") and name.lower() not in JUNK:
+            yield folder / name
+
+
+def _is_image(path: Path) -> bool:
+    """By its suffix; DICOM files often have none, so their mark is read."""
+    if path.suffix.lower() in SUFFIXES:
+        return not path.is_dir()
+    try:
+        if not path.is_file():  # a pipe would be waited for
+            return False
+        with path.open("rb") as file:
+            return is_dicom(file)
+    except OSError:
+        return False  # it is listed as a skipped file
+
+
+def _skipped(path: Path, root: Path, site: str) -> Problem:
+    if path.is_dir():
+        problem, way_out = "is a folder inside a class folder; it is skipped", "move its images up or remove it"
+    elif _is_image(path):
+        problem, way_out = "is an image outside a class folder; it is skipped", "move it into its class folder"
+    else:
+        problem, way_out = "is not an image; it is skipped", "remove it"
+    return Problem("warning", shown(site), shown(path.relative_to(root)), problem, way_out)
+
+
+def _empty(folder: Path, root: Path, site: str) -> Problem:
+    where = shown(folder.relative_to(root))
+    return Problem("warning", shown(site), where, "is a folder without images", "add images or remove it")
+
+
+def _seen(paths: list[Path]) -> str:
+    names = [shown(path.name) + ("/" if path.is_dir() else "") for path in paths]
+    more = f" and {len(names) - SEEN} more" if len(names) > SEEN else ""
+    return (", ".join(names[:SEEN]) or "nothing") + more
+
+
+def _equal_names(sites: Sequence[SiteImages]) -> Iterator[Problem]:
+    """Class names that differ only in case, whitespace or the encoding of an accent."""
+    variants: dict[str, dict[str, str]] = {}
+    for site in sites:
+        for label in natural({image.label for image in site.images}):
+            plain = " ".join(unicodedata.normalize("NFKC", label).casefold().replace("_", " ").split())
+            variants.setdefault(plain, {}).setdefault(label, site.name)
+    for names in variants.values():
+        if len(names) > 1:
+            listed = ", ".join(f"{name!r} (site {site!r})" for name, site in names.items())
+            problem = f"one class has {len(names)} names: {listed}"
+            way_out = f"give it one name at every site, or --set data.classes='{'='.join(names)}'"
+            yield Problem("error", "", "", problem, way_out)

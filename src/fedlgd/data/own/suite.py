@@ -1,0 +1,252 @@
+"""The suite `folders`: a user's own images.
+
+One way for every image: `layouts` finds it, `image_source` reads it, `preparation` fits it to one size, `decoding`
+assigns it to a part and stacks it, and `store` makes it a part of a site.
+"""
+
+import re
+import tomllib
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedlgd.core.errors import DataError, SettingError
+from fedlgd.core.settings import setting
+from fedlgd.core.text import plural
+from fedlgd.core.types import Site
+from fedlgd.data.arrays import Arrays, site_of
+from fedlgd.data.catalogue import SuiteSettings
+from fedlgd.data.federation import Federation, federation
+from fedlgd.data.images import Depth, ImageFile, SiteImages
+from fedlgd.data.own.decode import DICOM, Recipe, decoded
+from fedlgd.data.own.layouts import Names, Tree, survey, survey_site
+from fedlgd.data.own.problems import ImageError, refuse_errors, shown
+from fedlgd.data.own.table import COLUMNS, OPTIONAL
+from fedlgd.data.prepare import Colour, Fit, Scaling, scales
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folders(SuiteSettings):
+    """Your own images, one folder per site; see docs/own-data.md for the layouts."""
+
+    path: str = setting("", "The folder, .csv or .npz file.")
+    size: int = setting(0, "Side in pixels to resize to; 0 if all images have one size.", least=0, most=1024)
+    fit: Fit = setting("stretch", 'Resizing: "stretch" the whole image, "crop" its centre, or "pad" it with black.')
+    colour: Colour = setting("auto", '"auto": grey images become three equal channels; "grey": all become grey.')
+    test_share: float = setting(
+        0.2, "Share of each class that is held out for testing if a site has no test part.", above=0, below=1
+    )
+    split_seed: int = setting(0, "Seed of the hold-out.", least=0, most=2**63 - 1)
+    scaling: Scaling = setting(
+        "half", '"half", or by mean and std of the training pixels of each site ("own") or of all ("shared").'
+    )
+    min_per_class: int = setting(
+        1,
+        "Least number of training images of each class at each site; 0 allows missing classes.",
+        least=0,
+        most=10**6,
+    )
+
+    skip_bad: bool = setting(False, "Leave out files that cannot be read as images.")
+    patient: str = setting(
+        "", 'Patients, who are never split: a pattern with one group for file names, as "^([^_]+)_", or "dicom".'
+    )
+    columns: str = setting("", 'Names of the columns of a table, as "path=file,label=diagnosis".')
+    classes: str = setting(
+        "", 'Names of one class, ours first, as "glaucoma=Glaucoma=1,normal=b/0"; or a .toml file.'
+    )
+    bits: int = setting(16, "Bits that 16-bit PNG and TIFF use: a pixel is value / 2^(bits - 8).", least=8, most=16)
+    window: tuple[float, ...] = setting(
+        (), "[centre, width] for all DICOM images; empty for the window of each file."
+    )
+
+    @property
+    def depth(self) -> Depth:
+        return Depth(self.bits, self.window)
+
+    @property
+    def names(self) -> Names:
+        """How the owner calls columns, classes and patients."""
+        columns = {name: given[-1] for name, *given in _chains(self.columns, "data.columns")}
+        for name in columns:
+            if name not in (*COLUMNS, *OPTIONAL):
+                raise SettingError(f"data.columns names {name!r}; available: {', '.join((*COLUMNS, *OPTIONAL))}")
+        classes = dict[str, str]()
+        for name, *others in _chains(self.classes, "data.classes"):
+            for other in others:
+                if classes.setdefault(other, name) != name:
+                    raise SettingError(
+                        f"data.classes maps {other!r} to {classes[other]!r} and to {name!r}; keep one"
+                    )
+        return Names(columns, classes, _pattern(self.patient))
+
+    def survey(self, only: str = "") -> Tree:
+        """The sites under `path`, or the one site `only` whose images they are; no image is read yet."""
+        path = Path(self.path).expanduser().absolute()
+        if len(self.window) not in (0, 2):
+            raise SettingError(f"data.window is {list(self.window)}; give [centre, width], or []")
+        return survey_site(path, only, self.names) if only else survey(path, self.names)
+
+    def open(self) -> Federation:
+        """The sites, decoded on first use and cached in the data home; afterwards they are mapped from there."""
+        if not self.path:
+            raise DataError("data.path is empty; name a folder: fedlgd run --data DIR")
+        path = Path(self.path).expanduser().absolute()
+        return self.open_as(shown(path.name if path.is_dir() else path.stem))
+
+    def open_as(self, name: str, note: str = "") -> Federation:
+        """The federation under another name. Everything that names alone can tell is checked before decoding."""
+        return self._opened(self.survey(), name, note)
+
+    def open_site(self, name: str) -> Site:
+        """`path` holds the images of one site of a federation whose other sites are elsewhere."""
+        if self.scaling == "shared":
+            raise DataError(
+                'scaling is "shared", but the images of the other sites are elsewhere; use "half" or "own"'
+            )
+        (site,) = self._opened(self.survey(name), name).sites
+        return site
+
+    def _opened(self, tree: Tree, name: str, note: str = "") -> Federation:
+        left_out = [0] * len(tree.sites)
+        if self.skip_bad:
+            tree, left_out = _readable(tree, self.depth)
+        _refuse(tree, self.min_per_class)
+        recipe = Recipe(
+            self.size, self.fit, self.colour, self.depth, self.patient, self.test_share, self.split_seed
+        )
+        arrays = decoded(tree.sites, tree.classes, recipe)
+        scaled = scales([each["train_x"] for each in arrays], self.scaling)
+        sites = [
+            site_of(images.name, each, tree.classes, scale, self._note(tree, images, each, leak, left))
+            for images, each, scale, leak, left in zip(
+                tree.sites, arrays, scaled, leaks(arrays), left_out, strict=True
+            )
+        ]
+        if near := sum(int(each["test_near"].sum()) for each in arrays):
+            warnings.warn(f"{_like(near)}; fedlgd data check lists them", stacklevel=4)
+        note = note or f"the user's own images, layout {tree.layout}"
+        if skipped := _skipped(tree, ""):
+            note += f"; skipped files or folders: {skipped}"
+        whole = federation(name, sites, note, self.min_per_class)
+        return replace(whole, fit=self.fit, colour=self.colour, depth=self.depth)
+
+    def _note(self, tree: Tree, site: SiteImages, arrays: Arrays, leak: int, left_out: int) -> str:
+        """How a site's images were processed, and what a reader of its results must know."""
+        formats, trained = arrays["formats"].tolist(), set(arrays["train_y"].tolist())
+        text, near = ", ".join(formats), int(arrays["test_near"].sum())
+        known, patients = arrays["patients"].tolist()
+        by = " by patient" if known else ""
+        gone = [repr(label) for k, label in enumerate(tree.classes) if k not in trained]
+        whose = "the site" if self.scaling == "own" else "all sites"
+        window = f"the window {list(self.window)}" if self.window else "the window of each file"
+        skipped = _skipped(tree, site.name)
+        notes = (
+            (self.size, f"resized to {self.size}x{self.size} (bilinear, {self.fit})"),
+            (not site.is_split, f"{self.test_share:.0%} of each class held out here{by} (seed {self.split_seed})"),
+            (self.scaling != "half", f"scaled by the training pixels of {whose}"),
+            (len(formats) > 1, f"mixed formats: {text}"),
+            ("16-bit" in text, f"16-bit values divided by {2 ** (self.bits - 8)}"),
+            ("DICOM" in text, f"DICOM shown with {window}"),
+            (gone, f"no training image of class {', '.join(gone)}"),
+            (leak, f"{plural(leak, 'test image')} also among the training images of a site"),
+            (near, _like(near)),
+            (patients, f"{plural(patients, 'test image')} of patients with training images"),
+            (left_out, f"{plural(left_out, 'unreadable file')} left out"),
+            (skipped, f"skipped files or folders: {skipped}"),
+        )
+        return "; ".join(words for holds, words in notes if holds)
+
+
+def _chains(text: str, path: str) -> list[list[str]]:
+    """ "a=b=c,d=e", or a .toml file with a = ["b", "c"], as [[a, b, c], [d, e]]."""
+    if text.lower().endswith(".toml"):
+        try:
+            found = tomllib.loads(Path(text).expanduser().read_text("utf-8"))
+            chains = [[name, *([given] if isinstance(given, str) else given)] for name, given in found.items()]
+        except (OSError, ValueError, TypeError) as error:
+            raise SettingError(
+                f"{path}: {text!r} cannot be read ({error}); write lines as a = ['b', 'c']"
+            ) from error
+    else:
+        chains = [[name.strip() for name in part.split("=")] for part in text.split(",") if text]
+    if any(len(chain) < 2 or not all(isinstance(name, str) and name for name in chain) for chain in chains):
+        raise SettingError(f"{path} is {text!r}; write NAME=OTHER, separated by commas, or name a .toml file")
+    return chains
+
+
+def _pattern(text: str) -> re.Pattern[str] | None:
+    if text in ("", DICOM):
+        return None
+    try:
+        pattern = re.compile(text)
+    except re.error as error:
+        raise SettingError(
+            f"data.patient is {text!r}, which is no regular expression ({error}); correct it"
+        ) from error
+    if pattern.groups != 1:
+        raise SettingError(f"data.patient is {text!r}; give a pattern with one group, as '^([^_]+)_', or {DICOM!r}")
+    return pattern
+
+
+def _skipped(tree: Tree, site: str) -> int:
+    return sum(problem.severity == "warning" and problem.site == site for problem in tree.problems)
+
+
+def _readable(tree: Tree, depth: Depth) -> tuple[Tree, list[int]]:
+    """Without the files that cannot be read, and how many each site has; rows of an .npz are readable."""
+    sites, left_out = [], list[int]()
+    for site in tree.sites:
+        good = [image for image in site.images if not isinstance(image, ImageFile) or _is_readable(image, depth)]
+        if not good:
+            raise DataError(f"site {site.name!r} has no readable image; remove the site or replace its files")
+        left_out.append(len(site.images) - len(good))
+        stamp = (site.stamp, [image.where for image in good])
+        sites.append(replace(site, images=good, stamp=stamp) if left_out[-1] else site)
+    if sum(left_out):
+        counts = ", ".join(
+            f"{count} of site {site.name!r}" for site, count in zip(sites, left_out, strict=True) if count
+        )
+        warnings.warn(f"files that cannot be read are left out: {counts}", stacklevel=4)
+    return replace(tree, sites=tuple(sites)), left_out
+
+
+def _is_readable(image: ImageFile, depth: Depth) -> bool:
+    try:
+        image.read(depth)
+    except ImageError:
+        return False
+    return True
+
+
+def _refuse(tree: Tree, least: int) -> None:
+    """Refuse what no later stage could use; `federation` checks again after the hold-out."""
+    refuse_errors(tree.problems)
+    path, classes = shown(tree.path), tree.classes
+    if len(classes) < 2:
+        raise DataError(f"{path} has only one class, {', '.join(classes)}; add images of another class")
+    for site in tree.sites:
+        counts = Counter(image.label for image in site.images if image.part != "test")
+        for label in classes:
+            if counts[label] < least:
+                amount = plural(counts[label], "training image") if counts[label] else "no training image"
+                raise DataError(
+                    f"site {site.name!r} has {amount} of class {label!r}, "
+                    f"fewer than min_per_class={least}; add images, remove the class at every site, "
+                    f"or pass --set data.min_per_class={counts[label]}"
+                )
+    if tree.problems:
+        skipped = f"skipped files or folders: {len(tree.problems)}"
+        warnings.warn(f"{path}: {skipped}; fedlgd data check {path} lists them", stacklevel=4)
+
+
+def _like(near: int) -> str:
+    return f"{plural(near, 'test image')} {'looks' if near == 1 else 'look'} like training images"
+
+
+def leaks(arrays: Sequence[Arrays]) -> list[int]:
+    """For each site, how many of its test images are also training images, of any site, pixel for pixel."""
+    trained = {row.tobytes() for each in arrays for row in each["train_print"]}
+    return [sum(row.tobytes() in trained for row in each["test_print"]) for each in arrays]

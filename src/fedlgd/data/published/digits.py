@@ -1,0 +1,109 @@
+"""The suite `digits`: the paper's five digit sites, MNIST, SVHN, USPS, SynthDigits, MNIST-M, of one size in RGB."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.random import PCG64, Generator
+
+from fedlgd.core.errors import DataError
+from fedlgd.core.rng import Stream
+from fedlgd.core.settings import setting
+from fedlgd.core.types import Scale, Site
+from fedlgd.data.arrays import PARTS, Arrays, cached, domain, npz_digest, resized, site_of
+from fedlgd.data.builtin import rendering
+from fedlgd.data.catalogue import SuiteSettings, data_home
+from fedlgd.data.federation import Federation, federation
+from fedlgd.data.fetch.sources import SOURCES, Source
+
+NAME = "digits"
+RECIPE = 1  # increase with every change to the images, so that cached images of an older version are not used
+CLASSES = tuple("0123456789")
+FETCH = "fedlgd data fetch digits"
+REQUIRED = ("mnist", "svhn", "usps", "mnist_m")
+SYNTH = ("synth_ganin", "synth_folder")
+RENDERED = {"train": 10_000, "test": 2_000}
+
+SYNTH_SCALE = Scale((0.4828, 0.4603, 0.4320), (0.1960, 0.1938, 0.1977))
+OWN = {
+    "mnist": Scale((0.1307,) * 3, (0.3015,) * 3),
+    "svhn": Scale((0.4379, 0.4440, 0.4731), (0.1161, 0.1192, 0.1017)),
+    "usps": Scale((0.2473,) * 3, (0.2665,) * 3),
+    "mnist_m": Scale((0.4595, 0.4629, 0.4097), (0.1727, 0.1603, 0.1785)),
+}
+STAND_IN = "digits rendered with 22 fonts in colour, with clutter: a stand-in for SynthDigits, not SynthDigits"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digits(SuiteSettings):
+    """The five digit data sets of the paper, from prepared files in the data home."""
+
+    scaling: Literal["half", "own"] = setting(
+        "half", '"half": (x - 0.5) / 0.5 for all sites; "own": the mean and std published with each data set.'
+    )
+    synth: Literal["auto", "ganin", "folder", "rendered", "none"] = setting(
+        "auto",
+        'SynthDigits: "ganin", "folder" (12 000 digits on photographs), "rendered" (a stand-in), "none", '
+        'or "auto", the first of these that is available.',
+    )
+    size: int = setting(28, "Side of the images in pixels; 28 in the paper.", least=8, most=512)
+
+    def open(self) -> Federation:
+        """The sites, resized on first use and cached in the data home; afterwards they are mapped from there."""
+        synth = self._synth()
+        needed = [*REQUIRED, *([synth] if synth in SOURCES else [])]
+        missing = [f"{name}.npz" for name in needed if not _path(name).is_file()]
+        if missing:
+            raise DataError(f"the data home {data_home()} has no {', '.join(missing)}; get them with: {FETCH}")
+        names = [name for name in ("mnist", "svhn", "usps", synth, "mnist_m") if name != "none"]
+        note = "the published digit sets" + ("" if synth in SOURCES else ", but without SynthDigits itself")
+        return federation(NAME, [self._site(name) for name in names], note)
+
+    def _synth(self) -> str:
+        """The data set of the SynthDigits site, or "rendered" or "none"."""
+        if self.synth == "auto":
+            return next((name for name in SYNTH if _path(name).is_file()), "rendered")
+        return self.synth if self.synth in ("rendered", "none") else f"synth_{self.synth}"
+
+    def _site(self, name: str) -> Site:
+        scale = OWN.get(name, SYNTH_SCALE) if self.scaling == "own" else Scale()
+        folder = f"made/{NAME}-{RECIPE}"
+        if name == "rendered":
+            arrays = cached(f"{folder}/synth-rendered-{self.size}", partial(_rendered, self.size))
+            return site_of("synth-rendered", arrays, CLASSES, scale, STAND_IN)
+        key = f"{folder}/{name}-{self.size}-{npz_digest(_path(name))}"
+        arrays = cached(key, partial(_resized, name, self.size))
+        note = described(SOURCES[name], len(arrays["train_y"]), len(arrays["test_y"]))
+        return site_of(name.replace("_", "-"), arrays, CLASSES, scale, note)
+
+
+def described(source: Source, train: int, test: int) -> str:
+    """What the images are, and whether the file is complete by the sizes of the published releases."""
+    if (train, test) in source.counts:
+        return f"{source.what}; complete"
+    whole = source.counts[0]
+    parts = [f"{n:,} of {of:,}".replace(",", " ") for n, of in zip((train, test), whole, strict=True)]
+    word = "subset" if train <= whole[0] and test <= whole[1] else "more than was published"
+    return f"{source.what}; {word}: {', test '.join(parts)}"
+
+
+def _path(name: str) -> Path:
+    return data_home() / f"{name}.npz"
+
+
+def _resized(name: str, size: int) -> Arrays:
+    arrays = domain(name, f"get it with: {FETCH}")
+    images = {f"{part}_x": resized(arrays[f"{part}_x"], size) for part in PARTS}
+    return images | {f"{part}_y": arrays[f"{part}_y"] for part in PARTS}
+
+
+def _rendered(size: int) -> Arrays:
+    arrays: Arrays = {}
+    for part, count in RENDERED.items():
+        labels = rendering.in_turn(count)
+        generator = Generator(PCG64(Stream(RECIPE).at(NAME, "synth-rendered", part).number()))
+        arrays[f"{part}_x"] = resized(rendering.fonts(labels, generator).transpose(0, 2, 3, 1), size)
+        arrays[f"{part}_y"] = labels.astype(np.uint8)
+    return arrays

@@ -1,0 +1,1 @@
+"""Differential privacy: accounting, budgets, the ledger, private releases and what is guaranteed."""

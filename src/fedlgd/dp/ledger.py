@@ -1,0 +1,208 @@
+"""What a site has released under differential privacy: its secret, its ledger, and every released value.
+
+A release is made once: it is charged to the ledger, stored, and read from there ever after. Making it again, with
+the same or with other noise, would be a second answer about the same images. So a resumed run, or the same run in
+another folder, costs nothing; another seed or other settings are new releases.
+
+The folder `privacy/<site>` of the data home has `secret`, `ledger.json` (with a digest) and `released/`, readable
+by its user only. A site is known by its name: two different sites of the same name share a budget.
+"""
+
+import hashlib
+import math
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedlgd.core.errors import PrivacyError
+from fedlgd.core.files import (
+    MALFORMED,
+    digest,
+    locked,
+    private_folder,
+    read_json,
+    safe_name,
+    write_atomic,
+    write_json,
+    writing,
+)
+from fedlgd.core.types import Params
+from fedlgd.data.catalogue import data_home
+from fedlgd.dp.budget import SLACK, Budget, Level, spent
+
+FORMAT = 1
+PATIENCE = 600.0  # seconds to wait for another run that makes a release at the same site
+
+WAY_OUT = "Free space, or choose a writable data home with --data-home"
+
+Accounts = dict[str, dict[str, Any]]
+"""account -> part -> {"level": Level, "made": {number: digest of the released value}}"""
+
+Make = Callable[[np.random.Generator], Params]
+"""Makes a release with noise from this generator."""
+
+
+def gaussian(generator: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
+    """N(0, 1) in float64 as (g1 + g2 + g3 + g4) / 2: the rounding of one sample can disclose what it was added to
+    (Holohan and Braghin, 2021)."""
+    return torch.from_numpy(generator.standard_normal((4, *shape)).sum(0) / 2)
+
+
+def generator_for(secret: bytes, *address: str) -> np.random.Generator:
+    """The generator of one release."""
+    key = hashlib.blake2b("\n".join(address).encode(), key=secret[:64], digest_size=16).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(key, "big")))
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Releases with noise from a public key: nothing is stored or protected."""
+
+    key: str
+    site: str
+
+    @property
+    def fingerprint(self) -> str:
+        return f"test {self.key}"
+
+    def reserve(self, account: str, levels: Mapping[str, Level], only: str = "") -> None:
+        pass
+
+    def once(self, account: str, part: str, number: str, make: Make) -> Params:
+        return make(generator_for(self.key.encode(), self.site, account, part, number))
+
+
+class Ledger:
+    """The ledger of a site on its own disk, which makes every release once."""
+
+    def __init__(self, site: str, budget: Budget) -> None:
+        self._site, self._budget = site, budget
+        self._folder = data_home() / "privacy" / safe_name(site)
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the secret, without telling it."""
+        with self._opened():
+            return digest(self._secret())
+
+    def reserve(self, account: str, levels: Mapping[str, Level], only: str = "") -> None:
+        """Charge these parts to the budget, before the first release of an account.
+
+        `only`: all parts must be affordable, but this one alone is charged now, because it decides on the others.
+        """
+        with self._opened() as accounts:
+            parts = accounts.get(account, {})
+            new = {name: {"level": list(level), "made": {}} for name, level in levels.items() if name not in parts}
+            if new:
+                self._afford({**accounts, account: parts | new}, self._spent(accounts))
+                charged = {name: part for name, part in new.items() if only in ("", name)}
+                self._write({**accounts, account: parts | charged})
+
+    def once(self, account: str, part: str, number: str, make: Make) -> Params:
+        """The release with this number, made now if it was never made."""
+        with self._opened() as accounts:
+            made = accounts[account][part]["made"]
+            file = self._folder / "released" / f"{digest(repr((account, part, number)).encode())}.safetensors"
+            if number in made:
+                return self._read(file, made[number])
+            before, made[number] = self._spent(accounts), ""
+            self._afford(accounts, before)
+            content = save(make(generator_for(self._secret(), account, part, number)))
+            with writing(file, WAY_OUT, PrivacyError):
+                private_folder(file.parent)
+                write_atomic(file, content, private=True)
+            made[number] = digest(content)
+            self._write(accounts)
+            return _tensors(content)
+
+    def spent(self) -> float:
+        """The epsilon of everything this site has released or reserved, at the delta of its budget."""
+        with self._opened() as accounts:
+            return self._spent(accounts)
+
+    def _spent(self, accounts: Accounts) -> float:
+        parts = [part for account in accounts.values() for part in account.values()]
+        levels = [(Level(*part["level"]), len(part["made"])) for part in parts]
+        all_levels = [level._replace(releases=max(level.releases, made)) for level, made in levels]
+        return spent(all_levels, self._budget.delta, self._budget.adjacency)
+
+    def _afford(self, accounts: Accounts, before: float) -> None:
+        """Refuse what would exceed the budget of the site."""
+        after, limit, section = self._spent(accounts), self._budget.limit, self._budget.section
+        if after > limit * (1 + SLACK):
+            raise PrivacyError(
+                f"site {self._site!r} has spent epsilon = {before:.3g} in earlier runs; with this one it would be "
+                f"{after:.3g}, above its limit of {limit:g} (delta {self._budget.delta:g}). Repeat an earlier run, "
+                f"with its seed and settings, which costs nothing; or allow all runs together "
+                f"{section}.total={math.ceil(100 * after) / 100:g}; or, in a simulation on public images, set "
+                f"{section}.test_key=NAME, which protects nothing"
+            )
+
+    @contextmanager
+    def _opened(self) -> Iterator[Accounts]:
+        """What was reserved and released, by account and part; no other process changes it meanwhile."""
+        busy = PrivacyError(f"another run makes a release at site {self._site!r}; wait until it has finished")
+        with writing(self._folder, WAY_OUT, PrivacyError):
+            private_folder(self._folder.parent)
+            private_folder(self._folder)
+        with locked(self._folder / ".lock", busy, PATIENCE):
+            file = self._folder / "ledger.json"
+            yield self._accounts(file) if file.exists() else {}
+
+    def _accounts(self, file: Path) -> Accounts:
+        try:
+            book = read_json(file)
+            known, accounts = book["format"] == FORMAT, dict(book["accounts"])
+        except MALFORMED as error:
+            raise self._damaged(file) from error
+        if not known:
+            raise PrivacyError(f"{str(file)!r} has format {book['format']}, this version reads {FORMAT}; update it")
+        return accounts
+
+    def _write(self, accounts: Accounts) -> None:
+        book = {"format": FORMAT, "site": self._site, "accounts": accounts}
+        write_json(self._folder / "ledger.json", book, private=True)
+
+    def _read(self, file: Path, expected: str) -> Params:
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise self._damaged(file) from error
+        if digest(content) != expected:
+            raise self._damaged(file)
+        return _tensors(content)
+
+    def _secret(self) -> bytes:
+        """The secret of the site, drawn at its first release."""
+        file = self._folder / "secret"
+        if not file.exists():
+            with writing(file, WAY_OUT, PrivacyError):
+                write_atomic(file, secrets.token_bytes(32), private=True)
+        return file.read_bytes()
+
+    def _damaged(self, file: Path) -> PrivacyError:
+        return PrivacyError(
+            f"{str(file)!r} is damaged or missing: what site {self._site!r} has released is not known. Restore the "
+            "folder from a copy. Without one, its budget counts as spent; only its owner can remove the folder"
+        )
+
+
+Book = Ledger | Simulation
+
+
+def open_book(site: str, budget: Budget) -> Book:
+    """The ledger of a site, or a simulation if the budget has a `test_key`."""
+    return Simulation(budget.test_key, site) if budget.test_key else Ledger(site, budget)
+
+
+def _tensors(content: bytes) -> Params:
+    """Sorted by name, and clones, because torch aligns its memory: the same bits however a release was obtained."""
+    return {name: tensor.clone() for name, tensor in sorted(load(content).items())}

@@ -1,0 +1,211 @@
+r"""Releases: class sums of clipped values with Gaussian noise, the only place where private images are read.
+
+    S_k = sum_{i: y_i = k} clip_C(f(x_i)) + sigma C N(0, I),   clip_C(u) = u min(1, C / ||u||)
+
+One image more or less changes one row of S by at most C, whatever the number of classes; another image in its place
+changes S by at most 2 C. Only S is kept.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlgd.core import meter
+from fedlgd.core.device import to_cpu, to_device
+from fedlgd.core.errors import PrivacyError
+from fedlgd.core.net import Net
+from fedlgd.core.rng import Stream
+from fedlgd.core.types import LabelledSet, Params, Scale, Site
+from fedlgd.distill.augment import Transform
+from fedlgd.distill.distribution import real_means
+from fedlgd.distill.init import from_noise
+from fedlgd.dp.budget import Budget, Level
+from fedlgd.dp.ledger import Book, gaussian
+
+CHUNK = 512  # images in memory at once
+PROBES = 64  # noise images whose features give the clipping norm
+
+
+class Told(NamedTuple):
+    """One release as an attacker who sees everything that is public has it; `sums` are the noisy ones."""
+
+    net: Net
+    params: Params
+    transforms: list[Transform]
+    classes: list[int]
+    centre: Tensor
+    bound: float
+    level: Level
+    sums: Tensor
+
+
+_watch: ContextVar[tuple[str, Callable[[Told], None]] | None] = ContextVar("watch", default=None)
+
+
+@contextmanager
+def watching(site: str, on: Callable[[Told], None]) -> Iterator[None]:
+    """`on` sees every release that this site makes inside of this context: an audit of a simulation."""
+    token = _watch.set((site, on))
+    try:
+        yield
+    finally:
+        _watch.reset(token)
+
+
+def watched(site: str) -> bool:
+    watch = _watch.get()
+    return watch is not None and watch[0] == site
+
+
+def _tell(site: str, told: Told) -> None:
+    watch = _watch.get()
+    if watch is not None and watch[0] == site:
+        watch[1](told)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Releases:
+    """The releases of a site for one account: its noise levels, and the noisy sizes of its distilled classes."""
+
+    site: Site
+    book: Book
+    account: str
+    levels: Mapping[str, Level]
+    clip: float
+    classes: list[int] = field(default_factory=list)
+    sizes: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+    def target(
+        self, part: str, number: str, net: Net, params: Params, transforms: list[Transform], images: Tensor
+    ) -> Tensor:
+        """The noisy class means of real features: released now, or read again."""
+
+        def make(generator: np.random.Generator) -> Params:
+            members = self.members(level.rate, generator)
+            labels = torch.tensor(self.classes).repeat_interleave(len(images) // len(self.classes))
+            virtual = LabelledSet(images, labels.to(images.device))
+            centre = real_means(net, params, virtual, [virtual.of_class(k) for k in self.classes], transforms)
+            bound = self.clip * noise_norm(net, params)
+            sums = clipped_sums(net, params, self.site.train, members, transforms, centre, bound)
+            meter.spend(int(level.rate * self.sizes.sum()) * net.flops)
+            noisy = noised(sums, level.sigma * bound, generator)
+            _tell(self.site.name, Told(net, params, transforms, self.classes, centre, bound, level, noisy))
+            return {"target": (to_cpu(centre).double() + noisy / (level.rate * self.sizes[:, None])).float()}
+
+        level = self.levels[part]
+        return to_device(self.book.once(self.account, part, number, make)["target"])
+
+    def members(self, rate: float = 1.0, generator: np.random.Generator | None = None) -> list[Tensor]:
+        """The images of each class; with a rate, each image of them with this probability, in secret."""
+        y = self.site.train.y
+        chosen = torch.ones(len(y), dtype=torch.bool)
+        if rate < 1 and generator:
+            chosen = torch.from_numpy(generator.random(len(y)) < rate)
+        return [((y == k) & chosen).nonzero().flatten() for k in self.classes]
+
+    def sums(self, width: int, bound: float, per_image: Callable[[Tensor], Tensor]) -> Tensor:
+        """Noisy class sums of values of norm at most `bound`, for the initial images."""
+
+        def make(generator: np.random.Generator) -> Params:
+            clean = class_sums(self.site.train, self.members(), width, lambda _, x: clipped(per_image(x), bound))
+            return {"sums": noised(clean, self.levels["start"].sigma * bound, generator)}
+
+        return self.book.once(self.account, "start", "0", make)["sums"]
+
+
+def noised(value: Tensor, scale: float, generator: np.random.Generator) -> Tensor:
+    """value + N(0, scale^2), in float64. The clean value is not kept."""
+    return to_cpu(value).double() + scale * gaussian(generator, tuple(value.shape))
+
+
+def clipped(u: Tensor, bound: float) -> Tensor:
+    """clip_C(u) = u min(1, C / ||u||) for each row, in float64; a row that is not finite becomes 0."""
+    u = u.double()
+    norm = torch.linalg.vector_norm(u, dim=1, keepdim=True)
+    factor = (bound / norm).clamp(max=1).nan_to_num(1.0)
+    return torch.where(norm.isfinite(), u * factor, torch.zeros_like(u))
+
+
+def class_sums(
+    data: LabelledSet, members: list[Tensor], width: int, per_image: Callable[[int, Tensor], Tensor]
+) -> Tensor:
+    """(classes, width) in float64: sum of per_image(class number, x) over the members of each class."""
+    rows = torch.zeros(len(members), width, dtype=torch.float64)
+    with torch.no_grad(), meter.metered():  # the cost must not tell the exact number of images
+        for i, index in enumerate(members):
+            for part in index.split(CHUNK) if len(index) else ():
+                rows[i] += to_cpu(per_image(i, data.take(part).x).double().sum(0))
+    return rows
+
+
+def clipped_sums(
+    net: Net,
+    params: Params,
+    real: LabelledSet,
+    members: list[Tensor],
+    transforms: list[Transform],
+    centre: Tensor,
+    bound: float,
+) -> Tensor:
+    """sum_{i in members_k} clip_C(psi(A_k x_i) - c_k): one image more or less moves it by at most C."""
+
+    def per_image(i: int, x: Tensor) -> Tensor:
+        return clipped(net.by_batch(params, transforms[i](x)).features.double() - centre[i].double(), bound)
+
+    return class_sums(real, members, centre.shape[1], per_image)
+
+
+def noise_norm(net: Net, params: Params) -> float:
+    """The mean norm of the features of N(0, 1) images: a scale for clipping without private data."""
+    images = to_device(from_noise(PROBES, net.shape, Stream(0).generator("probes")))
+    with torch.no_grad():
+        features = net.by_batch(params, images).features.double()
+    return float(torch.linalg.vector_norm(features, dim=1).mean())
+
+
+def noisy_counts(book: Book, account: str, level: Level, data: LabelledSet, classes: int) -> Tensor:
+    """n_k + N(0, sigma^2) for all classes of the federation, whether the site has them or not."""
+
+    def make(generator: np.random.Generator) -> Params:
+        return {"counts": noised(data.counts(classes), level.sigma, generator)}
+
+    return book.once(account, "counts", "0", make)["counts"]
+
+
+def check_protected(site: Site, net: Net, setting: str) -> None:
+    """Refuse images and networks for which one image could change more than its own features."""
+    if site.train.scale != Scale():
+        raise PrivacyError(
+            f"{setting} is set, but the images of site {site.name!r} are scaled by a mean and std of private "
+            "pixels, so that one image changes all others; use data.scaling=half"
+        )
+    if not (net.per_image and _independent(net)):
+        raise PrivacyError(
+            f"{setting} is set, but in net {net.label!r} one image changes the features of others in its batch "
+            "(batch norm); use net.norm=instance or net.norm=group, or net.version=code of resnet18"
+        )
+
+
+def _independent(net: Net) -> bool:
+    """Whether the features of an image alone are those in a batch, on noise images."""
+    params, images = net.init(Stream(0)), to_device(from_noise(4, net.shape, Stream(0).generator("probes")))
+    with torch.no_grad():
+        together, alone = net.by_batch(params, images).features, net.by_batch(params, images[:1]).features
+    return torch.allclose(together[:1], alone, rtol=1e-3, atol=1e-3 * float(alone.abs().max()))
+
+
+def check_delta(counts: Tensor, budget: Budget) -> None:
+    """A delta of 1 / n or more would allow to publish one image of each site."""
+    images = max(1.0, float(counts.sum()))
+    if budget.delta * images >= 1:
+        raise PrivacyError(
+            f"{budget.section}.delta is {budget.delta:g}, too large to protect each of about {images:.0f} images; "
+            f"use {budget.section}.delta={10.0 ** math.floor(math.log10(0.5 / images)):g} or less"
+        )

@@ -1,0 +1,228 @@
+"""The tables and figures of the paper as data: one TOML file for each in `fedlgd/paper`, read without torch.
+
+An item is a comparison, or several (its parts). Settings are merged in this order: those of the item, of the part,
+of the scale and of its data (`scales.toml`), of the item at this scale, and of the part at this scale.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+import msgspec
+
+from fedlgd.core.errors import FedlgdError, did_you_mean
+from fedlgd.rundir.sweep import swept
+
+Settings = Mapping[str, Any]
+Axes = Mapping[str, tuple[Any, ...]]
+FOLDER = resources.files("fedlgd.paper") / "content"
+OF_ANY_DATA = ("data.name", "data.limit", "data.test_limit")
+MEAN = "Average"  # in the place of a printed number, where sites have their names
+SCALES = ("tiny", "desk", "full", "paper")
+Metric = Literal["accuracy", "distance", "shift"]
+Word = Literal["confirmed", "not confirmed", "not decided"]
+NAMES = {
+    "fedavg": "FedAvg",
+    "fedprox": "FedProx",
+    "fednova": "FedNova",
+    "scaffold": "Scaffold",
+    "moon": "MOON",
+    "fedproto-avg": "FedProto",
+    "vhl": "VHL",
+    "fedlgd": "FedLGD",
+}
+"""The methods as the paper prints them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """`left` minus each of `right` is above `margin`: its 95 % interval over seeds lies above it.
+
+    Left and right are entries of the part `part`. Metric `accuracy` is in points. `distance` is the decrease of the
+    distance between virtual sets and anchors from the first to the last measurement, and has no `right`. `shift` is
+    the share of the mean squared MMD between sites under the model of `right` that is gone under that of `left`.
+    """
+
+    left: str
+    right: tuple[str, ...] = ()
+    part: str = ""
+    metric: Metric = "accuracy"
+    margin: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A statement of the paper, what it prints, and the rule that decides it, written before the runs.
+
+    `at` has the rule of a scale that is run with other values of the swept settings. Without a rule, `verdict` is
+    decided in another way, and `why` says how, or why nothing here can decide it.
+    """
+
+    text: str
+    printed: str
+    rule: Rule | None = None
+    at: Mapping[str, Rule] = field(default_factory=dict)
+    verdict: Word = "not decided"
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """What a part or a scale changes. Without methods or seeds: those of the item.
+
+    `steps` replaces {steps} in entries. `printed` is the place of the paper's numbers in `printed.json`, with `*`
+    for the method, or the place of each entry. `reduced` says what is less than in the paper.
+    """
+
+    settings: Settings = field(default_factory=dict)
+    methods: tuple[str, ...] = ()
+    sweep: Axes | None = None
+    seeds: int = 0
+    steps: int = 0
+    printed: str | Mapping[str, str] = ""
+    reduced: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale(Variant):
+    """How long the runs are, and `cpu`, an estimate of their CPU time; `only`: the parts that are run.
+
+    `data` is what is less of a data set, by its name, in all items.
+    """
+
+    cpu: str = ""
+    preset: str = ""
+    parts: Mapping[str, Variant] = field(default_factory=dict)
+    data: Mapping[str, Variant] = field(default_factory=dict)
+    only: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """One table or figure: what it shows, what is run for it, and what it claims.
+
+    `runs_of` names another item whose runs it uses. `command` makes it if it needs no runs of its own. `sites` are
+    the names of our sites in the paper.
+    """
+
+    title: str
+    figure: str
+    command: str = ""
+    methods: tuple[str, ...] = ()
+    settings: Settings = field(default_factory=dict)
+    sweep: Axes = field(default_factory=dict)
+    parts: Mapping[str, Variant] = field(default_factory=lambda: {"": Variant()})
+    claims: tuple[Claim, ...] = ()
+    scales: Mapping[str, Scale] = field(default_factory=dict)
+    runs_of: str = ""
+    sites: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One part of an item at one scale: what `fedlgd compare` is asked for."""
+
+    methods: tuple[str, ...]
+    settings: Settings
+    seeds: int
+    preset: str
+
+
+def comparison(item: Item, part: str, scale: str) -> Comparison:
+    """What is run for a part of an item at a scale."""
+    common, own, at = _common()[scale], item.parts[part], item.scales.get(scale, Scale())
+    at_part = at.parts.get(part, Variant())
+    axes = next((each.sweep for each in (at_part, at, own) if each.sweep is not None), item.sweep)
+    of_data = _of_data(item, part, scale)
+    layers = (item.settings, own.settings, common.settings, of_data.settings, at.settings, at_part.settings)
+    methods = at_part.methods or at.methods or own.methods or item.methods
+    steps = at_part.steps or at.steps or own.steps
+    settings = {path: value for layer in layers for path, value in layer.items()}
+    if settings.get("data.name") == "builtin-digits":  # in place of data whose settings it does not have
+        settings = {path: value for path, value in settings.items() if path in OF_ANY_DATA or path[:5] != "data."}
+    return Comparison(
+        methods=tuple(entry.replace("{steps}", str(steps)) for entry in swept(methods, axes)),
+        settings=settings,
+        seeds=at_part.seeds or at.seeds or common.seeds,
+        preset=at.preset or common.preset,
+    )
+
+
+def _of_data(item: Item, part: str, scale: str) -> Variant:
+    """What the scale changes for the data of a part."""
+    name = {**item.settings, **item.parts[part].settings}.get("data.name")
+    return _common()[scale].data.get(str(name), Variant())
+
+
+def parts_at(item: Item, scale: str) -> tuple[str, ...]:
+    """The parts that are run at this scale."""
+    only = item.scales.get(scale, Scale()).only
+    return tuple(part for part in item.parts if not only or part in only) if item.methods else ()
+
+
+def reduced(item: Item, part: str, scale: str) -> str:
+    """In words what is less than in the paper."""
+    own = item.scales.get(scale, Scale())
+    common, at_part = own.reduced or _common()[scale].reduced, own.parts.get(part, Variant()).reduced
+    here = ", ".join(filter(None, (common, _of_data(item, part, scale).reduced)))
+    return "; this part: ".join(filter(None, (here, at_part)))
+
+
+def command_of(item: Item) -> str:
+    """The command that makes an item."""
+    return item.command or f"fedlgd paper {item.name} --scale desk"
+
+
+def cpu_times(item: Item, measured: Mapping[str, str]) -> dict[str, str]:
+    """The CPU time of an item in words, at the scales where it is measured or estimated."""
+    known = {
+        scale: measured.get(scale) or item.scales.get(scale, Scale()).cpu or _common()[scale].cpu
+        for scale in SCALES
+    }
+    return {scale: cpu for scale, cpu in known.items() if cpu and item.methods}
+
+
+@cache
+def items() -> dict[str, Item]:
+    """All items by name, in the order of `order` in `scales.toml`."""
+    order = tomllib.loads((FOLDER / "scales.toml").read_text())["order"]
+    contents = {name: tomllib.loads((FOLDER / f"{name}.toml").read_text()) for name in order}
+    return {name: msgspec.convert({**content, "name": name}, Item) for name, content in contents.items()}
+
+
+def find(name: str) -> Item:
+    if name not in items():
+        raise FedlgdError(f"the paper has no item {name!r}{did_you_mean(name, items())}; fedlgd paper lists them")
+    return items()[name]
+
+
+@cache
+def _common() -> dict[str, Scale]:
+    content = tomllib.loads((FOLDER / "scales.toml").read_text())
+    return {name: msgspec.convert(content[name], Scale) for name in SCALES}
+
+
+@cache
+def _printed() -> Any:
+    return json.loads((FOLDER / "printed.json").read_text())
+
+
+def printed(part: Variant, entry: str, site: str = "") -> float | None:
+    """The accuracy in percent that the paper prints for an entry of a part, as a mean over sites or at one."""
+    if isinstance(part.printed, str):
+        name = NAMES.get(entry)
+        place = part.printed.replace("*", name) if name else ""
+    else:
+        place = part.printed.get(entry, "")
+    found = _printed()
+    for key in place.replace(MEAN, site or MEAN).split("/") if place else ():
+        found = found[int(key)] if isinstance(found, list) else found.get(key)
+        if found is None:
+            return None
+    return float(found) if place else None

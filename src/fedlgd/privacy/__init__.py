@@ -1,1 +1,0 @@
-"""What an attacker can learn from a federation: membership audits and gradient inversion of stored runs."""

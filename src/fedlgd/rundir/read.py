@@ -1,0 +1,151 @@
+"""Reads run folders without torch: settings, manifest, committed records, and the paths of the images.
+
+A damaged or missing file is a `RunError` that names it.
+"""
+
+import json
+import math
+import os
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from fedlgd.core.errors import RunError
+from fedlgd.core.files import reading, refuse_links
+from fedlgd.core.settings import Tuned
+from fedlgd.rundir import numbered
+from fedlgd.rundir.audits import AUDIT, Audit
+from fedlgd.rundir.records import RECORDS, RoundRecord, committed_records
+from fedlgd.rundir.run import Analysis, Inversion, Manifest, Run, Sheet
+
+T = TypeVar("T")
+FORMATS = (1, 2)  # of manifest.json
+START = "start"  # the version of virtual images made at enrolment; later versions are round numbers
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    seed: int
+    rounds: int
+    tuned: Tuned | None = None
+
+
+def run_folders(path: Path) -> list[Path]:
+    """The path itself if it is a run folder, and all run folders inside it."""
+    inside = os.walk(path)  # it passes over a folder that is removed meanwhile
+    return sorted(Path(folder) for folder, _, names in inside if {"manifest.json", "config.toml"} & set(names))
+
+
+def read_runs(paths: Sequence[Path]) -> tuple[tuple[Run, ...], tuple[str, ...]]:
+    """The readable runs in the order given, and an error message for each of the others."""
+    runs, errors = [], []
+    for path in dict.fromkeys(paths):
+        try:
+            runs.append(read_run(path))
+        except RunError as error:
+            errors.append(str(error))
+    if errors and not runs:
+        raise RunError(f"no run can be read: {'; '.join(errors)}")
+    if not runs:
+        raise RunError("no run folder was given; pass at least one, e.g. fedlgd report runs/demo")
+    return tuple(runs), tuple(errors)
+
+
+def read_run(path: Path) -> Run:
+    """Everything the report needs from one run folder."""
+    refuse_links(path)
+    config, settings, plan = _read_config(path / "config.toml")
+    damage: list[str] = []
+    records = _read_records(path)
+    return Run(
+        path=path,
+        config=config,
+        settings=settings,
+        seed=plan.seed,
+        planned=plan.rounds,
+        manifest=_read_manifest(path / "manifest.json"),
+        records=records,
+        sheets=_find_sheets(path / "virtual", records[-1].round if records else -1),
+        samples={file.stem: file for file in sorted((path / "real").glob("*.png"))},
+        analysis=_read_optional(path / "analysis.json", Analysis, damage),
+        audits=_read_all(path, AUDIT, Audit, damage),
+        inversions=_read_all(path, "invert", Inversion, damage),
+        damage=tuple(damage),
+        tuned=plan.tuned,
+    )
+
+
+def _read_config(file: Path) -> tuple[str, dict[str, Any], _Plan]:
+    with reading(file):
+        text = _content(file).decode()
+        settings = tomllib.loads(text)
+        return text, settings, msgspec.convert(settings, _Plan)
+
+
+def _read_manifest(file: Path) -> Manifest:
+    if not file.exists():
+        raise RunError(f"{str(file)!r} is missing: the run has only just been started, or is incomplete")
+    with reading(file):
+        manifest = json.loads(_content(file))
+        if manifest["format"] not in FORMATS:
+            raise RunError(
+                f"{str(file)!r} has format {manifest['format']!r}, this version of fedlgd reads "
+                f"{' and '.join(map(str, FORMATS))}; use the fedlgd version that wrote it"
+            )
+        return msgspec.convert(manifest, Manifest)
+
+
+def _content(file: Path) -> bytes:
+    if not file.exists():
+        raise RunError(f"{str(file)!r} is missing")
+    return file.read_bytes()
+
+
+def _read_records(path: Path) -> tuple[RoundRecord, ...]:
+    with reading(path / RECORDS):
+        records = tuple(committed_records(path))
+        for before, after in pairwise(records):
+            if after.round <= before.round:  # its cost would be counted twice
+                raise ValueError(f"round {after.round} is recorded after round {before.round}")
+        for record in records:
+            scores = [0 <= s.accuracy <= 1 and len(s.correct) == len(s.total) for s in record.scores.values()]
+            if not all(scores) or not all(map(math.isfinite, (*record.seconds.values(), *record.cpu.values()))):
+                raise ValueError(f"the scores or seconds of round {record.round} are not valid")
+        return records
+
+
+def _read_optional(file: Path, kind: type[T], damage: list[str]) -> T | None:
+    """A damaged optional file is named in `damage`, and the rest of the run is shown."""
+    if not file.exists():
+        return None
+    try:
+        with reading(file):
+            return msgspec.convert(json.loads(file.read_bytes()), kind)
+    except RunError as error:
+        damage.append(f"{file.name} is damaged ({error.__cause__})")
+        return None
+
+
+def _read_all(folder: Path, name: str, kind: type[T], damage: list[str]) -> dict[str, T]:
+    """The results `name.json`, `name-2.json` and so on, the oldest first."""
+    found = {file.stem: _read_optional(file, kind, damage) for file in numbered.stored(folder, name)}
+    return {stem: each for stem, each in found.items() if each is not None}
+
+
+def _find_sheets(folder: Path, last: int) -> tuple[Sheet, ...]:
+    """The contact sheets up to round `last`, oldest version first: later ones are not committed.
+
+    They are listed, so a name in a manifest cannot point outside.
+    """
+    ages = {START: -1} | {each.name: int(each.name) for each in folder.glob("*") if each.name.isdecimal()}
+    return tuple(
+        Sheet(file.stem, version, file)
+        for version in sorted(ages, key=ages.__getitem__)
+        if ages[version] <= last
+        for file in sorted((folder / version).glob("*.png"))
+    )

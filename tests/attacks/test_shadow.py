@@ -1,0 +1,201 @@
+"""Shadow federations: random halves, the tap, invariance, resume, and what must or must not be found in them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedlgd.attacks import shadow
+from fedlgd.attacks.candidates import halved, members_in, pool_of
+from fedlgd.attacks.scores import BLIND, blind_findings, findings_of
+from fedlgd.attacks.shadow import Seen, Shadow, Study, run_shadows, watched, watched_set
+from fedlgd.core.rng import Stream
+from fedlgd.core.types import LabelledSet
+from fedlgd.engines.plan import Plan
+from fedlgd.runs.config import Config
+from tests import tiny
+
+RNG = Stream(0).at("audit")
+PLAN = Plan(rounds=3, evaluate_every=3, analysis=False, real_samples=0)
+EVERYONE = {"": np.ones(180, dtype=bool)}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return tiny.federation(train=60, test=20)
+
+
+def study_of(federation, flip: float = 0.0) -> Study:
+    return Study.of(federation, pool_of(federation, "ape", 1000, flip, RNG), tiny.net(), RNG)
+
+
+def config(**settings) -> Config:
+    return Config(method=tiny.fedlgd(**settings), plan=PLAN)
+
+
+def permuted(federation):
+    """The same federation with its sites and the images of site ape in another order."""
+    order = torch.randperm(180, generator=torch.Generator().manual_seed(1))
+    ape = federation.by_name["ape"]
+    moved = replace(ape, train=LabelledSet(ape.train.x[order], ape.train.y[order], ape.train.scale))
+    rest = [site for site in federation.sites if site.name != "ape"]
+    return replace(federation, sites=(*reversed(rest), moved))
+
+
+def test_a_site_has_only_its_members_and_others_have_everything(data):
+    pool = pool_of(data, "ape", 1000, 0.0, RNG)
+    members = members_in(pool, 0, RNG)
+    half = halved(data, pool, members)
+    assert len(half.by_name["ape"].train) == int(members.sum())
+    assert 60 < int(members.sum()) < 120
+    assert half.by_name["bee"] is data.by_name["bee"]
+    assert not torch.equal(members, members_in(pool, 1, RNG))
+
+
+def test_a_large_site_keeps_the_images_that_are_not_attacked(data):
+    pool = pool_of(data, "ape", 50, 0.0, RNG)
+    train = data.by_name["ape"].train
+    assert (len(pool), len(pool.rest)) == (50, 130)
+    for members in (torch.ones(50, dtype=torch.bool), members_in(pool, 0, RNG)):
+        half = halved(data, pool, members).by_name["ape"].train
+        assert len(half) == 130 + int(members.sum())
+        kept = {x.numpy().tobytes() for x in half.x}
+        assert {x.numpy().tobytes() for x in pool.rest.x} <= kept <= {x.numpy().tobytes() for x in train.x}
+        assert not kept & {x.numpy().tobytes() for x in pool.data.x[~members]}
+
+
+def test_canaries_have_a_wrong_label_and_nothing_else_changes(data):
+    plain, flipped = (pool_of(data, "ape", 1000, flip, RNG) for flip in (0.0, 0.05))
+    assert torch.equal(plain.data.x, flipped.data.x)
+    assert torch.equal(plain.data.y != flipped.data.y, flipped.flipped)
+    assert 2 <= int(flipped.flipped.sum()) <= 20
+
+
+def test_noise_canaries_are_other_images_with_a_wrong_label(data):
+    plain = pool_of(data, "ape", 1000, 0.0, RNG)
+    noise = pool_of(data, "ape", 1000, 0.1, RNG, "noise")
+    changed = (plain.data.x != noise.data.x).flatten(1).any(1)
+    assert torch.equal(changed, noise.flipped)
+    assert torch.equal(plain.data.y != noise.data.y, noise.flipped)
+    assert set(noise.parts) == {"", ", noise"}
+    assert torch.equal(data.by_name["ape"].train.x, tiny.federation(train=60, test=20).by_name["ape"].train.x)
+
+
+def test_the_tap_sees_every_message_and_changes_none():
+    seen = []
+    work = shadow.tapped(
+        lambda tasks: (replace(ANSWER, site=task.site) for task in tasks), lambda *pair: seen.append(pair)
+    )
+    tasks = [shadow.Task(what="train", site=name) for name in ("a", "b")]
+    assert [answer.site for answer in work(iter(tasks))] == ["a", "b"]
+    assert [task for task, _ in seen] == tasks
+
+
+ANSWER = shadow.Answer(site="")
+
+
+def test_the_order_of_sites_and_images_does_not_change_an_audit(data):
+    results = []
+    for federation in (data, permuted(data)):
+        study = study_of(federation)
+        results.append(watched(config(), federation, tiny.net(), study, members_in(study.pool, 0, RNG)))
+    first, second = results
+    assert first.statistics.keys() == second.statistics.keys()
+    for name, values in first.statistics.items():
+        assert torch.equal(values, second.statistics[name]), name
+    assert first.accuracy == second.accuracy
+
+
+def test_every_target_of_fedlgd_is_seen_and_fedavg_has_only_model_and_updates(data):
+    study = study_of(data)
+    members = members_in(study.pool, 0, RNG)
+    whole = watched(config(), data, tiny.net(), study, members)
+    assert {"model/phi", "model/p", "virtual/trace", "anchors/nearest", "updates/along"} < whole.statistics.keys()
+    real = replace(config(), method=tiny.fedavg(train_on="real"))
+    seen = watched(real, data, tiny.net(), study, members).statistics
+    assert {name.partition("/")[0] for name in seen} == {"model", "updates", "blind"}
+
+
+def test_noisy_sums_are_a_target_of_a_simulation_of_privacy(data):
+    study = study_of(data)
+    members = members_in(study.pool, 0, RNG)
+    values = {"epsilon": 60.0, "counts": 0.2, "releases": 3, "blocks": 1, "test_key": "k"}
+    private = tiny.fedlgd(distil__plan="bank", **{f"distil__private__{k}": v for k, v in values.items()})
+    first, again = (
+        watched(Config(method=private, plan=PLAN), data, tiny.net(), study, members).statistics for _ in range(2)
+    )
+    assert "releases/filter" in first
+    assert torch.equal(first["releases/filter"], again["releases/filter"])
+    assert (first["releases/filter"] != 0).all()
+
+
+def test_a_start_from_real_images_is_detected_and_blind_controls_are_at_chance(data):
+    study = study_of(data)
+    start = replace(config(), method=tiny.fedavg(distil__start="real", distil__steps=0, distil__per_class=10))
+    masks = [members_in(study.pool, i, RNG) for i in range(5)]
+    seen = [watched_set(start, data, tiny.net(), study, members) for members in masks]
+    found = findings_of(seen, "rmia", EVERYONE, RNG, "positive", "real start", 1e-5)
+    closest = next(each for each in found if each.statistic == "nearest image")
+    assert closest.auc[0] > 0.55
+    net = tiny.net()
+    blind = blind_findings(study, net, tiny.params(net), seen, RNG)
+    assert {each.label for each in blind} == {BLIND}
+    for each in blind:
+        assert each.auc[0] <= 0.5 <= each.auc[2], each.statistic
+
+
+def test_the_tiles_of_a_virtual_set_are_attacked_one_by_one(data, monkeypatch):
+    seen, study = [], study_of(data)
+    monkeypatch.setattr(Study, "of_images", lambda _, images, labels: seen.append((len(images), len(labels))) or {})
+    start = replace(config(), method=tiny.fedavg(distil__start="real", distil__steps=0, distil__tiles=2))
+    watched_set(start, data, tiny.net(), study, members_in(study.pool, 0, RNG))
+    pictures = 4 * start.method.distil.per_class * len(data.classes)
+    assert seen == [(pictures, pictures)]
+
+
+def test_mislabelled_images_are_scored_apart(data):
+    study = study_of(data, flip=0.2)
+    seen = []
+    for i in range(3):
+        phi = torch.randn(180, 5, generator=torch.Generator().manual_seed(i), dtype=torch.float64)
+        statistics = {"model/phi": phi, "model/p": phi[:, 0].sigmoid(), "model/population": torch.rand(50)}
+        seen.append(Seen(members=members_in(study.pool, i, RNG), statistics=statistics, accuracy=0.5))
+    found = findings_of(seen, "lira", study.pool.parts, RNG, "run", "x", 1e-5)
+    sizes = {each.statistic: each.n_in + each.n_out for each in found}
+    flipped = int(study.pool.flipped.sum())
+    assert sizes == {"LiRA": 3 * (180 - flipped), "LiRA, mislabelled": 3 * flipped}
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_finished_federations_are_not_run_again(tmp_path, jobs):
+    def run_of(i: int, allowed: bool):
+        def run(on_round):
+            assert allowed
+            on_round()
+            return Seen(members=torch.tensor([True]), statistics={"a": torch.tensor([float(i)])}, accuracy=0.5)
+
+        return run
+
+    first = [Shadow(tmp_path / f"{i}", run_of(i, True), 1) for i in range(3)]
+    run_shadows(first[:2], jobs)
+    run_shadows([*(Shadow(each.file, run_of(0, False), 1) for each in first[:2]), first[2]], jobs)
+    assert [each.read().statistics["a"].item() for each in first] == [0, 1, 2]
+
+
+def test_an_error_in_a_parallel_federation_is_told(tmp_path):
+    def fail(_):
+        raise shadow.RunError("the disk is full; free space")
+
+    with pytest.raises(shadow.RunError, match="the disk is full"):
+        run_shadows([Shadow(tmp_path / "0", fail, 1)], 2)
+
+
+def test_without_shifts_the_model_is_asked_about_the_image_itself(data):
+    study, net = study_of(data), tiny.net()
+    params = net.init(RNG.at("model"))
+    every, one = study.of_model(net, params), replace(study, shifted=False).of_model(net, params)
+    assert (every["phi"].shape[1], one["phi"].shape[1]) == (5, 1)
+    assert torch.equal(every["phi"][:, :1], one["phi"])
+    assert torch.equal(every["population"], one["population"])
+    torch.testing.assert_close(every["p"], one["p"])

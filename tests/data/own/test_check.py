@@ -1,0 +1,206 @@
+"""Every problem of a folder at once, each with its site, its file and a way out."""
+
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedlgd.core.errors import DataError
+from fedlgd.core.meter import listening
+from fedlgd.data.own.check import check_data
+from tests.data.pictures import divided, noise, save, tree
+
+
+@pytest.fixture
+def root(tmp_path):
+    return tmp_path / "sites"
+
+
+def found(root, least=1):
+    checked = check_data(root, least)
+    for problem in checked.problems:
+        assert problem.problem
+        assert problem.way_out
+        assert all(text.isprintable() for text in (problem.site, problem.file, problem.problem, problem.way_out))
+    return [(p.severity, p.site, p.file, p.problem) for p in checked.problems]
+
+
+def one(root, severity, site, file, words, least=1):
+    """The only problem there is."""
+    (got,) = found(root, least)
+    assert got[:3] == (severity, site, file)
+    assert words in got[3]
+
+
+def test_a_clean_tree_has_none(root):
+    checked = check_data(tree(root), least=1)
+    assert (checked.sites, checked.images, checked.problems) == (2, 24, ())
+
+
+def test_a_path_that_does_not_exist_is_refused(root):
+    with pytest.raises(DataError, match="there is no folder"):
+        check_data(root)
+
+
+def test_a_layout_that_does_not_fit_is_a_problem(root):
+    save(root / "no" / "1.png", noise(1))
+    ((severity, _, _, problem),) = found(root)
+    assert severity == "error"
+    assert "no class folders" in problem
+
+
+def test_every_unreadable_file_is_listed_not_only_the_first(root, tmp_path):
+    tree(root)
+    (root / "a" / "no" / "text.png").write_text("hello")
+    (root / "b" / "yes" / "empty.jpg").touch()
+    (root / "b" / "yes" / "cut.png").write_bytes((root / "b" / "yes" / "1.png").read_bytes()[:60])
+    os.mkfifo(root / "b" / "yes" / "pipe.png")
+    save(tmp_path / "secret.png", noise(99))
+    (root / "b" / "yes" / "link.png").symlink_to(tmp_path / "secret.png")
+    got = found(root)
+    assert [(severity, file) for severity, _, file, _ in got] == [
+        ("error", f)
+        for f in ("a/no/text.png", "b/yes/cut.png", "b/yes/empty.jpg", "b/yes/link.png", "b/yes/pipe.png")
+    ]
+
+
+def test_a_file_that_is_odd_is_a_warning(root):
+    tree(root)
+    noise(99).save(root / "a" / "no" / "x.jpg", "PNG")
+    one(root, "warning", "a", "a/no/x.jpg", "is a PNG file")
+
+
+def test_an_image_of_one_colour(root):
+    save(tree(root) / "a" / "no" / "x.png", Image.new("RGB", (8, 8), (9, 9, 9)))
+    one(root, "warning", "a", "a/no/x.png", "single colour")
+
+
+@pytest.mark.parametrize(
+    ("stray", "site", "words"),
+    [
+        ("readme.txt", "", "not an image"),
+        ("a/x.png", "a", "outside a class folder"),
+    ],
+)
+def test_what_is_skipped_is_said(root, stray, site, words):
+    (tree(root) / stray).write_text("stray")
+    one(root, "warning", site, stray, words)
+
+
+def test_folders_inside_class_folders_and_empty_ones(root):
+    tree(root)
+    save(root / "a" / "no" / "patient 1" / "x.png", noise(99))
+    (root / "b" / "maybe").mkdir()
+    (root / "c").mkdir()
+    assert [(site, file) for _, site, file, _ in found(root)] == [
+        ("a", "a/no/patient 1"),
+        ("b", "b/maybe"),
+        ("c", "c"),
+    ]
+
+
+class TestDuplicates:
+    def test_a_test_image_that_is_also_trained_on_is_an_error(self, root):
+        divided(root)
+        save(root / "a" / "Testing" / "no" / "copy.png", Image.open(root / "a" / "Training" / "no" / "1.png"))
+        one(root, "error", "a", "a/Testing/no/copy.png", "also a training image: a/Training/no/1.png")
+
+    def test_also_at_another_site(self, root):
+        divided(root)
+        save(root / "b" / "Testing" / "no" / "copy.png", Image.open(root / "a" / "Training" / "no" / "1.png"))
+        one(root, "error", "b", "b/Testing/no/copy.png", "also a training image: a/Training/no/1.png at site 'a'")
+
+    def test_the_same_image_to_train_on_at_two_sites_is_a_warning(self, root):
+        divided(root)
+        save(root / "b" / "Training" / "no" / "copy.png", Image.open(root / "a" / "Training" / "no" / "1.png"))
+        one(root, "warning", "b", "b/Training/no/copy.png", "same image as a/Training/no/1.png at site 'a'")
+
+    def test_twice_in_one_part_is_a_warning(self, root):
+        divided(root)
+        save(root / "b" / "Training" / "no" / "copy.png", Image.open(root / "b" / "Training" / "no" / "1.png"))
+        one(root, "warning", "b", "b/Training/no/copy.png", "same image as b/Training/no/1.png")
+
+    def test_under_two_classes_is_an_error(self, root):
+        divided(root)
+        save(root / "b" / "Training" / "yes" / "copy.png", Image.open(root / "b" / "Training" / "no" / "1.png"))
+        one(root, "error", "b", "b/Training/yes/copy.png", "which has class 'no'")
+
+    def test_copies_that_are_divided_here_stay_on_one_side(self, root):
+        tree(root, sites=["a"])
+        save(root / "a" / "no" / "copy.png", Image.open(root / "a" / "no" / "1.png"))
+        one(root, "warning", "a", "a/no/copy.png", "same image")
+
+
+class TestClasses:
+    def test_a_class_that_a_site_does_not_have(self, root):
+        tree(root, sites=["a"])
+        tree(root, sites=["b"], classes={"no": 6})
+        got = found(root)
+        assert ("error", "b", "", "has no training image of class 'yes'") in got
+
+    def test_a_tiny_class(self, root):
+        got = found(tree(root, sites=["a"], classes={"no": 15, "yes": 6}), least=10)
+        assert got == [("warning", "a", "", "has only 5 training images of class 'yes', too few to be reliable")]
+
+    def test_a_class_without_a_test_image(self, root):
+        divided(root)
+        for file in (root / "a" / "Testing" / "yes").iterdir():
+            file.unlink()
+        assert ("warning", "a", "", "has no test image of class 'yes'") in found(root)
+
+    def test_a_class_that_outweighs_another(self, root):
+        ((severity, site, _, problem),) = found(tree(root, sites=["a"], classes={"no": 30, "yes": 3}))
+        assert (severity, site) == ("warning", "a")
+        assert "24 training images of its largest class and 2" in problem
+
+    def test_a_single_class(self, root):
+        one(tree(root, classes={"no": 6}), "error", "", "", "only one class, 'no'")
+
+    @pytest.mark.parametrize("other", ["glaucoma", "Glaucoma ", "GLAUCOMA"])
+    def test_names_that_differ_only_in_case_or_blanks(self, root, other):
+        tree(root, sites=["a"], classes={"Glaucoma": 3})
+        tree(root, sites=["b"], classes={other: 3})
+        assert any(severity == "error" and "one class has 2 names" in text for severity, _, _, text in found(root))
+
+
+class TestKinds:
+    def test_sizes(self, root):
+        save(tree(root) / "a" / "no" / "x.png", noise(99, 12))
+        one(root, "warning", "", "", "images have 2 sizes: 8x8 (24), 12x12 (1)")
+
+    def test_grey_and_colour_at_one_site(self, root):
+        save(tree(root) / "a" / "no" / "x.png", noise(99, grey=True))
+        one(root, "warning", "a", "", "mixes 1 grey and 12 colour images")
+
+    def test_grey_and_colour_sites(self, root):
+        tree(root, sites=["a"], grey=True)
+        tree(root, sites=["b"])
+        one(root, "warning", "", "", "the images of site 'a' are grey and those of other sites are in colour")
+
+
+def test_a_table_with_many_mistakes_lists_them_all(root):
+    tree(root, sites=["a"])
+    lines = [f"a/{c}/{i}.png,a,{c}" for c in ("no", "yes") for i in range(6)]
+    wrong = ["a/no/1.png,a,no", "../x.png,a,no", ",a,no", "a/no/gone.png,a,no"]
+    (root / "manifest.csv").write_text("\n".join(["path,site,label", *lines, *wrong]))
+    files = sorted(file for _, _, file, _ in found(root))
+    assert files == ["../x.png", "a/no/gone.png", "manifest.csv, line 14", "manifest.csv, line 16"]
+
+
+def test_prepared_files_are_checked_row_by_row(root):
+    root.mkdir()
+    x = np.random.default_rng(0).integers(0, 256, (20, 8, 8), np.uint8)
+    y = np.arange(20, dtype=np.uint8) % 2
+    np.savez(root / "a.npz", train_x=x, train_y=y, test_x=x[:2], test_y=y[:2])
+    (root / "b.npz").write_text("no archive")
+    got = found(root)
+    assert [(severity, site) for severity, site, _, _ in got] == [("error", "a"), ("error", "a"), ("error", "b")]
+    assert got[0][2] == "a.npz, test_x[0]"
+
+
+def test_checking_tells_how_far_it_is(root):
+    heard = []
+    with listening(lambda *tick: heard.append(tick)):
+        check_data(tree(root))
+    assert heard[-1] == ("checking b", 12, 12)

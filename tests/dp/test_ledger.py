@@ -1,0 +1,141 @@
+"""The ledger of a site: everything is released once, charged, and refused beyond the budget."""
+
+import json
+import stat
+
+import numpy as np
+import pytest
+import torch
+
+from fedlgd.core.errors import PrivacyError
+from fedlgd.dp.budget import Level, Private
+from fedlgd.dp.ledger import Ledger, gaussian, generator_for, open_book
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    return tmp_path / "home" / "privacy" / "ape"
+
+
+def whole(budget: Private, releases: int = 1) -> Level:
+    """A level that spends the whole budget."""
+    return Level(releases**0.5 / budget.mu, 1.0, releases)
+
+
+def draw(generator: np.random.Generator):
+    return {"value": gaussian(generator, (4,))}
+
+
+def test_a_release_is_made_once_and_read_ever_after():
+    budget, calls = Private(epsilon=4), []
+
+    def make(generator):
+        calls.append(1)
+        return draw(generator)
+
+    first = open_book("ape", budget)
+    first.reserve("a", {"part": whole(budget, 2)})
+    values = [first.once("a", "part", "0", make), Ledger("ape", budget).once("a", "part", "0", make)]
+    assert torch.equal(values[0]["value"], values[1]["value"])
+    assert len(calls) == 1
+    other = first.once("a", "part", "1", make)
+    assert not torch.equal(other["value"], values[0]["value"])
+
+
+def test_another_seed_is_refused_and_the_same_one_is_free():
+    budget = Private(epsilon=4)
+    book = Ledger("ape", budget)
+    book.reserve("seed 0", {"part": whole(budget)})
+    book.reserve("seed 0", {"part": whole(budget)})
+    assert book.spent() == pytest.approx(4.0, rel=1e-6)
+    with pytest.raises(PrivacyError, match=r"has spent epsilon = 4 .* distil\.private\.total=6;"):
+        book.reserve("seed 1", {"part": whole(budget)})
+    assert book.spent() == pytest.approx(4.0, rel=1e-6)
+    Ledger("ape", Private(epsilon=4, total=6)).reserve("seed 1", {"part": whole(budget)})
+    Ledger("bee", budget).reserve("seed 1", {"part": whole(budget)})
+
+
+def test_more_releases_than_planned_are_charged_too():
+    budget = Private(epsilon=4)
+    book = Ledger("ape", budget)
+    book.reserve("a", {"part": whole(budget)})
+    book.once("a", "part", "model 1", draw)
+    with pytest.raises(PrivacyError, match="above its limit of 4"):
+        book.once("a", "part", "model 2", draw)
+
+
+def test_runs_that_hide_replacements_count_additions_double():
+    Ledger("ape", Private(epsilon=4)).reserve("a", {"part": whole(Private(epsilon=4))})
+    with pytest.raises(PrivacyError, match="above its limit of 5"):
+        Ledger("ape", Private(epsilon=5, adjacency="replace")).reserve("b", {"part": Level(1e9)})
+
+
+def test_only_the_user_can_read_the_folder(home):
+    budget = Private(epsilon=4)
+    book = open_book("ape", budget)
+    book.reserve("a", {"part": whole(budget)})
+    book.once("a", "part", "0", draw)
+    assert len((home / "secret").read_bytes()) == 32
+    for path in (home.parent, home, home / "released"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o700
+    for path in (home / "secret", home / "ledger.json", *(home / "released").iterdir()):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("damage", ["ledger.json", "released"])
+def test_a_damaged_ledger_releases_nothing(home, damage):
+    budget = Private(epsilon=4)
+    book = Ledger("ape", budget)
+    book.reserve("a", {"part": whole(budget, 2)})
+    book.once("a", "part", "0", draw)
+    file = home / damage if damage == "ledger.json" else next((home / damage).iterdir())
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(PrivacyError, match=r"damaged or missing.*Restore"):
+        book.once("a", "part", "0", draw)
+
+
+def test_an_edited_ledger_is_refused(home):
+    budget = Private(epsilon=4)
+    Ledger("ape", budget).reserve("a", {"part": whole(budget)})
+    book = json.loads((home / "ledger.json").read_text())
+    book["accounts"] = {}
+    (home / "ledger.json").write_text(json.dumps(book))
+    with pytest.raises(PrivacyError, match="damaged"):
+        Ledger("ape", budget).spent()
+
+
+def test_a_failed_release_is_not_charged():
+    budget = Private(epsilon=4)
+    book = Ledger("ape", budget)
+    book.reserve("a", {"part": whole(budget)})
+
+    def fail(generator):
+        raise RuntimeError("no memory")
+
+    with pytest.raises(RuntimeError):
+        book.once("a", "part", "0", fail)
+    assert book.once("a", "part", "1", draw)["value"].shape == (4,)
+
+
+def test_the_noise_depends_on_the_secret_and_on_every_part_of_the_address():
+    addresses = [(b"s", "a", "b"), (b"t", "a", "b"), (b"s", "a", "c"), (b"s", "c", "b"), (b"s", "ab", "")]
+    first = [generator_for(*address).standard_normal() for address in addresses]
+    assert len(set(first)) == len(first)
+    assert generator_for(b"s", "a", "b").standard_normal() == first[0]
+
+
+def test_gaussian_has_unit_variance():
+    sample = gaussian(generator_for(b"s"), (200_000,))
+    assert sample.dtype == torch.float64
+    assert float(sample.mean()) == pytest.approx(0, abs=0.01)
+    assert float(sample.std()) == pytest.approx(1, abs=0.01)
+
+
+def test_a_simulation_keeps_no_files(home):
+    book = open_book("ape", Private(epsilon=4, test_key="k"))
+    book.reserve("a", {"part": Level(0.1)})
+    assert torch.equal(book.once("a", "p", "0", draw)["value"], book.once("a", "p", "0", draw)["value"])
+    assert not home.exists()

@@ -1,0 +1,264 @@
+"""Verdicts on the claims of the paper."""
+
+import json
+import re
+import tomllib
+
+import pytest
+
+from fedlgd.core.errors import FedlgdError
+from fedlgd.paper.items import (
+    FOLDER,
+    NAMES,
+    SCALES,
+    Claim,
+    Item,
+    Rule,
+    Variant,
+    command_of,
+    comparison,
+    find,
+    items,
+    parts_at,
+    printed,
+    reduced,
+)
+from fedlgd.paper.page import render_paper
+from fedlgd.paper.stored import measured_cpu, stored
+from fedlgd.paper.tables import printed_table, site_table
+from fedlgd.paper.verdicts import verdicts
+from fedlgd.rundir.sweep import entry_folder
+from tests.report.fake import write_run
+
+PART = "table-digits/C10"
+
+
+def store(folder, entry: str, *accuracies: float, part: str = PART, scale: str = "desk", **more) -> None:
+    for seed, accuracy in enumerate(accuracies):
+        path = folder / scale / part / entry_folder(entry) / f"seed{seed}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_run(path, label=entry, method=entry.partition(":")[0], seed=seed, final={"a": accuracy}, **more)
+
+
+def decided(folder, rule: Rule) -> tuple[str, str, str]:
+    item = Item(
+        **{f: getattr(find("table-digits"), f) for f in ("title", "figure", "methods", "settings", "parts")},
+        name="table-digits",
+        claims=(Claim(text="it is better", printed="", rule=rule),),
+    )
+    (found,) = verdicts(folder, {"table-digits": item})
+    return found.word, found.ours, found.why
+
+
+RULE = Rule(part="C10", left="fedlgd", right=("fedavg", "vhl"))
+
+
+def test_a_claim_is_confirmed_if_every_interval_is_above_the_margin(tmp_path):
+    store(tmp_path, "fedlgd", 0.80, 0.81, 0.82)
+    store(tmp_path, "fedavg", 0.70, 0.71, 0.73)
+    store(tmp_path, "vhl", 0.75, 0.76, 0.77)
+    word, ours, why = decided(tmp_path, RULE)
+    assert word == "confirmed"
+    assert ours == "fedlgd 81.0 ± 1.0, vhl 76.0 ± 1.0: +5.0 (+5.0 to +5.0)"
+    assert "3 seeds" in why
+
+
+def test_it_is_not_confirmed_if_one_rival_is_clearly_not_below(tmp_path):
+    store(tmp_path, "fedlgd", 0.80, 0.81, 0.82)
+    store(tmp_path, "fedavg", 0.70, 0.71, 0.73)
+    store(tmp_path, "vhl", 0.85, 0.86, 0.88)
+    assert decided(tmp_path, RULE)[0] == "not confirmed"
+
+
+def test_equal_runs_do_not_confirm_a_difference(tmp_path):
+    for entry in ("fedlgd", "fedavg", "vhl"):
+        store(tmp_path, entry, 0.7, 0.8, 0.9)
+    word, _, why = decided(tmp_path, RULE)
+    assert word == "not confirmed"
+    assert "equal with every seed" in why
+
+
+@pytest.mark.parametrize(
+    ("rival", "words"), [([0.79, 0.70, 0.90], "contains the margin"), ([0.1], "one seed"), ([], "No runs of vhl")]
+)
+def test_noise_one_seed_or_a_missing_rival_decide_nothing(tmp_path, rival, words):
+    store(tmp_path, "fedlgd", *[0.80, 0.81, 0.82][: len(rival) or 3])
+    store(tmp_path, "fedavg", 0.1, 0.1, 0.1)
+    store(tmp_path, "vhl", *rival)
+    word, _, why = decided(tmp_path, RULE)
+    assert word == "not decided"
+    assert words in why
+
+
+def test_unfinished_runs_and_the_scale_tiny_decide_nothing(tmp_path):
+    for entry in ("fedlgd", "fedavg", "vhl"):
+        store(tmp_path, entry, 0.7, 0.8, 0.9, scale="tiny")
+        store(tmp_path, entry, 0.7, 0.8, 0.9, done=2)
+    assert "no runs" in decided(tmp_path, RULE)[2].lower()
+
+
+@pytest.mark.parametrize(("seeds", "word"), [(1, "confirmed"), (2, "not confirmed")])
+def test_a_larger_scale_decides_once_it_has_two_seeds(tmp_path, seeds, word):
+    for entry, accuracies in {
+        "fedlgd": (0.8, 0.81, 0.82),
+        "fedavg": (0.7, 0.71, 0.72),
+        "vhl": (0.5, 0.51, 0.52),
+    }.items():
+        store(tmp_path, entry, *accuracies)
+        store(tmp_path, entry, *(1 - accuracy for accuracy in accuracies[:seeds]), scale="full")
+    assert decided(tmp_path, RULE)[0] == word
+    labels = [found.label for found in stored(tmp_path, find("table-digits"))]
+    assert [label.split(",")[0] for label in labels] == ["C10 (full", "C10 (desk"]
+
+
+def test_a_scale_with_other_swept_values_has_its_own_rule(tmp_path):
+    near, far = "fedlgd:refine.steps=20:anchors.steps=25", "fedlgd:refine.steps=20:anchors.steps=50"
+    store(tmp_path, near, 0.801, 0.812, 0.823, part="figure-steps/digits")
+    store(tmp_path, far, 0.80, 0.81, 0.82, part="figure-steps/digits")
+    (found,) = verdicts(tmp_path, {"figure-steps": find("figure-steps")})
+    assert (found.word, found.scale) == ("confirmed", "desk")
+    assert found.ours.startswith(near)
+
+
+@pytest.mark.parametrize("item", [each for each in items().values() if each.methods], ids=lambda item: item.name)
+def test_every_entry_of_a_rule_is_run_at_the_scales_at_which_its_part_is(item):
+    for claim in (each for each in item.claims if each.rule):
+        for scale in ("desk", "full", "paper"):
+            rule = claim.at.get(scale, claim.rule)
+            seeds = comparison(item, rule.part, scale).seeds
+            if scale in item.scales and rule.part in parts_at(item, scale) and seeds > 1:
+                assert {rule.left, *rule.right} <= set(comparison(item, rule.part, scale).methods)
+
+
+def test_the_cpu_time_of_an_item_counts_virtual_sets_of_several_runs_once(tmp_path):
+    store(tmp_path, "fedlgd", 0.8, 0.8, cpu=1.0)
+    (one,) = stored(tmp_path, find("table-digits"))
+    store(tmp_path, "fedavg", 0.7, 0.7, cpu=1.0)
+    for file in (tmp_path / "desk" / PART / "fedavg").rglob("records.jsonl"):
+        first, *others = file.read_text().splitlines(keepends=True)
+        enrolment = json.loads(first)
+        enrolment["cpu"]["server"] = 0.25  # unlike the cost of the shared sets, this differs between runs
+        file.write_text(json.dumps(enrolment) + "\n" + "".join(others))
+    (both,) = stored(tmp_path, find("table-digits"))
+    shared = sum(run.records[0].cpu["distil"] for run in both.groups["fedavg"].runs)
+    assert shared > 0
+    assert both.cpu == pytest.approx(2 * one.cpu - shared)
+    words = measured_cpu(tmp_path, find("table-digits"))
+    assert list(words) == ["desk"]
+    assert words["desk"].endswith(" (C10), not measured (C50), not measured (R10), not measured (R50)")
+    assert measured_cpu(tmp_path, find("figure-curves")) == {}  # it has no runs of its own
+
+
+def test_a_scale_takes_less_of_a_data_set_in_every_item():
+    for name, part in (("table-alpha", "5"), ("table-cifar10c", "0.2-10"), ("figure-lambda", "cifar10c")):
+        assert len(comparison(find(name), part, "desk").settings["data.corruptions"]) == 5
+        assert "5 of 19 corruptions" in reduced(find(name), part, "desk")
+        assert "data.corruptions" not in comparison(find(name), part, "paper").settings
+    assert "data.corruptions" not in comparison(find("figure-lambda"), "digits", "desk").settings
+
+
+def test_the_shift_between_sites_is_compared_at_the_same_seed(tmp_path):
+    for entry, means in {"fedlgd": (0.1, 0.2), "fedavg": (0.2, 0.5)}.items():
+        store(tmp_path, entry, 0.7, 0.8)
+        for seed, mean in enumerate(means):
+            mmd = {"real": [[0.0, mean], [mean, 0.0]]}
+            content = {"distances": [], "sites": ["a", "b"], "images": 9, "mmd": mmd, "map": [], "complete": True}
+            file = tmp_path / "desk" / PART / entry / f"seed{seed}" / "analysis.json"
+            file.write_text(json.dumps(content))
+    _, ours, _ = decided(tmp_path, Rule(part="C10", left="fedlgd", right=("fedavg",), metric="shift"))
+    assert ours.startswith("55.0 % (")
+    assert ours.endswith("less between sites than under fedavg")
+
+
+def test_the_printed_number_stands_beside_ours(tmp_path):
+    store(tmp_path, "fedavg", 0.5, 0.6)
+    store(tmp_path, "fedlgd", 0.7, 0.9)
+    (found,) = stored(tmp_path, find("table-digits"))
+    rows = [[cell.text for cell in row] for row in printed_table(found).rows]
+    assert rows[0][:4] == ["fedavg", "2", "55.0 ± 7.1", "75.9"]
+    assert rows[1][:4] == ["fedlgd", "2", "80.0 ± 14.1", "80.6"]
+    assert rows[1][4].startswith("+25.0 (")
+
+
+def test_sites_of_the_paper_have_its_numbers_and_a_stand_in_has_none(tmp_path):
+    for entry in ("fedlgd", "fedavg:local.steps=7"):
+        path = tmp_path / "desk" / PART / entry_folder(entry) / "seed0"
+        write_run(path, label=entry, method="fedlgd", final={"svhn": 0.5, "synth-rendered": 0.4, "usps": 0.9})
+    (found,) = stored(tmp_path, find("table-digits"))
+    table = site_table(found)
+    assert [column.name for column in table.columns] == ["entry", "svhn", "usps"]
+    assert [[cell.text for cell in row] for row in table.rows] == [["fedlgd", "50.0 (68.2)", "90.0 (92.4)"]]
+    store(tmp_path, "fedlgd:local.batch=8", 0.8, part="table-batch")
+    (other,) = stored(tmp_path, find("table-batch"))
+    assert site_table(other) is None
+
+
+def test_printed_numbers_are_found_for_every_part_that_names_a_place():
+    for item in items().values():
+        for part in item.parts.values():
+            entries = NAMES if isinstance(part.printed, str) else part.printed
+            found = [printed(part, entry) for entry in entries]
+            assert not part.printed or any(found)
+    assert printed(Variant(printed="cifar10c/*/0.2/10"), "fedlgd") == 32.9
+
+
+def test_every_item_has_a_command_and_every_claim_a_rule_or_a_reason():
+    for item in items().values():
+        assert command_of(item).startswith("fedlgd ")
+        assert item.methods or item.command
+        for claim in item.claims:
+            assert claim.rule or claim.why
+    files = {file.name.removesuffix(".toml") for file in FOLDER.iterdir() if file.name.endswith(".toml")}
+    assert files == {*items(), "scales"}
+
+
+def test_the_entries_of_every_rule_are_run_at_full_length():
+    for item in items().values():
+        for rule in (claim.rule for claim in item.claims if claim.rule):
+            run = comparison(find(item.runs_of or item.name), rule.part, "paper").methods
+            assert {rule.left, *rule.right} <= set(run), item.name
+
+
+def test_tables_have_the_controls():
+    controls = (
+        "fedavg:local.steps=",
+        "fedavg+noise",
+        "fedavg+refine",
+        "fedavg+anchors",
+        "start=real",
+        "start=kmeans",
+    )
+    for name in ("table-digits", "table-cifar10c", "table-retina"):
+        for part in find(name).parts:
+            run = comparison(find(name), part, "paper").methods
+            assert all(any(control in entry for entry in run) for control in controls)
+            assert not any("{" in entry for entry in run)
+
+
+def test_a_reduced_scale_says_what_is_less():
+    for item in items().values():
+        for scale in SCALES[:-1]:
+            if parts_at(item, scale):
+                assert re.search(r"\d", tomllib.loads((FOLDER / "scales.toml").read_text())[scale]["reduced"])
+
+
+def test_the_page_has_every_claim_and_needs_no_script(tmp_path):
+    store(tmp_path, "fedavg", 0.5, 0.6)
+    store(tmp_path, "fedlgd", 0.7, 0.9)
+    page = render_paper(tmp_path)
+    assert "<script" not in page
+    for item in items().values():
+        assert f'id="{item.name}"' in page
+        assert f'href="#{item.name}"' in page
+    assert '<a href="#figure-communication">Figure communication: 1 confirmed</a>' in page
+    assert "reduced: 2000 training" in page
+    assert page == render_paper(tmp_path)
+
+
+def test_scales_are_named():
+    assert {scale for item in items().values() for scale in item.scales} <= set(SCALES)
+
+
+def test_an_unknown_item_has_a_suggestion():
+    with pytest.raises(FedlgdError, match="table-digits"):
+        find("table-digit")
