@@ -20,7 +20,6 @@ from typing import Any
 
 import msgspec
 
-from fedlgd.cli.listing import LISTED, written
 from fedlgd.data.catalogue import SUITES
 from fedlgd.data.suites import DataChoice
 from fedlgd.engines.plan import Plan
@@ -55,7 +54,7 @@ KEPT = ("config.toml", "manifest.json", "records.jsonl", "analysis.json")
 
 def pages() -> dict[Path, str]:
     """The content of each generated page by path."""
-    made = {HERE / "settings.md": settings_page(), LISTED: written()}
+    made = {HERE / "settings.md": settings_page()}
     made |= {HERE / "results" / f"{folder.name}.md": results_page(folder) for folder in suites()}
     made |= paper_page()["pages"]()
     made[Path(str(FOLDER / MEASURED))] = to_ship(paper_page()["RECORDS"])

@@ -29,9 +29,9 @@ def seconds_of(*command: str) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def test_help_takes_less_than_half_a_second():
+def test_help_takes_less_than_0_3_seconds():
     command = (sys.executable, "-m", "fedlgd", "--help")
-    assert min(seconds_of(*command) for _ in range(5)) < 0.5
+    assert min(seconds_of(*command) for _ in range(5)) < 0.3
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["data", "show", "-h"], ["--version"]])
@@ -120,32 +120,6 @@ def test_a_slip_in_the_command_is_exit_code_2_without_a_traceback(line, fedlgd):
 
 # Ctrl-C
 
-INTERRUPT = "import signal\nsignal.raise_signal(signal.SIGINT)\n"
-SWALLOWED = f"try:\n    exec({INTERRUPT!r})\nexcept KeyboardInterrupt:\n    raise ImportError('numpy is broken')\n"
-
-
-def interrupted_in(folder, module: str, content: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command that imports `module` from this folder, in place of the true one."""
-    (folder / f"{module}.py").write_text(content)
-    path = os.pathsep.join([str(folder), *sys.path])
-    return subprocess.run(
-        [sys.executable, "-m", "fedlgd", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-
-
-@pytest.mark.parametrize("content", [INTERRUPT, SWALLOWED], ids=["plain", "as another error"])
-@pytest.mark.parametrize(
-    ("module", "arguments"),
-    [("typer", ["--help"]), ("torch", ["run", "builtin-digits"]), ("torch", ["open", "x"]), ("numpy", ["demo"])],
-)
-def test_ctrl_c_during_an_import_is_one_line_and_exit_code_130(tmp_path, module, arguments, content):
-    done = interrupted_in(tmp_path, module, content, *arguments)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "\nfedlgd: interrupted\n")
-
 
 def test_ctrl_c_that_no_command_answers_is_one_line_and_exit_code_130(fedlgd, monkeypatch):
     monkeypatch.setattr("fedlgd.cli.listing.list_nets", lambda _: signal.raise_signal(signal.SIGINT))
@@ -153,19 +127,11 @@ def test_ctrl_c_that_no_command_answers_is_one_line_and_exit_code_130(fedlgd, mo
     assert (done.code, done.out, done.err) == (130, "", "\nfedlgd: interrupted\n")
 
 
-def test_ctrl_c_in_an_import_of_a_computation_is_left_to_the_command(fedlgd, tmp_path, monkeypatch):
-    (tmp_path / "lazily.py").write_text(INTERRUPT)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("fedlgd.cli.run.execute", lambda *_: __import__("lazily"))
+def test_ctrl_c_in_a_run_says_how_to_resume(fedlgd, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedlgd.cli.run.execute", lambda *_: signal.raise_signal(signal.SIGINT))
     done = fedlgd(*tiny_run(tmp_path / "out", "--quiet"))
     assert done.code == 130
     assert "To resume: fedlgd run builtin-digits" in done.err
-
-
-def test_a_command_in_the_background_goes_on_ignoring_ctrl_c(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n")
-    done = interrupted_in(tmp_path, "torch", INTERRUPT + "raise ImportError('reached')", "run", "builtin-digits")
-    assert "reached" in done.stderr
 
 
 # Memory

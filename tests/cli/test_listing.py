@@ -1,23 +1,18 @@
 """`fedlgd methods` and `fedlgd nets`."""
 
 import json
-import subprocess
 import sys
 import textwrap
 
 import pytest
 
 from fedlgd.cli.common import preset_of
-from fedlgd.cli.listing import LISTED, written
 from fedlgd.data.catalogue import SUITES
 from fedlgd.data.published.digits import REQUIRED
 from fedlgd.data.published.retina import PAIRED
 from fedlgd.methods import registry
-from fedlgd.methods.catalogue import PARTS
 from fedlgd.nets.registry import NETS
-from fedlgd.runs.config import configure
 from fedlgd.runs.described import described
-from tests import PATIENCE
 
 OWN_METHOD = '''
     from dataclasses import dataclass
@@ -99,65 +94,9 @@ def test_methods_have_different_lines_about_them(fedlgd):
     }
 
 
-def test_the_catalogue_of_parts_says_what_the_classes_say():
-    """It stands apart from the classes so that a list needs no torch."""
-    assert list(PARTS) == list(registry.stacks())
-    accepts = configure("fedavg")
-    for name, part in PARTS.items():
-        needs = {"dp-sgd": {"train_on": "real"}, "momentum": {"local__momentum": 0.9}}.get(name, {})
-        assert configure(f"fedavg+{name}", **{"train_on": "virtual", **needs}).kind == part.kind
-        assert part.kind in accepts.stackable
-
-
 def test_the_catalogue_of_federations_names_the_files_that_the_suites_read():
     assert SUITES["digits"].files == tuple(f"{name}.npz" for name in REQUIRED)
     assert SUITES["retina-ab"].files == tuple(f"{file}.npz" for file, _ in PAIRED.values())
-
-
-COUNTED = """
-import sys
-sys.argv = ["fedlgd", *{words!r}]
-from fedlgd.cli import main
-try:
-    main()
-except SystemExit:
-    pass
-print(len(sys.modules), *sorted({{"torch", "numpy", "PIL", "matplotlib", "jinja2"}} & set(sys.modules)))
-"""
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "--help",
-        "run --help",
-        "methods",
-        "methods --json",
-        "methods fedlgd",
-        "nets",
-        "nets --json",
-        "data list",
-        "data list --json",
-        "paper",
-        "paper --json",
-    ],
-)
-def test_a_list_imports_little_and_answers_at_once(words):
-    """What is imported decides the time: 0.2 to 0.3 s of CPU time for these, 2 to 5 s with torch."""
-    done = subprocess.run(
-        [sys.executable, "-c", COUNTED.format(words=words.split())],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=PATIENCE,
-    )
-    count, *heavy = done.stdout.splitlines()[-1].split()
-    assert not heavy
-    assert int(count) < 600
-
-
-def test_what_is_listed_is_what_the_classes_say():
-    assert LISTED.read_text() == written(), "listed.json is old; run: python docs/generate.py"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from click import Context
+from typer.core import TyperGroup
 
 from fedlgd.cli import options
 from fedlgd.cli.options import Json, Runs
@@ -30,8 +32,29 @@ def takes(cls: type) -> Callable[[Callable[[Any], None]], Callable[..., None]]:
     return decorate
 
 
+class Commands(TyperGroup):
+    """All commands. Ctrl-C ends one with a line, as does an error that the user can fix."""
+
+    def invoke(self, ctx: Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("\nfedlgd: interrupted", err=True)
+            raise typer.Exit(130) from None
+        except (ValueError, RuntimeError, MemoryError) as error:
+            from fedlgd.core.errors import in_words
+
+            if not in_words(error):
+                raise
+            from fedlgd.cli.terminal import complain
+
+            complain(in_words(error))
+            raise typer.Exit(2) from None
+
+
 app = typer.Typer(
     name="fedlgd",
+    cls=Commands,
     help="Federated learning on small distilled data sets. Start with: fedlgd demo",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

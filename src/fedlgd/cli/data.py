@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedlgd.cli.listing import plain_settings, settings_table
+from fedlgd.cli.listing import settings_table
 from fedlgd.cli.options import CheckOptions, FetchOptions, ShowOptions
 from fedlgd.cli.progress import progress
 from fedlgd.cli.terminal import folded, plain_warnings
@@ -68,7 +68,7 @@ def show(given: ShowOptions) -> None:
     settings = {**chosen_data(given.name, None), **dict(map(parse_assignment, given.settings or ()))}
     chosen = resolve({}, settings).data
     if not given.json and (found := described(chosen.suite, "data.")):
-        Console().print(settings_table(plain_settings(found)))
+        Console().print(settings_table(found))
     plain_warnings()
     with progress(given.silent):
         federation = chosen.open()

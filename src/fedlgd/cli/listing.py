@@ -1,16 +1,10 @@
-"""`fedlgd methods`, `fedlgd nets` and `fedlgd data list`: what can be chosen, and its settings.
-
-What is built in is in `listed.json`, which `python docs/generate.py` writes from the classes, so that a list needs
-no torch. It is imported only for a method of the user's own, and for a method with parts.
-"""
+"""`fedlgd methods`, `fedlgd nets` and `fedlgd data list`: what can be chosen, and its settings."""
 
 import inspect
 import json as jsonlib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,39 +16,16 @@ from rich.table import Column, Table
 
 from fedlgd.core.text import plural
 from fedlgd.data.catalogue import SUITES, Suite, data_home
-from fedlgd.methods.catalogue import PARTS
+from fedlgd.methods import registry
+from fedlgd.nets.registry import NETS, build_net, settings_of
+from fedlgd.runs.described import SettingInfo, described, described_net
 
 MAX_LISTED = 6  # values of a list that are shown as a default
-LISTED = Path(__file__).with_name("listed.json")
-Described = Mapping[str, Any]
-"""A setting: path, default, help, allowed."""
-
-
-@cache
-def listed() -> dict[str, Any]:
-    """The built-in methods, networks and federations with their settings."""
-    found: dict[str, Any] = jsonlib.loads(LISTED.read_bytes())
-    return found
-
-
-def written() -> str:
-    """The content of `listed.json`: one line for each method, network and federation."""
-    from fedlgd.methods.registry import names
-
-    made = {
-        "methods": {name: describe_method(name) for name in names()},
-        "nets": {row["name"]: row for row in describe_nets()},
-        "suites": {name: msgspec.to_builtins(suite.settings()) for name, suite in SUITES.items()},
-    }
-    groups = {
-        group: ",\n".join(f'"{name}": {jsonlib.dumps(value, ensure_ascii=False)}' for name, value in each.items())
-        for group, each in made.items()
-    }
-    return "{" + ",\n".join(f'"{group}": {{\n{lines}\n}}' for group, lines in groups.items()) + "}\n"
+USUAL_PRESETS = ("paper", "quick", "strong")
 
 
 def list_methods(json: bool) -> None:
-    rows = list(listed()["methods"].values())
+    rows = [describe_method(name) for name in registry.names()]
     if json:
         typer.echo(jsonlib.dumps(rows))
         return
@@ -62,13 +33,12 @@ def list_methods(json: bool) -> None:
     for row in rows:
         table.add_row(row["name"], escape(row["about"]))
     parts = _table("part", "about")
-    for name, part in PARTS.items():
-        parts.add_row(f"+{name}", escape(part.line))
+    for name, part in registry.stacks().items():
+        parts.add_row(f"+{name}", escape(part.about))
     Console().print(table, "Parts are added to a method with +, as in scaffold+anchors:", parts, sep="\n")
-    usual = ("paper", "quick", "strong")
-    own = {row["name"]: [name for name in row["presets"] if name not in usual] for row in rows}
+    own = {row["name"]: [name for name in row["presets"] if name not in USUAL_PRESETS] for row in rows}
     more = [f"{name} also {', '.join(presets)}" for name, presets in own.items() if presets]
-    typer.echo(f"Presets: {', '.join(usual)}; {'; '.join(more)}.")
+    typer.echo(f"Presets: {', '.join(USUAL_PRESETS)}; {'; '.join(more)}.")
     typer.echo("fedlgd methods NAME shows the settings of a method.")
 
 
@@ -94,7 +64,7 @@ def describe_suite(name: str) -> dict[str, Any]:
         "ready": not suite.missing,
         "missing": suite.missing,
         "fetch": fetch_command(suite),
-        "settings": listed()["suites"][name],
+        "settings": msgspec.to_builtins(suite.settings()),
     }
 
 
@@ -110,18 +80,7 @@ def _table(*columns: str) -> Table:
     return table
 
 
-def show_method(name: str, json: bool) -> None:
-    row = listed()["methods"].get(name) or describe_method(name)
-    if json:
-        typer.echo(jsonlib.dumps(row))
-    else:
-        _print_method(name, row)
-
-
 def describe_method(name: str) -> dict[str, Any]:
-    from fedlgd.methods import registry
-    from fedlgd.runs.described import described
-
     cls, settings = registry.find(name), registry.recipe(name).settings
     about = vars(cls).get("about") or inspect.getdoc(sys.modules[cls.__module__]) or ""
     return {
@@ -131,14 +90,17 @@ def describe_method(name: str) -> dict[str, Any]:
         "settings": msgspec.to_builtins(settings()),
         "description": inspect.getdoc(cls) or "",
         "preset_settings": msgspec.to_builtins(settings.presets),
-        "setting_details": plain_settings(described(settings)),
+        "setting_details": _plain(described(settings)),
     }
 
 
-def _print_method(name: str, row: dict[str, Any]) -> None:
-    console = Console()
+def show_method(name: str, json: bool) -> None:
+    row, console = describe_method(name), Console()
+    if json:
+        typer.echo(jsonlib.dumps(row))
+        return
     console.print(f"{name}: {row['about']}\n\n{row['description']}\n", markup=False, highlight=False)
-    console.print(settings_table(row["setting_details"]))
+    console.print(settings_table(described(registry.recipe(name).settings)))
     presets = Table("preset", "settings", title="Presets: --preset NAME", show_lines=True)
     for preset, settings in row["preset_settings"].items():
         lines = [f"{path} = {jsonlib.dumps(value)}" for path, value in settings.items()]
@@ -147,47 +109,41 @@ def _print_method(name: str, row: dict[str, Any]) -> None:
         console.print(presets)
 
 
-def settings_table(settings: Iterable[Described], owner: str = "") -> Table:
+def settings_table(settings: Iterable[SettingInfo], owner: str = "") -> Table:
     """Path, default, help line and allowed values."""
     table = Table(Column("setting", no_wrap=True), Column("default", max_width=20), "help", box=box.SIMPLE_HEAD)
     table.title = f"Settings of {owner}: --set setting=value" if owner else "Settings: --set setting=value"
     for info in settings:
-        default, about = info["default"], f"{info['help']} ({info['allowed']})" if info["allowed"] else info["help"]
+        default, about = info.default, f"{info.help} ({info.allowed})" if info.allowed else info.help
         shown = jsonlib.dumps(default)
         if isinstance(default, tuple | list) and len(default) > MAX_LISTED:
             shown, about = plural(len(default), "value"), f"{about} Default: {', '.join(map(str, default))}"
-        table.add_row(info["path"], escape("not set" if default is None else shown), escape(about))
+        table.add_row(info.path, escape("not set" if default is None else shown), escape(about))
     return table
 
 
-def plain_settings(settings: Iterable[Any]) -> list[Described]:
-    """`SettingInfo` as it is written to JSON and shown in a table."""
+def _plain(settings: Iterable[SettingInfo]) -> list[dict[str, Any]]:
+    """Settings as they are written to JSON."""
     return [{**asdict(info), "allowed": info.allowed} for info in settings]
 
 
 def list_nets(json: bool) -> None:
-    rows = list(listed()["nets"].values())
+    nets = {name: build_net(name, (3, 28, 28), 10) for name in NETS}
     if json:
+        rows = [
+            {
+                "name": name,
+                "settings": settings_of(name),
+                "parameters": net.size,
+                "MFLOP per image": round(net.flops / 1e6, 1),
+                "setting_details": _plain(described_net(name)),
+            }
+            for name, net in nets.items()
+        ]
         typer.echo(jsonlib.dumps(rows))
         return
     table = Table("name", "parameters", "MFLOP per image", title="for 28x28 images, 10 classes")
-    for row in rows:
-        table.add_row(row["name"], f"{row['parameters']:,}".replace(",", " "), str(row["MFLOP per image"]))
-    Console().print(table, *(settings_table(row["setting_details"], row["name"]) for row in rows))
+    for name, net in nets.items():
+        table.add_row(name, f"{net.size:,}".replace(",", " "), f"{net.flops / 1e6:.1f}")
+    Console().print(table, *(settings_table(described_net(name), name) for name in NETS))
     typer.echo("Your own: --net package.module:Class")
-
-
-def describe_nets() -> list[dict[str, Any]]:
-    from fedlgd.nets.registry import NETS, build_net, settings_of
-    from fedlgd.runs.described import described_net
-
-    return [
-        {
-            "name": name,
-            "settings": settings_of(name),
-            "parameters": (net := build_net(name, (3, 28, 28), 10)).size,
-            "MFLOP per image": round(net.flops / 1e6, 1),
-            "setting_details": plain_settings(described_net(name)),
-        }
-        for name in NETS
-    ]

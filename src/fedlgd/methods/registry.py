@@ -4,6 +4,7 @@ A name is `fedavg`, a user-defined `package.module:Class`, or one of these with 
 """
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
@@ -52,11 +53,13 @@ def names() -> list[str]:
 
 @dataclass(frozen=True)
 class Stack:
-    """A part for a method: its sections with defaults, its presets, and the function that wraps a method.
+    """A part for a method: a line about it, its sections with defaults, its presets, and the function that wraps a
+    method.
 
     `defaults`: settings of the method that have another default under this part.
     """
 
+    about: str
     sections: Mapping[str, Settings]
     wrap: Callable[..., Any]
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -143,14 +146,36 @@ def stacks() -> dict[str, Stack]:
     is never updated and has no regulariser."""
     still = {"anchors": Anchors(steps=0, in_loss="always"), "pull": Pull(weight=0.0)}
     return {
-        "anchors": Stack({"anchors": Anchors(), "pull": Pull()}, Anchored, Anchored.presets),
-        "noise": Stack(still, Anchored),
-        "refine": Stack({"refine": Refine()}, Refined, Refined.presets, {"train_on": "virtual"}),
-        "momentum": Stack({}, Momentum),
-        "median": Stack({}, Median),
-        "trimmed": Stack({"trimmed": Trim()}, Trimmed),
-        "dp-sgd": Stack({"local": LOCAL, "dp": Dp()}, _dp_sgd, DpSgd.presets),
-        "dp-fedavg": Stack({"site_dp": SiteDp()}, DpFedAvg),
+        "anchors": Stack(
+            "images of the server beside those of a site, moved by gradient matching",
+            {"anchors": Anchors(), "pull": Pull()},
+            Anchored,
+            Anchored.presets,
+        ),
+        "noise": Stack("control for anchors: as many images of noise, never moved", still, Anchored),
+        "refine": Stack(
+            "refines virtual sets in selected rounds; the method trains on virtual sets",
+            {"refine": Refine()},
+            Refined,
+            Refined.presets,
+            {"train_on": "virtual"},
+        ),
+        "momentum": Stack("local momentum is kept between rounds instead of reset", {}, Momentum),
+        "median": Stack("the server takes the median of the models instead of the mean", {}, Median),
+        "trimmed": Stack(
+            "the server takes a mean without the smallest and largest values", {"trimmed": Trim()}, Trimmed
+        ),
+        "dp-sgd": Stack(
+            "DP-SGD at each site: trains on real images with differential privacy",
+            {"local": LOCAL, "dp": Dp()},
+            _dp_sgd,
+            DpSgd.presets,
+        ),
+        "dp-fedavg": Stack(
+            "hides whether a site took part; needs about 50 sites and a trusted server",
+            {"site_dp": SiteDp()},
+            DpFedAvg,
+        ),
         **{name: _regulariser(cls) for name, cls in REGULARISERS.items()},
     }
 
@@ -161,7 +186,10 @@ def _dp_sgd(method: Method, local: Local, dp: Dp) -> DpSgd:
 
 
 def _regulariser(cls: type[Any]) -> Stack:
-    return Stack({cls.section: cls()}, lambda method, **term: Regularised(method=method, term=term[cls.section]))
+    about = f"a term in the loss: {(inspect.getdoc(cls) or cls.__name__).partition(chr(10))[0]}"
+    return Stack(
+        about, {cls.section: cls()}, lambda method, **term: Regularised(method=method, term=term[cls.section])
+    )
 
 
 def _stack(name: str) -> Stack:
