@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check format coverage docs bench bench-quick bench-reach clean
+.PHONY: help setup demo test test-all check format coverage docs results bench bench-quick results-reach clean
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-11s %s\n", $$1, $$2}'
@@ -49,14 +49,17 @@ $(VENV)/.docs: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	@touch $@
 
+results: setup  ## Write the pages that are generated from the code and from the stored runs
+	$(BIN)/python -m results
+
 bench: setup  ## Benchmark the published procedure and ours, phase by phase (most of an hour)
 	$(BIN)/python -m bench.run
 
 bench-quick: setup  ## A benchmark in under two minutes: smaller network, few repetitions
 	$(BIN)/python -m bench.run --quick --out out/bench-quick.jsonl
 
-bench-reach: setup  ## CPU time to 84 % on the real digit sites (hours; needs: fedlgd data fetch digits)
-	$(BIN)/python -m bench.reach out/reach 0 1 2
+results-reach: setup  ## CPU time to 84 % on the real digit sites (hours; needs: fedlgd data fetch digits)
+	$(BIN)/python -m results.reach out/reach 0 1 2
 
 clean:  ## Remove the virtual environment and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

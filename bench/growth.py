@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bench.measure import kept_malloc, seconds
+from bench.tools.measure import kept_malloc, seconds
 from fedlgd.data.federation import Federation, from_arrays
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.runs.config import configure

@@ -24,7 +24,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from bench.memory import resident
 from tests.deploy.grid import LocalGrid
 
-OUT = Path(__file__).parents[1] / "docs" / "results" / "deploy" / "many-sites.json"
+OUT = Path(__file__).parents[1] / "results" / "measured" / "deploy" / "many-sites.json"
 SITES, ROUNDS = (10, 100), 2
 
 

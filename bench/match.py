@@ -8,8 +8,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from bench import ours, phases, published
-from bench.scene import Scene
+from bench import phases, published
+from bench.tools import ours
+from bench.tools.scene import Scene
 from fedlgd.core.losses import class_means, mean_gap
 from fedlgd.distill.distribution import real_means
 from fedlgd.distill.gradient import matched_names

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 
-from bench import ours, published
-from bench.scene import LR, SITES, Scene
+from bench import published
+from bench.tools import ours
+from bench.tools.scene import LR, SITES, Scene
 
 Call = Callable[[], object]
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bench import ours
 from bench.phases import AGAIN
 from bench.published import REAL_PER_CLASS
-from bench.scene import SITES
+from bench.tools import ours
+from bench.tools.scene import SITES
 from fedlgd.engines.plan import Plan
 
 REFINE_STEPS, GM_STEPS = 100, 500  # as published

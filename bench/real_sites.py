@@ -25,7 +25,7 @@ from fedlgd.deploy.supernode import free_port
 from fedlgd.rundir.records import RoundRecord, committed_records
 
 ROOT = Path(__file__).parents[1]
-OUT = ROOT / "docs" / "results" / "deploy" / "three-sites.json"
+OUT = ROOT / "results" / "measured" / "deploy" / "three-sites.json"
 SITES = ("a", "b", "c")
 ROUNDS = 6
 SETTINGS = ["--method", "fedlgd", "--preset", "quick", "--rounds", str(ROUNDS)]

@@ -17,10 +17,11 @@ from typing import Any
 
 import torch
 
-from bench import growth, match, measure, memory, ours, project, published, table, workers
-from bench.measure import Compared
+from bench import growth, match, memory, project, published, workers
 from bench.phases import Phase, phases
-from bench.scene import Scene
+from bench.tools import measure, ours, table
+from bench.tools.measure import Compared
+from bench.tools.scene import Scene
 
 Record = dict[str, Any]
 

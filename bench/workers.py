@@ -2,7 +2,7 @@
 
 import time
 
-from bench.measure import Spread
+from bench.tools.measure import Spread
 from fedlgd.data.suites import load
 from fedlgd.engines.process import usable_cores
 from fedlgd.methods.fedlgd import FedLGD

@@ -13,6 +13,7 @@ import typer
 
 from fedlgd.cli.app import app
 from fedlgd.methods import registry
+from results.__main__ import generated
 
 ROOT = Path(__file__).parent.parent
 PAPER_TO_CODE = (ROOT / "docs/paper-to-code.md").read_text()
@@ -50,10 +51,10 @@ def test_every_command_in_the_pages_has_the_options_of_the_program(command):
     assert found.make_context("fedlgd", arguments)
 
 
-SCRIPTS = [*(ROOT / "docs").rglob("*.py"), *(ROOT / "bench").glob("*.py"), *(ROOT / "examples").glob("*.py")]
+SCRIPTS = [file for folder in ("results", "bench", "examples") for file in (ROOT / folder).rglob("*.py")]
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: str(script.relative_to(ROOT)))
 def test_scripts_beside_the_package_use_names_that_it_has(script):
     for node in ast.walk(ast.parse(script.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fedlgd"):
@@ -85,16 +86,9 @@ def test_the_docstring_of_a_package_names_everything_in_it(package):
     assert inside <= said
 
 
-def generate():
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs/generate.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_derived_pages_are_what_the_code_and_the_stored_runs_say():
-    for path, text in generate().pages().items():
-        assert path.read_text() == text, f"{path.name} is old; run: python docs/generate.py"
+    for path, text in generated().items():
+        assert path.read_text() == text, f"{path.name} is old; run: make results"
 
 
 HEADINGS = [

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import match, measure, ours, project, published, run, table
-from bench.scene import Scene
+from bench import match, project, published, run
+from bench.tools import measure, ours, table
+from bench.tools.scene import Scene
 from fedlgd.data.federation import Federation
 
 

@@ -1,16 +1,15 @@
 """The stored runs of the paper are sound, and the pages say what they say."""
 
-from pathlib import Path
-
 import pytest
 
 from fedlgd.paper.items import find, items
 from fedlgd.paper.stored import Found, stored, stored_part
+from results import RECORDS
 
-RECORDS = Path(__file__).parent.parent / "docs/results/records/paper"
+PAPER = RECORDS / "paper"
 ROUNDS = {"desk": 50, "full": 100}
-DIGITS = {scale: stored_part(RECORDS, find("table-digits"), "C10", scale) for scale in ROUNDS}
-ALL = [found for item in items().values() if item.methods for found in stored(RECORDS, item)]
+DIGITS = {scale: stored_part(PAPER, find("table-digits"), "C10", scale) for scale in ROUNDS}
+ALL = [found for item in items().values() if item.methods for found in stored(PAPER, item)]
 
 
 @pytest.fixture(params=DIGITS)

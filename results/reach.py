@@ -2,7 +2,7 @@
 
 FedLGD with our defaults and with presets is measured, the published procedure is projected.
 
-Run: python -m bench.reach OUT [SEED ...]     then: python docs/generate.py OUT reach
+Run: python -m results.reach OUT [SEED ...]     then: python -m results OUT reach
 It needs the files of `fedlgd data fetch digits`. The same command continues.
 """
 
@@ -53,7 +53,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for title, accuracy in measure(out, seeds):
         print(f"{title}: {percent(accuracy)} %", flush=True)
-    print(f"To show the result in docs/results/speed.md: python docs/generate.py {out} reach")
+    print(f"To show the result in docs/results/speed.md: python -m results {out} reach")
 
 
 def measure(out: Path, seeds: Sequence[int], more: Mapping[str, Any] | None = None) -> Iterator[tuple[str, float]]:
@@ -62,7 +62,7 @@ def measure(out: Path, seeds: Sequence[int], more: Mapping[str, Any] | None = No
         for label, (preset, own) in ARMS.items():
             config = resolve({}, {**SETTINGS, **own, **(more or {}), "seed": seed}, preset)
             folder = out / safe_name(label) / f"seed{seed}"
-            command = f"python -m bench.reach OUT {seed}"
+            command = f"python -m results.reach OUT {seed}"
             result = execute(config, config.data.open(), folder, command=command, title=label)
             yield f"{label}, seed {seed}", result.records[-1].accuracy
 

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from bench import project, reach, run
+from bench import project, run
 from fedlgd.report.formats import duration
 from fedlgd.report.groups import group_runs
 from fedlgd.rundir.read import read_run
+from results import reach
 from tests.cli.conftest import TINY
 from tests.report.fake import write_run
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import runpy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -10,6 +9,7 @@ from typing import Any
 
 from fedlgd.core.text import plural
 from fedlgd.report.formats import Cell, Column, Table, as_markdown, percent
+from results import epsilon as measured
 
 BAR = 0.02
 MAIN, DP = "FedLGD", "DP-SGD on real images"
@@ -18,7 +18,8 @@ LONG, TWICE = "FedLGD, converged", "FedLGD, twice the steps of converged"
 LONGER = """Where the loss of converged distillation comes from, seed 0. Without noise, what is left of private
 distillation are releases of clipped features of a tenth of the images, under networks that are drawn once:
 """
-SETUP = """`python -m bench.epsilon`: the sites MNIST, USPS and MNIST-M, at most 8 000 training images each, reduced
+SETUP = """\
+`python -m results.epsilon`: the sites MNIST, USPS and MNIST-M, at most 8 000 training images each, reduced
 to 16x16 pixels; a ConvNet of width 32, 15 rounds. Distillation: 10 images per class, 600 steps from mean images,
 random networks of width 16; `converged` takes {long} steps. With privacy: 300 releases for the first virtual sets,
 each of a tenth of the images, and one in each of three refinements. DP-SGD takes {steps} steps a round on {batch}
@@ -31,7 +32,7 @@ of it. Virtual sets are one release: any method can train on them for ever at no
 spends its budget in one training."""
 SVHN = """### MNIST and SVHN
 
-The same settings at two sites that differ more, `python -m bench.epsilon OUT svhn`; `converged` takes 2400 steps:
+The same settings at two sites that differ more, `python -m results.epsilon OUT svhn`; `converged` takes 2400 steps:
 """
 DP_SGD = """### Settings of DP-SGD
 
@@ -76,9 +77,9 @@ def epsilon(folder: Path) -> str:
 
 
 def _setup() -> str:
-    bench = runpy.run_path(str(Path(__file__).parents[2] / "bench" / "epsilon.py"))
-    sgd, long = bench["DP_SGD"], bench["CONVERGED"]["epsilon"]
-    return SETUP.format(steps=sgd["local.steps"], batch=sgd["local.batch"], rate=sgd["local.lr"], long=long)
+    sgd = measured.DP_SGD
+    steps, batch, rate = (sgd[f"local.{name}"] for name in ("steps", "batch", "lr"))
+    return SETUP.format(steps=steps, batch=batch, rate=rate, long=measured.CONVERGED["epsilon"])
 
 
 def _best(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,21 +1,13 @@
 """The part of the results page about inversion follows the stored numbers."""
 
 import json
-import runpy
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from results.pages.inversion import inversion
 from tests.report.privacy.test_inversion import CELL, MEMORY
 
-PAGE = Path(__file__).parents[2] / "docs/results/inversion_page.py"
 VIRTUAL = CELL | {"title": "FedAvg on virtual images", "case": "virtual"}
-
-
-@pytest.fixture(scope="module")
-def page() -> dict[str, Any]:
-    return runpy.run_path(str(PAGE))
 
 
 def keep(folder: Path, *cells: dict[str, Any]) -> None:
@@ -24,14 +16,14 @@ def keep(folder: Path, *cells: dict[str, Any]) -> None:
     (folder / "invert.json").write_text(json.dumps({"digits": found}))
 
 
-def test_without_files_there_is_nothing(page, tmp_path):
-    assert page["inversion"](tmp_path) == ""
+def test_without_files_there_is_nothing(tmp_path):
+    assert inversion(tmp_path) == ""
 
 
-def test_no_sign_of_training_images_decides_nothing_and_a_sign_refutes(page, tmp_path):
+def test_no_sign_of_training_images_decides_nothing_and_a_sign_refutes(tmp_path):
     keep(tmp_path, CELL, VIRTUAL)
-    text = page["inversion"](tmp_path)
+    text = inversion(tmp_path)
     assert "**Not decidable**: no leak found by this attack (8 images" in text
     assert "p = 0.003" in text
     keep(tmp_path, CELL, VIRTUAL | {"p_value": 0.001})
-    assert "**Not confirmed**: a leak was found in FedAvg on virtual images" in page["inversion"](tmp_path)
+    assert "**Not confirmed**: a leak was found in FedAvg on virtual images" in inversion(tmp_path)

@@ -1,18 +1,11 @@
 """The part of the results page about the price of epsilon follows the stored numbers."""
 
 import json
-import runpy
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs/results/epsilon_page.py"
-
-
-@pytest.fixture(scope="module")
-def page() -> Any:
-    return runpy.run_path(str(PAGE))["epsilon"]
+from results.pages.epsilon import epsilon
 
 
 def keep(folder: Path, file: str, *rows: tuple[str, float, int, float]) -> None:
@@ -23,19 +16,19 @@ def keep(folder: Path, file: str, *rows: tuple[str, float, int, float]) -> None:
     (folder / file).write_text(json.dumps(stored))
 
 
-def test_without_files_there_is_nothing(page, tmp_path):
-    assert page(tmp_path) == ""
+def test_without_files_there_is_nothing(tmp_path):
+    assert epsilon(tmp_path) == ""
 
 
 @pytest.mark.parametrize(("private", "words"), [(0.89, "within the 2 points"), (0.8, "more than the 2 points")])
-def test_the_loss_at_epsilon_four_is_compared_with_the_bar(page, tmp_path, private, words):
+def test_the_loss_at_epsilon_four_is_compared_with_the_bar(tmp_path, private, words):
     keep(tmp_path, "epsilon.json", ("FedLGD", 0.0, 0, 0.9), ("FedLGD", 0.0, 1, 0.5), ("FedLGD", 4.0, 0, private))
-    text = page(tmp_path)
+    text = epsilon(tmp_path)
     assert words in text
     assert f"loses {100 * (0.9 - private):.1f} points against no privacy (1 seed:" in text
 
 
-def test_trials_tell_what_few_releases_cost(page, tmp_path):
+def test_trials_tell_what_few_releases_cost(tmp_path):
     keep(tmp_path, "epsilon.json", ("FedLGD", 0.0, 0, 0.9))
     keep(
         tmp_path,
@@ -45,40 +38,40 @@ def test_trials_tell_what_few_releases_cost(page, tmp_path):
         ("300 releases, no noise", 100.0, 0, 0.725),
         ("30 releases, no noise, no clipping", 100.0, 0, 0.68),
     )
-    text = page(tmp_path)
+    text = epsilon(tmp_path)
     assert "was not measured" in text
     assert "30 releases cost 3.0 points and 300 releases -0.5" in text
     assert "| 30 releases, no noise | 69.0 | -3.0 |" in text
 
 
-def test_dp_sgd_is_compared_at_every_epsilon_that_both_have(page, tmp_path):
+def test_dp_sgd_is_compared_at_every_epsilon_that_both_have(tmp_path):
     real, long = "DP-SGD on real images", "FedLGD, converged"
     both = [(long, 0.0, 0, 0.7), (long, 4.0, 0, 0.69), (real, 0.0, 0, 0.85), (real, 4.0, 0, 0.75)]
     keep(tmp_path, "epsilon.json", *both, (real, 1.0, 0, 0.6))
     keep(tmp_path, "dp-sgd.json", ("rate 2", 4.0, 0, 0.751))
-    text = page(tmp_path)
+    text = epsilon(tmp_path)
     assert "Longer distillation" not in text
     assert f"{real} against {long}: +15.0 points without noise, +6.0 points at epsilon 4." in text
     assert "| rate 2 | 75.1 |" in text
 
 
-def test_what_longer_distillation_gains_and_what_epsilon_costs_it(page, tmp_path):
+def test_what_longer_distillation_gains_and_what_epsilon_costs_it(tmp_path):
     keep(tmp_path, "epsilon.json", ("FedLGD", 0.0, 0, 0.9))
     rows = [("FedLGD", 0.0, 0, 0.60), ("FedLGD", 4.0, 0, 0.55)]
     rows += [("FedLGD, converged", 0.0, 0, 0.65), ("FedLGD, converged", 4.0, 0, 0.56)]
     rows += [("FedLGD, twice the steps of converged", 0.0, 0, 0.652)]
     keep(tmp_path, "svhn.json", *rows)
-    text = page(tmp_path)
+    text = epsilon(tmp_path)
     assert "mean over seeds: +5.0 without noise, +1.0 at epsilon 4." in text
     assert "change the accuracy without noise by +0.2 points (one seed)" in text
     assert "At epsilon 4 FedLGD, converged loses 9.0 points" in text
     assert "without noise a 65.0; at epsilon 4 a 56.0." in text
 
 
-def test_trials_without_noise_stand_between_no_privacy_and_epsilon_four(page, tmp_path):
+def test_trials_without_noise_stand_between_no_privacy_and_epsilon_four(tmp_path):
     keep(tmp_path, "epsilon.json", ("FedLGD, converged", 0.0, 0, 0.8), ("FedLGD, converged", 4.0, 0, 0.7))
     keep(tmp_path, "trials.json", ("converged, 300 releases, no noise", 100.0, 0, 0.75))
-    text = page(tmp_path)
+    text = epsilon(tmp_path)
     rows = [line for line in text.splitlines() if line.startswith("| converged")]
     assert rows == [
         "| converged, no privacy | 80.0 | +0.0 |",

@@ -1,6 +1,6 @@
 """The walk of one image through the source: which files it passes from a user's folder to the report.
 
-    python -m bench.walk
+    python -m bench.tools.walk
 
 Each leg runs twice and the second time counts, so that imports do not. A file is visited if one of its functions is
 entered, however small; a template is a file, too.

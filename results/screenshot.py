@@ -1,4 +1,4 @@
-"""Screenshots for README and the gallery, in 256 colours: python docs/screenshot.py runs/demo/report.html
+"""Screenshots for README and the gallery, in 256 colours: python -m results.screenshot runs/demo/report.html
 
 They need chromium."""
 
@@ -11,8 +11,10 @@ from typing import Any
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
+from results import DOCS
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-OUT = Path(__file__).parent / "images"
+OUT = DOCS / "images"
 DESK, PHONE = {"width": 1200, "height": 1340}, {"width": 390, "height": 844}
 SHOTS: dict[str, tuple[str, dict[str, Any]]] = {
     "report": ("", {"viewport": DESK, "color_scheme": "light"}),

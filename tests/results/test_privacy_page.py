@@ -1,24 +1,12 @@
 """The results page about privacy: sections without their file are absent, and claims follow the numbers."""
 
 import json
-import runpy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from results.pages.privacy import page
 from tests.report.audits import CONTROLS, LEAK, audit, found
-
-PAGE = Path(__file__).parents[2] / "docs/results/privacy_page.py"
-
-
-@pytest.fixture
-def page(tmp_path: Path) -> dict[str, Any]:
-    """The functions of the page, which read a folder of the test's own."""
-    functions = runpy.run_path(str(PAGE))
-    functions["page"].__globals__["HERE"] = tmp_path
-    return functions
 
 
 def keep(folder: Path, name: str, content: Any) -> None:
@@ -26,31 +14,31 @@ def keep(folder: Path, name: str, content: Any) -> None:
     (folder / f"audit-{name}.json").write_text(json.dumps(stored))
 
 
-def test_without_files_only_the_introduction_is_there(page):
-    assert "## " not in page["page"]()
+def test_without_files_only_the_introduction_is_there(tmp_path):
+    assert "## " not in page(tmp_path)
 
 
-def test_a_lower_curve_confirms_a_leak_refutes_and_no_leak_decides_nothing(page, tmp_path):
+def test_a_lower_curve_confirms_a_leak_refutes_and_no_leak_decides_nothing(tmp_path):
     anchors = found(target="anchors", statistic="trace")
     keep(tmp_path, "one", audit(findings=(found(), found(target="virtual", auc=LEAK), anchors, *CONTROLS)))
-    text = page["page"]()
+    text = page(tmp_path)
     assert "than that of FedAvg on real images | confirmed |" in text
     assert "Anchors cause no extra privacy leakage | not decidable: no leak found by this attack |" in text
     assert "without telling who was there | not confirmed: a leak was found |" in text
 
 
-def test_overlapping_intervals_decide_nothing(page, tmp_path):
+def test_overlapping_intervals_decide_nothing(tmp_path):
     keep(tmp_path, "one", audit(findings=(found(auc=(0.55, 0.65, 0.75)), *CONTROLS)))
-    assert "than that of FedAvg on real images | not decidable |" in page["page"]()
+    assert "than that of FedAvg on real images | not decidable |" in page(tmp_path)
 
 
-def test_accuracy_against_epsilon_is_a_mean_over_sites_and_seeds(page, tmp_path):
+def test_accuracy_against_epsilon_is_a_mean_over_sites_and_seeds(tmp_path):
     rows = [
         {"method": "FedLGD", "epsilon": epsilon, "seed": seed, "accuracy": {"a": 0.8 + seed / 10, "b": 0.6}}
         for epsilon in (0.0, 4.0)
         for seed in (0, 1)
     ]
     (tmp_path / "epsilon.json").write_text(json.dumps(rows))
-    text = page["page"]()
+    text = page(tmp_path)
     assert "| method | no noise | epsilon 4 |" in text
     assert "| FedLGD | 72.5 ± 3.5 | 72.5 ± 3.5 |" in text

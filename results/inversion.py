@@ -1,7 +1,7 @@
 """Gradient inversion on real digits, small enough for a few minutes: one site of two that share MNIST or SVHN.
 
-Run: FEDLGD_DATA=DATA python -m bench.inversion OUT mnist svhn
-Then, for each: python docs/results/inversion_page.py mnist OUT/mnist
+Run: FEDLGD_DATA=DATA python -m results.inversion OUT mnist svhn
+Then, for each: python -m results.pages.inversion mnist OUT/mnist
 """
 
 import sys
@@ -38,7 +38,7 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in sys.argv[2:]:
         config = resolve({}, SETTINGS | {"data": SPLIT | {"of": name}})
-        execute(config, config.data.open(), out / name, command=f"python -m bench.inversion OUT {name}")
+        execute(config, config.data.open(), out / name, command=f"python -m results.inversion OUT {name}")
         run = reopened(out / name)
         moments = moments_of(run, HOW)
         found = attack(run, HOW, cells_of(run, HOW, moments), moments)

@@ -1,7 +1,7 @@
 """Compare rounds of fedlgd with rounds of fluke-fl, an independent federated-learning package, in float64.
 
 Both get the same sites, initial model, sampled sites and batches; each uses its own clients and server. Prints the
-table of agreement.md. Run: pip install fluke-fl==0.8.1, then python docs/methods/agreement.py
+table of agreement.md. Run: pip install fluke-fl==0.8.1, then python -m results.agreement
 """
 
 import sys

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import torch
 
-from bench import search
 from fedlgd.data.federation import validation_of
 from fedlgd.data.suites import load
+from results import search
 from tests.cli.conftest import TINY
 
 

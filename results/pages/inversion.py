@@ -1,6 +1,6 @@
 """The part of docs/results/privacy.md about gradient inversion.
 
-python docs/results/inversion_page.py NAME RUN   adds RUN/invert.json to docs/results/privacy/invert.json as NAME
+python -m results.pages.inversion NAME RUN   adds RUN/invert.json to results/measured/privacy/invert.json as NAME
 """
 
 import json
@@ -11,8 +11,9 @@ import msgspec
 
 from fedlgd.report.formats import Cell, Column, Row, Table, as_markdown, percent
 from fedlgd.rundir.run import Attacked, Inversion
+from results import MEASURED
 
-HERE = Path(__file__).parent / "privacy"
+FOLDER = MEASURED / "privacy"
 FILE = "invert.json"
 INTRO = """## Gradient inversion
 
@@ -25,13 +26,13 @@ images, which the last columns show. Distances are 1 - correlation of pixels; hi
 
 """
 SIGNIFICANT = 0.05
-CAVEATS = """`python -m bench.inversion`: a ConvNet of width 16, images of 16x16 pixels, at most 2 000 training
+CAVEATS = """`python -m results.inversion`: a ConvNet of width 16, images of 16x16 pixels, at most 2 000 training
 images at a site. One seed, one site, short attacks; the script now draws other targets. Longer attacks find more.
 Feature distances are those of random networks, and cannot be compared with the LPIPS of the paper.
 """
 
 
-def inversion(folder: Path = HERE) -> str:
+def inversion(folder: Path = FOLDER) -> str:
     """A table for each stored run."""
     if not (folder / FILE).exists():
         return ""
@@ -96,7 +97,7 @@ def _memory(found: Inversion) -> str:
 
 def store(name: str, run: Path) -> None:
     """Numbers only: pictures stay in the run folder."""
-    file = HERE / FILE
+    file = FOLDER / FILE
     stored = json.loads(file.read_text()) if file.exists() else {}
     stored[name] = json.loads((run / FILE).read_text())
     file.write_text(json.dumps(stored, indent=1) + "\n")

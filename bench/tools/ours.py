@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from bench.scene import LR, SITES, Scene
+from bench.tools.scene import LR, SITES, Scene
 from fedlgd.core.evaluate import score
 from fedlgd.core.train import Local, sgd
 from fedlgd.core.tree import Mean

@@ -1,9 +1,9 @@
 """Measure the RBF-MMD between the digit sites before and after distribution matching.
 
-Run: python docs/results/shift.py distil FOLDER   create the virtual sets in FOLDER (most of an hour; those of the
+Run: python -m results.shift distil FOLDER   create the virtual sets in FOLDER (most of an hour; those of the
                                                   runs of `fedlgd paper table-digits --scale full` from the cache)
-     python docs/results/shift.py measure FOLDER  measure the distances, to docs/results/records-shift/
-     python docs/generate.py                      generate the page docs/results/shift.md
+     python -m results.shift measure FOLDER  measure the distances, to results/measured/shift/
+     make results                      generate the page docs/results/shift.md
 """
 
 import json
@@ -34,8 +34,9 @@ from fedlgd.distill.settings import Distil
 from fedlgd.nets.registry import build_net
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.shift import Space, features, mmd2, pixels, random_features, width_of
+from results import MEASURED
 
-RECORDS = Path(__file__).parent / "records-shift"
+FOLDER = MEASURED / "shift"
 WIDTH = 32  # width of the trained network and of all distillation networks
 OTHER_WIDTH = 64  # width of the random networks for the measurement
 REAL_PER_CLASS = 64  # real images per class and step; 256 in the paper
@@ -135,7 +136,7 @@ def _net(federation: Federation, width: int = WIDTH) -> Net:
 
 def measure_all(folder: Path, federation: Federation) -> None:
     """Measure every case with virtual sets in the folder, for all complete seeds."""
-    RECORDS.mkdir(exist_ok=True)
+    FOLDER.mkdir(exist_ok=True)
     for case in CASES:
         complete = [
             s for s in case.seeds if all(_file(folder, site, case, s).is_file() for site in federation.sites)
@@ -154,7 +155,7 @@ def measure_all(folder: Path, federation: Federation) -> None:
             "pairs": [list(pair) for pair in combinations((s.name for s in federation.sites), 2)],
             "runs": runs,
         }
-        (RECORDS / f"{case.name}.json").write_text(json.dumps(record, indent=1) + "\n")
+        (FOLDER / f"{case.name}.json").write_text(json.dumps(record, indent=1) + "\n")
 
 
 def measured(folder: Path, federation: Federation, case: Case, seed: int) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
@@ -12,9 +11,9 @@ from fedlgd.report.summary import Difference, difference, paired
 from fedlgd.rundir.read import read_runs
 from fedlgd.rundir.run import Run
 from fedlgd.runs.tuning.findings import Trial, effect_of, spent
+from results import MEASURED, RECORDS
 
-HERE = Path(__file__).parent
-RECORDS, SEARCH = HERE / "records", HERE / "search"
+SEARCH = MEASURED / "search"
 COUNTED = ("accuracy-count", "accuracy-four")  # stored runs with different numbers of images per class
 
 
@@ -41,7 +40,7 @@ def runs_of(*names: str) -> Sequence[Run]:
 
 
 def tried(name: str) -> str:
-    """The trials of a search on validation images: docs/results/search/<name>.jsonl, in their order.
+    """The trials of a search on validation images: measured/search/<name>.jsonl, in their order.
 
     With several seeds, the difference of a trial is to the first one with the same rounds, steps and width.
     """
@@ -64,7 +63,7 @@ def tried(name: str) -> str:
 
 
 def searched(name: str) -> str:
-    """A search of `fedlgd tune`, docs/results/search/<name>.json: its last trials, and which settings mattered."""
+    """A search of `fedlgd tune`, measured/search/<name>.json: its last trials, and which settings mattered."""
     ledger = json.loads((SEARCH / f"{name}.json").read_text())
     trials = [Trial(**each) for each in ledger["trials"]]
     rungs = sorted({trial.rounds for trial in trials})
@@ -138,7 +137,7 @@ def by_count() -> Mapping[str, Mapping[int, Sequence[float]]]:
     return found
 
 
-def figures() -> Mapping[str, str]:
+def figures() -> dict[str, str]:
     """SVG texts by file name."""
     curves = []
     for style, (label, arm) in enumerate(by_count().items()):

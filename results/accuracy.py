@@ -1,7 +1,7 @@
 """Accuracy of FedLGD on real digits: the published procedure, scaled down, compared with the optimised one.
 
-Run: python -m bench.accuracy OUT large 0 1 2                then: python docs/generate.py OUT speed-accuracy
-     python -m bench.accuracy OUT small 0 1 2 3 4 5 6 7     then: python docs/generate.py OUT speed-seeds
+Run: python -m results.accuracy OUT large 0 1 2                then: python -m results OUT speed-accuracy
+     python -m results.accuracy OUT small 0 1 2 3 4 5 6 7     then: python -m results OUT speed-seeds
 """
 
 import sys
@@ -68,7 +68,7 @@ def main() -> None:
         for title, settings in VARIANTS[scale].items():
             config = resolve({}, {**(LARGE if scale == "large" else SMALL), **settings, "seed": seed})
             folder = out / title.split(",")[0] / f"seed{seed}"
-            command = f"python -m bench.accuracy OUT {scale} {seed}"
+            command = f"python -m results.accuracy OUT {scale} {seed}"
             result = execute(config, config.data.open(), folder, command=command, title=title)
             print(f"{title}, seed {seed}: {result.records[-1].accuracy:.3f}", flush=True)
 

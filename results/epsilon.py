@@ -1,9 +1,9 @@
 """The price of epsilon: accuracy of FedLGD on real digit sites with and without privacy, and of DP-SGD.
 
-Run: FEDLGD_DATA=DATA python -m bench.epsilon OUT epsilon 0 1 2    three sites like MNIST
-     FEDLGD_DATA=DATA python -m bench.epsilon OUT svhn 0 1 2       MNIST and SVHN
-     FEDLGD_DATA=DATA python -m bench.epsilon OUT trials           why few releases lose accuracy
-     FEDLGD_DATA=DATA python -m bench.epsilon OUT dp-sgd           the settings of DP-SGD
+Run: FEDLGD_DATA=DATA python -m results.epsilon OUT epsilon 0 1 2    three sites like MNIST
+     FEDLGD_DATA=DATA python -m results.epsilon OUT svhn 0 1 2       MNIST and SVHN
+     FEDLGD_DATA=DATA python -m results.epsilon OUT trials           why few releases lose accuracy
+     FEDLGD_DATA=DATA python -m results.epsilon OUT dp-sgd           the settings of DP-SGD
 Each writes OUT/<its name>.json. Finished runs in OUT are not repeated.
 """
 
@@ -173,7 +173,7 @@ def main() -> None:
         config = resolve({}, COMMON | settings | {"seed": seed})
         folder = out / name / f"{method.replace(' ', '-')}-{epsilon:g}-seed{seed}"
         with noise_of(epsilon):
-            result = execute(config, data, folder, command="python -m bench.epsilon", title=method)
+            result = execute(config, data, folder, command="python -m results.epsilon", title=method)
         cpu = sum(result.spent.cpu.values())
         rows.append({"method": method, "epsilon": epsilon, "seed": seed, "accuracy": result.accuracy, "cpu": cpu})
         write_atomic(out / f"{name}.json", json.dumps(rows).encode())

@@ -1,8 +1,8 @@
 """Trials on validation images: what raises accuracy at ten images per class, what the parts of FedLGD are worth.
 
-Run: python -m bench.search margin [SEED ...]        then: python docs/generate.py
+Run: python -m results.search margin [SEED ...]        then: make results
 It needs the files of `fedlgd data fetch digits`. Of each class at each site, 20 % of the training images are held
-out and scored; no test image is read. Trials are appended to docs/results/search/NAME.jsonl, each of them once.
+out and scored; no test image is read. Trials are appended to results/measured/search/NAME.jsonl, each of them once.
 """
 
 import json
@@ -20,8 +20,9 @@ import torch
 from fedlgd.data.federation import validation_of
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.run import execute
+from results import MEASURED
 
-SEARCH = Path(__file__).parents[1] / "docs" / "results" / "search"
+SEARCH = MEASURED / "search"
 
 
 @dataclass(frozen=True)

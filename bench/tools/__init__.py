@@ -1,0 +1,1 @@
+"""What benchmarks share: inputs, our side of each phase, measurement, tables, and the walk through the source."""

@@ -1,0 +1,13 @@
+"""Measured results, and the one generator of pages that show them: `make results`.
+
+`records` has stored runs, and `measured` has other stored numbers. `accuracy`, `epsilon`, `inversion`, `reach`,
+`search` and `shift` are the experiments that measured some of them (`python -m results.NAME`); `agreement` compares
+methods with another package. `pages` turns what is stored into pages. `screenshot` takes pictures of a report.
+"""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+RECORDS = ROOT / "results" / "records"
+MEASURED = ROOT / "results" / "measured"

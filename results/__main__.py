@@ -1,0 +1,74 @@
+"""Generate pages, and parts of pages, from the code and from stored runs.
+
+make results                    update all generated pages
+python -m results FOLDER NAME   first store the runs of FOLDER in results/records/NAME
+"""
+
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from fedlgd.paper.items import FOLDER
+from fedlgd.paper.verdicts import MEASURED, to_ship
+from fedlgd.rundir.read import read_runs
+from results import DOCS, RECORDS, ROOT
+from results.pages import accuracy, comparisons, deploy, paper, privacy, settings, shift, speed
+
+KEPT = ("config.toml", "manifest.json", "records.jsonl", "analysis.json")
+BLOCKS: Mapping[str, Callable[[str], str]] = {
+    "settings": settings.own_settings,
+    "space": settings.search_space,
+    "results": comparisons.own_results,
+    "demo": comparisons.demo,
+    "paper": paper.main_table,
+    "holds": accuracy.holds,
+    "tried": accuracy.tried,
+    "searched": accuracy.searched,
+    "per_class": accuracy.per_class,
+    "bench": speed.benchmark,
+    "headline": speed.headline,
+    "reach": speed.reached,
+    "deploy": deploy.measured,
+}
+"""What makes the text between the marks `generated: NAME ARGUMENT` and `end` of a page."""
+
+
+def generated() -> dict[Path, str]:
+    """The content of each generated file by path."""
+    whole = {
+        DOCS / "settings.md": settings.page(),
+        Path(str(FOLDER / MEASURED)): to_ship(RECORDS / "paper"),
+        DOCS / "results" / "shift.md": shift.page(),
+        DOCS / "results" / "privacy.md": privacy.page(),
+    }
+    whole |= {DOCS / "results" / f"{folder.name}.md": comparisons.page(folder) for folder in comparisons.stored()}
+    whole |= {DOCS / "results" / "paper" / name: text for name, text in paper.pages().items()}
+    whole |= {DOCS / "images" / name: text for name, text in (accuracy.figures() | speed.figures()).items()}
+    pages = [page for page in (ROOT / "README.md", *sorted(DOCS.rglob("*.md"))) if page not in whole]
+    return whole | {page: filled(text) for page in pages if "<!-- generated:" in (text := page.read_text())}
+
+
+def filled(text: str) -> str:
+    """A page with updated text between its `generated` marks."""
+    pattern = re.compile(r"<!-- generated: (\w+) (\S+) -->\n.*?<!-- end -->", re.DOTALL)
+    return pattern.sub(lambda m: f"<!-- generated: {m[1]} {m[2]} -->\n{BLOCKS[m[1]](m[2])}\n<!-- end -->", text)
+
+
+def store(runs: Path, name: str) -> None:
+    """Store the files of finished runs that the tables need."""
+    for run in read_runs([manifest.parent for manifest in runs.rglob("manifest.json")])[0]:
+        target = RECORDS / name / run.path.relative_to(runs)
+        for file in (run.path / kept for kept in KEPT if run.finished):
+            if file.exists():
+                target.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file, target / file.name)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        store(Path(sys.argv[1]), sys.argv[2])
+    for path, text in generated().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
