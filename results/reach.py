@@ -24,7 +24,7 @@ from fedlgd.report.cost import CPU, cumulative_bytes, cumulative_time
 from fedlgd.report.formats import NONE, TIME, duration, percent, percent_stat
 from fedlgd.report.groups import Group, curves
 from fedlgd.report.plots import line_plot, svg
-from fedlgd.rundir.run import Run
+from fedlgd.rundir.read import Run
 from fedlgd.runs.config import resolve
 from fedlgd.runs.run import execute
 

@@ -8,8 +8,7 @@ from typing import Any
 from fedlgd.report.groups import Curve, Group, group_runs, summarise
 from fedlgd.report.plots import line_plot, svg
 from fedlgd.report.summary import Difference, difference, paired
-from fedlgd.rundir.read import read_runs
-from fedlgd.rundir.run import Run
+from fedlgd.rundir.read import Run, read_runs
 from fedlgd.runs.tuning.findings import Trial, effect_of, spent
 from results import MEASURED, RECORDS
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from fedlgd.report.formats import Cell, Column, Row, Table, as_markdown, percent
-from fedlgd.rundir.run import Attacked, Inversion
+from fedlgd.rundir.results import Attacked, Inversion
 from results import MEASURED
 
 FOLDER = MEASURED / "privacy"

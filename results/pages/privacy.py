@@ -13,7 +13,7 @@ import msgspec
 
 from fedlgd.report.formats import as_markdown, duration, percent
 from fedlgd.report.privacy.audit import NO_LEAK, audit_caveats, audit_table, verdict
-from fedlgd.rundir.audits import Audit, Finding
+from fedlgd.rundir.results import Audit, Finding
 from results import MEASURED
 from results.pages.epsilon import epsilon
 from results.pages.inversion import inversion

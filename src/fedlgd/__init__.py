@@ -21,7 +21,7 @@ _HOME = {
     "Result": "fedlgd.runs.result",
     "compare": "fedlgd.runs.comparing.compare",
     "tune": "fedlgd.runs.tuning.tune",
-    "open_run": "fedlgd.runs.open",
+    "open_run": "fedlgd.runs.result",
     "configure": "fedlgd.runs.config",
     "FedAvg": "fedlgd.methods.fedavg",
     "FedLGD": "fedlgd.methods.fedlgd",
@@ -70,8 +70,8 @@ if TYPE_CHECKING:
     from fedlgd.methods.vhl import VHL as VHL
     from fedlgd.runs.comparing.compare import compare as compare
     from fedlgd.runs.config import configure as configure
-    from fedlgd.runs.open import open_run as open_run
     from fedlgd.runs.result import Result as Result
+    from fedlgd.runs.result import open_run as open_run
     from fedlgd.runs.run import run as run
     from fedlgd.runs.tuning.tune import tune as tune
 

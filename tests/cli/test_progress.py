@@ -11,7 +11,8 @@ from rich.console import Console
 from fedlgd.cli import progress
 from fedlgd.cli.progress import Lines, LiveView, Pace, clock_time, duration
 from fedlgd.core.errors import RunError
-from fedlgd.rundir.records import RoundRecord, Score
+from fedlgd.core.score import Score
+from fedlgd.rundir.records import RoundRecord
 
 FIVE = ("mnist", "scans", "photos", "fonts", "street")
 TERMINAL = {"TERM": "xterm-256color"}

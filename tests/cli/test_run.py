@@ -14,9 +14,9 @@ import pytest
 
 from fedlgd.cli import run, terminal
 from fedlgd.core.errors import RunError
+from fedlgd.core.score import Score
 from fedlgd.data.suites import DataChoice, load
 from fedlgd.engines.site import Sites
-from fedlgd.rundir.records import Score
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.parse import read_toml
 from fedlgd.runs.run import execute

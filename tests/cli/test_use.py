@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedlgd.runs.open import open_run
+from fedlgd.runs.result import open_run
 from fedlgd.runs.run import execute
 from tests.cli.conftest import TINY, tiny_run
 

@@ -18,7 +18,7 @@ from fedlgd.engines.registry import choose, engine
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import resolve
 from fedlgd.runs.estimate import estimate
-from fedlgd.runs.manifest import engine_facts
+from fedlgd.runs.folder import engine_facts
 from fedlgd.runs.run import execute
 from tests import tiny
 from tests.contract import battery

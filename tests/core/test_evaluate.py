@@ -9,9 +9,10 @@ import torch
 from fedlgd.core.evaluate import area, score
 from fedlgd.core.meter import metered
 from fedlgd.core.net import Net
+from fedlgd.core.score import Score
 from fedlgd.core.types import LabelledSet
 from fedlgd.nets.registry import build_net
-from fedlgd.rundir.records import RoundRecord, Score
+from fedlgd.rundir.records import RoundRecord
 from tests import tiny
 from tests.nets import own
 

@@ -29,8 +29,7 @@ from fedlgd.engines.registry import choose, engine
 from fedlgd.engines.site import Answer, Task
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
-from fedlgd.runs.folder import locked
-from fedlgd.runs.manifest import engine_facts
+from fedlgd.runs.folder import engine_facts, locked
 from fedlgd.runs.run import execute, run
 from tests import PATIENCE, tiny
 from tests.contract import battery

@@ -13,6 +13,7 @@ import torch
 
 from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError
+from fedlgd.core.score import Score
 from fedlgd.core.types import LabelledSet, Site, SiteState, Update
 from fedlgd.engines import storage
 from fedlgd.engines.plan import Plan
@@ -20,7 +21,7 @@ from fedlgd.engines.server import Server
 from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.storage import Inbox
 from fedlgd.methods import objective
-from fedlgd.rundir.records import Score, decode_record, encode_record
+from fedlgd.rundir.records import decode_record, encode_record
 from tests import tiny
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from fedlgd.rundir.audits import FORMAT, Audit, Finding
+from fedlgd.rundir.results import AUDIT_FORMAT, Audit, Finding
 
 ROC = ((0.0, 0.0, 0.0, 0.0), (0.001, 0.002, 0.001, 0.01), (0.1, 0.12, 0.1, 0.15), (1.0, 1.0, 1.0, 1.0))
 FOUND = Finding(
@@ -41,7 +41,7 @@ CONTROLS = (
 
 def audit(**changed: Any) -> Audit:
     plain = Audit(
-        format=FORMAT, attack="rmia", site="scans", images=400, federations=5, findings=(found(), *CONTROLS)
+        format=AUDIT_FORMAT, attack="rmia", site="scans", images=400, federations=5, findings=(found(), *CONTROLS)
     )
     return replace(plain, **changed)
 

@@ -16,8 +16,7 @@ from fedlgd.report.cost import (
     cumulative_time,
 )
 from fedlgd.report.groups import curves, group_runs
-from fedlgd.rundir.read import read_run
-from fedlgd.rundir.run import Run
+from fedlgd.rundir.read import Run, read_run
 from tests.report.conftest import MakeGroups, run_of
 from tests.report.fake import write_run
 

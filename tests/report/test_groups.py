@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedlgd.report.groups import Stat, curves, group_runs, summarise
-from fedlgd.rundir.read import read_run
-from fedlgd.rundir.run import Run
+from fedlgd.rundir.read import Run, read_run
 from tests.report.conftest import MakeGroups, run_of
 from tests.report.fake import write_run
 

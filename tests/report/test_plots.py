@@ -10,7 +10,7 @@ from fedlgd.core.text import BYTES
 from fedlgd.report.formats import TIME
 from fedlgd.report.groups import Curve, Stat
 from fedlgd.report.plots import dodge, line_plot, matrix_plot, scatter_plot, svg, wrapped
-from fedlgd.rundir.run import Cloud
+from fedlgd.rundir.results import Cloud
 
 CURVES = (
     Curve("FedAvg", (0, 1, 2), (Stat(10.0, 1.0), Stat(40.0, 2.0), Stat(60.0, 1.0))),

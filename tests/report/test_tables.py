@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from fedlgd.core.score import Score
 from fedlgd.report.cost import cost_table
 from fedlgd.report.formats import Cell, Column, Table, as_csv, as_latex, as_markdown, as_text
 from fedlgd.report.groups import Group
@@ -16,7 +17,7 @@ from fedlgd.report.tables import (
     wilson,
     without_sites,
 )
-from fedlgd.rundir.records import RoundRecord, Score
+from fedlgd.rundir.records import RoundRecord
 from tests.report.conftest import MakeGroups, run_of
 
 

@@ -17,8 +17,7 @@ from fedlgd.report import watch
 from fedlgd.report.groups import group_runs
 from fedlgd.report.summary import headline, progress
 from fedlgd.report.watch import Server, Watcher, fingerprint, policy
-from fedlgd.rundir.read import run_folders
-from fedlgd.rundir.run import Run
+from fedlgd.rundir.read import Run, run_folders
 from tests import PATIENCE
 from tests.report.fake import SITES, append_round, commit, write_run
 

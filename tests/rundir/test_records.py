@@ -12,7 +12,8 @@ import pytest
 
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import digest, write_json
-from fedlgd.rundir.records import RECORDS, RoundRecord, Score, committed_records, decode_record, encode_record
+from fedlgd.core.score import Score
+from fedlgd.rundir.records import RECORDS, RoundRecord, committed_records, decode_record, encode_record
 from tests.core.damage import flips, noticed
 
 FULL = RoundRecord(

@@ -14,10 +14,9 @@ import fedlgd
 from fedlgd.core import files
 from fedlgd.core.errors import DataError, FedlgdError, RunError
 from fedlgd.core.types import Scale
-from fedlgd.runs import manifest as manifests
 from fedlgd.runs.config import resolve
-from fedlgd.runs.open import open_run
 from fedlgd.runs.parse import read_toml
+from fedlgd.runs.result import open_run
 from tests import tiny
 from tests.nets import own
 from tests.runs.folder import head
@@ -214,10 +213,10 @@ def test_a_crash_while_a_run_is_extended_costs_nothing(data, tmp_path, monkeypat
             raise KeyboardInterrupt
         write(path, *args, **kwargs)
 
-    monkeypatch.setattr(manifests.files, "write_atomic", crash)
+    monkeypatch.setattr(files, "write_atomic", crash)
     with pytest.raises(KeyboardInterrupt):
         start(data, "fedavg", tmp_path / "run", rounds=3)
-    monkeypatch.setattr(manifests.files, "write_atomic", write)
+    monkeypatch.setattr(files, "write_atomic", write)
     start(data, "fedavg", tmp_path / "run", rounds=3)
     assert head(tmp_path / "run")["round"] == 3
     assert len(json.loads((tmp_path / "run/manifest.json").read_text())["extended"]) == 1

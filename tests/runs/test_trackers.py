@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from fedlgd.core.errors import SettingError
-from fedlgd.rundir.records import RoundRecord, Score, committed_records, encode_record
+from fedlgd.core.score import Score
+from fedlgd.rundir.records import RoundRecord, committed_records, encode_record
 from fedlgd.runs.config import Config
 from fedlgd.runs.run import execute
 from fedlgd.runs.trackers import (

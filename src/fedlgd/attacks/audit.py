@@ -24,8 +24,7 @@ from fedlgd.core.types import LabelledSet
 from fedlgd.distill.cache import caching
 from fedlgd.dp.guarantee import budget_of
 from fedlgd.methods.cost import images_of, is_known
-from fedlgd.rundir import numbered
-from fedlgd.rundir.audits import AUDIT, FORMAT, Audit, Finding, Kind, Promise
+from fedlgd.rundir.results import AUDIT, AUDIT_FORMAT, Audit, Finding, Kind, Promise, results_of, unused_file
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.estimate import estimate
@@ -158,7 +157,7 @@ class Plan:
 
     def _file(self, arm: Arm, i: int) -> Path:
         made_from = {
-            "format": FORMAT,
+            "format": AUDIT_FORMAT,
             "config": arm.config.toml(),
             "data": self.subject.federation.digest,
             "site": self.site,
@@ -203,7 +202,7 @@ class Plan:
             run_shadows([shadow for shadows in self.shadows.values() for shadow in shadows], jobs)
         findings = self._paper_findings() if self.wish.attack == "paper" else self._findings()
         audit = Audit(
-            format=FORMAT,
+            format=AUDIT_FORMAT,
             attack=self.wish.attack,
             site=self.site,
             images=len(self.subject.federation.by_name[self.site].train),
@@ -225,13 +224,13 @@ class Plan:
     def file(self) -> Path:
         """The file of an earlier audit with the same settings, or a new one; one that cannot be read stays."""
         folder = self.subject.folder
-        for file in numbered.stored(folder, AUDIT):
+        for file in results_of(folder, AUDIT):
             with suppress(RunError):
                 known = read_json(file)
                 before = {**known.get("settings", {}), "site": known.get("site")}
                 if all(before.get(name, value) == value for name, value in self.settings.items()):
                     return file
-        return numbered.unused(folder, AUDIT)
+        return unused_file(folder, AUDIT)
 
     def _findings(self) -> Iterator[Finding]:
         rng, parts = self.subject.rng, self.pool.parts

@@ -39,7 +39,7 @@ from fedlgd.dp.guarantee import promise
 from fedlgd.methods.common import training_set
 from fedlgd.methods.objective import Beside, Term
 from fedlgd.methods.parts import all_settings
-from fedlgd.rundir import numbered
+from fedlgd.rundir.results import results_of, unused_file
 
 FORMAT = 1
 KIND = "invert"  # of the files with results
@@ -277,11 +277,11 @@ def stored_in(run: Replay, how: Inversion) -> Stored:
     settings = asdict(replace(how, site=site_of(run, how.site).name)) | {"of": run.rounds}
     settings = json.loads(json.dumps(settings))  # as it is read back, with lists for tuples
     show = {"show": how.show or run.federation.public}
-    for file in numbered.stored(run.folder, KIND):
+    for file in results_of(run.folder, KIND):
         old = files.read_json(file)
         if old.get("format") != FORMAT:
             raise RunError(f"{str(file)!r} is of another version of fedlgd; remove it")
         if old["settings"] | show == settings | show:
             return Stored(file, old | {"settings": settings | show})
     fresh = {"format": FORMAT, "settings": settings | show, "promise": promise(run.config.method), "cells": {}}
-    return Stored(numbered.unused(run.folder, KIND), fresh)
+    return Stored(unused_file(run.folder, KIND), fresh)

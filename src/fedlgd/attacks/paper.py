@@ -23,8 +23,8 @@ from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import serve
 from fedlgd.engines.site import Sites
 from fedlgd.engines.storage import Ram, RamStates
-from fedlgd.rundir.audits import Finding, Kind
 from fedlgd.rundir.records import RoundRecord
+from fedlgd.rundir.results import Finding, Kind
 from fedlgd.runs.config import Config
 
 IMAGES = 2000  # of each side

@@ -29,8 +29,8 @@ from fedlgd.methods.protocol import Method
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.folder import RunDirectory
-from fedlgd.runs.open import open_run
 from fedlgd.runs.parse import read_toml
+from fedlgd.runs.result import open_run
 
 NEVER = 1_000_000  # rounds between evaluations of a replay
 AHEAD = 100  # rounds in which a selected or an unselected one is looked for

@@ -12,7 +12,7 @@ from fedlgd.attacks.signals import confidence, passed
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Params
-from fedlgd.rundir.audits import RATES, Finding, Kind
+from fedlgd.rundir.results import RATES, Finding, Kind
 
 Attack = Literal["rmia", "lira", "paper"]
 

@@ -12,9 +12,8 @@ from fedlgd.core.types import Params
 from fedlgd.data.federation import Federation
 from fedlgd.dp.guarantee import budget_of
 from fedlgd.runs.config import Config, resolve
-from fedlgd.runs.open import manifest_of, open_run
 from fedlgd.runs.parse import read_toml
-from fedlgd.runs.result import Result
+from fedlgd.runs.result import Result, manifest_of, open_run
 
 
 @dataclass(frozen=True, eq=False)

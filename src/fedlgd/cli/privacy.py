@@ -22,7 +22,7 @@ from fedlgd.core.text import plural
 from fedlgd.engines.process import usable_cores
 from fedlgd.report.formats import Cell, Column, Table
 from fedlgd.report.privacy.audit import audit_caveats, audit_table, verdict
-from fedlgd.rundir import numbered
+from fedlgd.rundir.results import results_of
 from fedlgd.runs.folder import locked
 
 LONG = 3600.0  # seconds above which an audit needs --yes
@@ -53,7 +53,7 @@ def audit(given: AuditOptions) -> None:
 
 def _beside(file: Path) -> str:
     """The earlier results with other settings, which stay."""
-    others = [each.name for each in numbered.stored(file.parent, file.stem.partition("-")[0]) if each != file]
+    others = [each.name for each in results_of(file.parent, file.stem.partition("-")[0]) if each != file]
     return f" (with other settings: {', '.join(others)})" if others else ""
 
 

@@ -98,7 +98,7 @@ def _server(paths: list[Path], port: int) -> Server:
 
 
 def open_(folder: Path, json: bool) -> None:
-    from fedlgd.runs.open import how_to_go_on, open_run
+    from fedlgd.runs.result import how_to_go_on, open_run
 
     result = open_run(folder)
     spent, manifest = result.spent, read_json(folder / "manifest.json")
@@ -149,7 +149,7 @@ def _time(seconds: float) -> str:
 
 
 def predict(given: PredictOptions) -> None:
-    from fedlgd.runs.open import open_run
+    from fedlgd.runs.result import open_run
 
     predictions = open_run(given.run).predict(given.images, given.site)
     if given.json:
@@ -167,7 +167,7 @@ def predict(given: PredictOptions) -> None:
 
 
 def export(given: ExportOptions) -> None:
-    from fedlgd.runs.open import open_run
+    from fedlgd.runs.result import open_run
 
     result = open_run(given.run)
     folder = given.out or given.run / "export"

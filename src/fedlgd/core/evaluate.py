@@ -9,8 +9,8 @@ from torch.nn import functional as F
 from fedlgd.core.device import to_cpu
 from fedlgd.core.meter import phase
 from fedlgd.core.net import Net
+from fedlgd.core.score import Score
 from fedlgd.core.types import LabelledSet, Params
-from fedlgd.rundir.records import Score
 
 
 def score(

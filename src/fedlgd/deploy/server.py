@@ -25,7 +25,7 @@ from fedlgd.deploy.messages import Description, Order, UnreadableError, read_rep
 from fedlgd.deploy.real_sites import without_images
 from fedlgd.engines.validate import check_enrolled
 from fedlgd.runs.config import Config, resolve
-from fedlgd.runs.manifest import continued
+from fedlgd.runs.folder import continued
 from fedlgd.runs.result import Result
 from fedlgd.runs.run import Listener, execute
 

@@ -10,6 +10,7 @@ import torch
 from fedlgd.core.errors import PrivacyError
 from fedlgd.core.evaluate import score
 from fedlgd.core.net import Net
+from fedlgd.core.score import Score
 from fedlgd.core.types import Params, Site
 from fedlgd.data.federation import site_digest
 from fedlgd.dp.budget import Budget, Level
@@ -20,7 +21,6 @@ from fedlgd.dp.release import noised
 from fedlgd.dp.sgd import Dp, DpSgd
 from fedlgd.methods.parts import Part
 from fedlgd.methods.protocol import Method
-from fedlgd.rundir.records import Score
 
 MOST = 10.0  # loss of an image
 SENSITIVITY = math.sqrt(3)

@@ -8,6 +8,7 @@ from fedlgd.core.device import Place
 from fedlgd.core.meter import charge, metered, phase, tick
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
+from fedlgd.core.score import Score
 from fedlgd.core.types import Broadcast, Hello, ServerState, Update
 from fedlgd.engines.plan import Plan, sample
 from fedlgd.engines.site import Answer, Task
@@ -27,7 +28,7 @@ from fedlgd.engines.validate import (
 from fedlgd.engines.wire import nbytes
 from fedlgd.methods.common import in_round
 from fedlgd.methods.protocol import Method
-from fedlgd.rundir.records import RoundRecord, Score
+from fedlgd.rundir.records import RoundRecord
 
 Work = Callable[[Iterator[Task]], Iterator[Answer]]
 """Runs tasks at the sites; answers can have any order. A site that is lost has no answer, or one with a fault."""

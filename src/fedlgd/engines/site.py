@@ -10,6 +10,7 @@ from fedlgd.core.errors import DivergedError
 from fedlgd.core.meter import metered, phase
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
+from fedlgd.core.score import Score
 from fedlgd.core.types import Broadcast, Hello, SiteState, Update
 from fedlgd.data.federation import Federation
 from fedlgd.dp.guarantee import Scores
@@ -18,7 +19,6 @@ from fedlgd.engines.storage import States
 from fedlgd.engines.wire import same
 from fedlgd.methods.common import in_round
 from fedlgd.methods.protocol import Method
-from fedlgd.rundir.records import Score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

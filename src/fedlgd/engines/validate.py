@@ -11,12 +11,12 @@ from torch import Tensor
 
 from fedlgd.core.errors import RunError
 from fedlgd.core.meter import Spent
+from fedlgd.core.score import Score
 from fedlgd.core.text import plural
 from fedlgd.core.tree import add, cast, double, only, scale, sqnorm, sub
 from fedlgd.core.types import Hello, Params, ServerState, Update
 from fedlgd.engines.wire import pack
 from fedlgd.methods.protocol import Expected
-from fedlgd.rundir.records import Score
 
 NAMED = 5  # sites, and reasons, that a message names
 LARGEST = sys.float_info.max

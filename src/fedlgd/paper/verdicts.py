@@ -13,7 +13,7 @@ from fedlgd.paper.stored import Found, measured_cpu, stored
 from fedlgd.report.formats import NONE, percent, percent_stat, points
 from fedlgd.report.groups import Group
 from fedlgd.report.summary import Difference, difference, paired
-from fedlgd.rundir.run import Run
+from fedlgd.rundir.read import Run
 
 MEASURED = "measured.json"  # beside the items
 

@@ -29,8 +29,9 @@ from fedlgd.report.formats import (
     operations,
 )
 from fedlgd.report.groups import Group
+from fedlgd.rundir.read import Run
 from fedlgd.rundir.records import RoundRecord
-from fedlgd.rundir.run import Positive, Run
+from fedlgd.rundir.results import Positive
 
 SETUP = "setup"
 PHASES = (SETUP, "distil", "train", "server", "evaluate")

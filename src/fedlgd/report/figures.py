@@ -8,14 +8,15 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+from fedlgd.core.score import Score
 from fedlgd.core.text import BYTES, plural
 from fedlgd.report.cost import clock, cumulative_bytes, cumulative_time
 from fedlgd.report.formats import TIME
 from fedlgd.report.groups import Curve, Group, Stat, curves, site_names
 from fedlgd.report.plots import CLASSES, line_plot, matrix_plot, scatter_plot, svg
 from fedlgd.report.sweeps import Sweep, find_sweeps, heat_map, line_figure
-from fedlgd.rundir.records import RoundRecord, Score
-from fedlgd.rundir.run import Analysis, Cloud
+from fedlgd.rundir.records import RoundRecord
+from fedlgd.rundir.results import Analysis, Cloud
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

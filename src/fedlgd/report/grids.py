@@ -15,7 +15,8 @@ from pathlib import Path
 from PIL import Image, ImageChops
 
 from fedlgd.report.groups import Group
-from fedlgd.rundir.run import DataInfo, Run
+from fedlgd.rundir.manifest import DataInfo
+from fedlgd.rundir.read import Run
 
 ANCHORS = "anchors"
 VERSIONS = 8

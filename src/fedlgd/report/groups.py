@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
+from fedlgd.core.score import Score
 from fedlgd.core.settings import flat
-from fedlgd.rundir.records import RoundRecord, Score
-from fedlgd.rundir.run import Run
+from fedlgd.rundir.read import Run
+from fedlgd.rundir.records import RoundRecord
 from fedlgd.rundir.sweep import with_note, without_note
 
 Quantity = Callable[[RoundRecord], float | None]

@@ -25,8 +25,7 @@ from fedlgd.report.privacy.section import audit_drawings, privacy_of, spent_toge
 from fedlgd.report.summary import RULE, WINNER, caveats, headline, progress
 from fedlgd.report.sweeps import find_sweeps, sweep_tables
 from fedlgd.report.tables import presence_tables
-from fedlgd.rundir.read import read_runs
-from fedlgd.rundir.run import Run
+from fedlgd.rundir.read import Run, read_runs
 
 TEMPLATES = Environment(
     loader=PackageLoader("fedlgd.report"),

@@ -16,7 +16,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from fedlgd.report.groups import Curve
-from fedlgd.rundir.run import Cloud
+from fedlgd.rundir.results import Cloud
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

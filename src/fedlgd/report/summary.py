@@ -10,7 +10,7 @@ from fedlgd.core.text import number_of_bytes, plural
 from fedlgd.report.cost import clock, total
 from fedlgd.report.formats import duration, percent, percent_stat, points
 from fedlgd.report.groups import Group, Stat, site_names, summarise
-from fedlgd.rundir.run import Run
+from fedlgd.rundir.read import Run
 
 RULE = (
     "Accuracy on the real test images of every site after the last round, as the unweighted mean over sites. "

@@ -10,8 +10,9 @@ from fedlgd.report import formats
 from fedlgd.report.cost import cost_table
 from fedlgd.report.formats import METHOD, NONE, Cell, Column, Row, Table, share_cell
 from fedlgd.report.groups import Group, Stat, site_names, summarise
+from fedlgd.rundir.manifest import DataInfo
+from fedlgd.rundir.read import Run
 from fedlgd.rundir.records import RoundRecord
-from fedlgd.rundir.run import DataInfo, Run
 
 Z = 1.959964  # 95 % of a normal distribution lie within this many standard deviations
 MARK = "†"

@@ -7,8 +7,8 @@ import json
 import math
 import os
 import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,14 +18,73 @@ import msgspec
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import reading, refuse_links
 from fedlgd.core.settings import Tuned
-from fedlgd.rundir import numbered
-from fedlgd.rundir.audits import AUDIT, Audit
+from fedlgd.rundir.manifest import Manifest
 from fedlgd.rundir.records import RECORDS, RoundRecord, committed_records
-from fedlgd.rundir.run import Analysis, Inversion, Manifest, Run, Sheet
+from fedlgd.rundir.results import AUDIT, Analysis, Audit, Inversion, results_of
 
 T = TypeVar("T")
 FORMATS = (1, 2)  # of manifest.json
 START = "start"  # the version of virtual images made at enrolment; later versions are round numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A contact sheet of virtual images: one row per class, one column per image."""
+
+    folder: str
+    version: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run folder. `samples`: contact sheets of real images by folder; `damage`: files that cannot be shown.
+
+    Audits and inversions are by the name of their file, without `.json`.
+    """
+
+    path: Path
+    config: str
+    settings: Mapping[str, Any]
+    seed: int
+    planned: int
+    manifest: Manifest
+    records: tuple[RoundRecord, ...] = ()
+    sheets: tuple[Sheet, ...] = ()
+    samples: Mapping[str, Path] = field(default_factory=dict)
+    analysis: Analysis | None = None
+    audits: Mapping[str, Audit] = field(default_factory=dict)
+    inversions: Mapping[str, Inversion] = field(default_factory=dict)
+    damage: tuple[str, ...] = ()
+    tuned: Tuned | None = None
+
+    @property
+    def label(self) -> str:
+        return self.manifest.label
+
+    @property
+    def done(self) -> int:
+        """The number of completed rounds."""
+        return sum(record.round >= 0 for record in self.records)
+
+    @property
+    def finished(self) -> bool:
+        return self.done >= self.planned
+
+    @property
+    def has_cpu_time(self) -> bool:
+        """Is CPU time known for all the work, and was it done by processors?"""
+        known = all(record.seconds.keys() <= record.cpu.keys() for record in self.records)
+        return known and self.manifest.engine.device == "cpu"
+
+    @property
+    def evaluated(self) -> tuple[RoundRecord, ...]:
+        return tuple(record for record in self.records if record.scores)
+
+    @property
+    def final(self) -> RoundRecord | None:
+        """The last evaluated round."""
+        return self.evaluated[-1] if self.evaluated else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +192,7 @@ def _read_optional(file: Path, kind: type[T], damage: list[str]) -> T | None:
 
 def _read_all(folder: Path, name: str, kind: type[T], damage: list[str]) -> dict[str, T]:
     """The results `name.json`, `name-2.json` and so on, the oldest first."""
-    found = {file.stem: _read_optional(file, kind, damage) for file in numbered.stored(folder, name)}
+    found = {file.stem: _read_optional(file, kind, damage) for file in results_of(folder, name)}
     return {stem: each for stem, each in found.items() if each is not None}
 
 

@@ -35,8 +35,7 @@ from fedlgd.runs.analysis import SITES, Subject, analysed
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, configure, samples
 from fedlgd.runs.contact_sheets import write_samples
-from fedlgd.runs.folder import locked
-from fedlgd.runs.manifest import continued, open_directory, rounds_before
+from fedlgd.runs.folder import continued, locked, open_directory, rounds_before
 from fedlgd.runs.result import Kept, Result, result_of
 
 Listener = Callable[[RoundRecord], None]

@@ -8,8 +8,8 @@ from fedlgd.report.page import render, write_figures
 from fedlgd.report.privacy import audit as attacks
 from fedlgd.report.privacy import roc
 from fedlgd.report.privacy import section as privacy
-from fedlgd.rundir.audits import Promise
 from fedlgd.rundir.read import read_run
+from fedlgd.rundir.results import Promise
 from tests.report.audits import CONTROLS, LEAK, audit, found, write_audit
 from tests.report.fake import write_run
 

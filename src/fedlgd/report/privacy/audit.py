@@ -6,7 +6,7 @@ from statistics import NormalDist
 from fedlgd.core.text import counted, plural
 from fedlgd.report.formats import NONE, Cell, Column, Row, Table, percent
 from fedlgd.report.privacy.roc import TARGETS
-from fedlgd.rundir.audits import RATES, Audit, Finding
+from fedlgd.rundir.results import RATES, Audit, Finding
 
 NO_LEAK = "no leak found by this attack"
 CLEAR = 0.02  # distance of an area from 1/2 below which a blind control counts as at chance

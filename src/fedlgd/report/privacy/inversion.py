@@ -11,7 +11,8 @@ from fedlgd.report.grids import Picture, picture_of
 from fedlgd.report.groups import Curve, Group, summarise
 from fedlgd.report.plots import line_plot
 from fedlgd.report.privacy.section import labels_of
-from fedlgd.rundir.run import Attacked, Inversion, Memory, Run
+from fedlgd.rundir.read import Run
+from fedlgd.rundir.results import Attacked, Inversion, Memorised
 from fedlgd.rundir.sweep import with_note, without_note
 
 SAFER = "↑ higher = safer"
@@ -117,14 +118,14 @@ def _number(value: float | None, places: int) -> Cell:
     return Cell(NONE) if value is None else Cell(f"{value:.{places}f}", value)
 
 
-def _nearness(found: Attacked | Memory) -> tuple[Cell, ...]:
+def _nearness(found: Attacked | Memorised) -> tuple[Cell, ...]:
     if found.nearer_training is None or found.expected is None or found.p_value is None:
         return (Cell(NONE),) * 3
     shares = (found.nearer_training, found.expected)
     return (*(Cell(percent(share), share) for share in shares), Cell(f"{found.p_value:.2g}", found.p_value))
 
 
-def memory_table(found: Sequence[Memory]) -> Table:
+def memory_table(found: Sequence[Memorised]) -> Table:
     columns = (
         *(Column(name, number=False) for name in ("images", "site")),
         *(Column(name) for name in ("after round", "number", f"closest distance {SAFER}")),

@@ -6,7 +6,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from fedlgd.report.plots import FAINT, INK, canvas, series_style, styled, wrapped
-from fedlgd.rundir.audits import Audit, Finding
+from fedlgd.rundir.results import Audit, Finding
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,8 +14,8 @@ from fedlgd.report.formats import NONE, Cell, Column, Table
 from fedlgd.report.groups import Group, short
 from fedlgd.report.privacy.audit import audit_caveats, audit_table, verdict
 from fedlgd.report.privacy.roc import roc_plots
-from fedlgd.rundir.audits import AUDIT
-from fedlgd.rundir.run import Run
+from fedlgd.rundir.read import Run
+from fedlgd.rundir.results import AUDIT
 from fedlgd.rundir.sweep import with_note
 
 READ_ROC = (

@@ -11,7 +11,7 @@ from fedlgd.core.files import make_folder, read_json, write_json, writing
 from fedlgd.data.federation import Federation
 from fedlgd.rundir.records import committed_records
 from fedlgd.runs.config import Config
-from fedlgd.runs.manifest import check_origin
+from fedlgd.runs.folder import check_origin
 
 NOT_COPIED = shutil.ignore_patterns(".lock", "*.part", "report.html")
 

@@ -1,5 +1,9 @@
-"""A run as the report sees it: its settings, its manifest, its records and its images."""
+"""Results that stand beside the records of a run: audits, inversions and the analysis, and their files. No torch.
 
+Results of one kind are numbered: `audit.json`, `audit-2.json`, and so on.
+"""
+
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,78 +11,70 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from fedlgd.core.settings import Tuned
-from fedlgd.rundir.audits import Audit
-from fedlgd.rundir.records import RoundRecord
+AUDIT = "audit"  # the kind of its files
+AUDIT_FORMAT = 1
+RATES = (0.01, 0.001)  # false positive rates at which true positives are reported
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Matrix = tuple[tuple[float, ...], ...]
+Interval = tuple[float, float, float]
+"""Low end, value, high end of a 95 % interval."""
+
+Kind = Literal["run", "blind", "baseline", "positive"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SiteInfo:
-    """A site in the manifest; `folder` is the file name of its images."""
+class Finding:
+    """One attack: which target, by which statistic, and how often it was right.
 
-    name: str
-    folder: str
-    train: int
-    test: int
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataInfo:
-    """The federation a run was trained on; `shape` is channels, height, width."""
-
-    name: str
-    digest: str
-    shape: tuple[Positive, Positive, Positive]
-    classes: tuple[str, ...]
-    sites: tuple[SiteInfo, ...]
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetInfo:
-    """The network, its size, and the FLOPs of one forward pass of one image."""
-
-    label: str
-    parameters: int
-    flops: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineInfo:
-    """Where the work was done."""
-
-    device: str = "cpu"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """The content of `manifest.json` that the report uses.
-
-    A run that does not compete (personalised models, pooled data) is shown beside the others and never marked best.
+    kind: the audited `run`, or a control: `blind` (a release that saw neither side), a `baseline`, or `positive`
+    (must leak). tpr: true positive rate by false positive rate; None: not measurable with so few images. exact: its
+    Clopper-Pearson interval. roc: false positive rate, true positive rate, low, high. worst: the 99th percentile of
+    the area over single images. accuracy: of the attacked models, mean over sites.
     """
 
     label: str
-    method: str
-    command: str
-    threads: int
-    versions: Mapping[str, str]
-    data: DataInfo
-    net: NetInfo
-    competes: bool = True
-    engine: EngineInfo = EngineInfo()
+    kind: Kind
+    target: Literal["model", "virtual", "anchors", "updates", "releases"]
+    statistic: str
+    federations: int
+    n_in: int
+    n_out: int
+    auc: Interval
+    tpr: Mapping[str, Interval | None]
+    exact: Mapping[str, tuple[float, float] | None]
+    roc: tuple[tuple[float, float, float, float], ...] = ()
+    accuracy: float | None = None
+    epsilon_lower: float | None = None
+    worst: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Sheet:
-    """A contact sheet of virtual images: one row per class, one column per image."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """(epsilon, delta) of each training image, and the Gaussian-DP parameter of the whole budget.
 
-    folder: str
-    version: str
-    path: Path
+    simulation: the noise came from a public key, so that nothing is protected.
+    """
+
+    epsilon: float
+    delta: float
+    mu: float
+    simulation: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Audit:
+    """All findings of one audit of one site of a run."""
+
+    format: int
+    attack: Literal["rmia", "lira", "paper"]
+    site: str
+    images: int
+    federations: int
+    findings: tuple[Finding, ...]
+    settings: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    promised: Promise | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +156,7 @@ class Attacked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memorised:
     """How near the images of a virtual set, or the anchors, are to training images of a site."""
 
     what: str
@@ -197,56 +193,23 @@ class Inversion:
 
     settings: InversionSettings
     cells: Mapping[str, Attacked]
-    memorisation: tuple[Memory, ...] = ()
+    memorisation: tuple[Memorised, ...] = ()
     promise: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """One run folder. `samples`: contact sheets of real images by folder; `damage`: files that cannot be shown.
+def results_of(folder: Path, kind: str) -> list[Path]:
+    """The files of this kind, the oldest first."""
+    numbers = {file: _number(file.stem, kind) for file in folder.glob(f"{kind}*.json")}
+    return sorted((file for file, number in numbers.items() if number), key=numbers.__getitem__)
 
-    Audits and inversions are by the name of their file, without `.json`.
-    """
 
-    path: Path
-    config: str
-    settings: Mapping[str, Any]
-    seed: int
-    planned: int
-    manifest: Manifest
-    records: tuple[RoundRecord, ...] = ()
-    sheets: tuple[Sheet, ...] = ()
-    samples: Mapping[str, Path] = field(default_factory=dict)
-    analysis: Analysis | None = None
-    audits: Mapping[str, Audit] = field(default_factory=dict)
-    inversions: Mapping[str, Inversion] = field(default_factory=dict)
-    damage: tuple[str, ...] = ()
-    tuned: Tuned | None = None
+def unused_file(folder: Path, kind: str) -> Path:
+    """A file for one more result of this kind."""
+    last = max((_number(file.stem, kind) for file in results_of(folder, kind)), default=0)
+    return folder / (f"{kind}-{last + 1}.json" if last else f"{kind}.json")
 
-    @property
-    def label(self) -> str:
-        return self.manifest.label
 
-    @property
-    def done(self) -> int:
-        """The number of completed rounds."""
-        return sum(record.round >= 0 for record in self.records)
-
-    @property
-    def finished(self) -> bool:
-        return self.done >= self.planned
-
-    @property
-    def has_cpu_time(self) -> bool:
-        """Is CPU time known for all the work, and was it done by processors?"""
-        known = all(record.seconds.keys() <= record.cpu.keys() for record in self.records)
-        return known and self.manifest.engine.device == "cpu"
-
-    @property
-    def evaluated(self) -> tuple[RoundRecord, ...]:
-        return tuple(record for record in self.records if record.scores)
-
-    @property
-    def final(self) -> RoundRecord | None:
-        """The last evaluated round."""
-        return self.evaluated[-1] if self.evaluated else None
+def _number(name: str, kind: str) -> int:
+    """1 for `kind`, 2 for `kind-2`; 0: not of this kind."""
+    found = re.fullmatch(rf"{kind}(?:-([1-9][0-9]{{0,5}}))?", name)
+    return int(found[1] or 1) if found else 0
