@@ -18,10 +18,10 @@ import torch
 
 from bench import project
 from fedlgd.core.files import safe_name
-from fedlgd.core.text import BYTES, number_of_bytes, plural
+from fedlgd.core.text import BYTES, TIME, duration, number_of_bytes, plural
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.report.cost import CPU, cumulative_bytes, cumulative_time
-from fedlgd.report.formats import NONE, TIME, duration, percent, percent_stat
+from fedlgd.report.formats import NONE, percent, percent_stat
 from fedlgd.report.groups import Group, curves
 from fedlgd.report.plots import line_plot, svg
 from fedlgd.rundir.read import Run

@@ -66,7 +66,7 @@ def walk(folder: Path) -> dict[str, Counter[str]]:
     legs: dict[str, Callable[[], object]] = {
         "load": lambda: data.append(fedlgd.from_folders(folder / "sites")),
         "run": lambda: fedlgd.run(data[0], method, rounds=2, net={"width": 4}, out=folder / "run"),
-        "report": lambda: fedlgd.report(folder / "run"),
+        "report": lambda: fedlgd.write_report(folder / "run"),
     }
     return {name: visits(leg) for name, leg in legs.items()}
 

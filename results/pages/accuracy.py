@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from fedlgd.report.groups import Curve, Group, group_runs, summarise
+from fedlgd.report.groups import Group, SeedCurve, group_runs, summarise
 from fedlgd.report.plots import line_plot, svg
-from fedlgd.report.summary import Difference, difference, paired
+from fedlgd.report.summary import Difference, difference, paired_difference
 from fedlgd.rundir.read import Run, read_runs
 from fedlgd.runs.tuning.findings import Trial, effect_of, spent
 from results import MEASURED, RECORDS
@@ -103,7 +103,7 @@ def said(value: Any) -> str:
 def gap_between(found: Sequence[Any], base: Sequence[Any]) -> str:
     """The paired difference of the mean accuracy of trials, with its interval."""
     one, other = ({row["seed"]: row["acc"] for row in rows} for rows in (found, base))
-    return "" if found is base else shown(paired(one, other))
+    return "" if found is base else shown(paired_difference(one, other))
 
 
 def shown(gap: Difference | None) -> str:
@@ -141,10 +141,10 @@ def figures() -> dict[str, str]:
     curves = []
     for style, (label, arm) in enumerate(by_count().items()):
         counts = sorted(count for count in arm if count)
-        curves.append(Curve(label, tuple(counts), tuple(summarise(arm[n]) for n in counts), style))
+        curves.append(SeedCurve(label, tuple(counts), tuple(summarise(arm[n]) for n in counts), style))
         if 0 in arm:
             ends = (counts[0], counts[-1])
-            curves.append(Curve("all real images", ends, (summarise(arm[0]),) * 2, style + 1))
+            curves.append(SeedCurve("all real images", ends, (summarise(arm[0]),) * 2, style + 1))
     figure = line_plot(curves, "accuracy, %", "virtual images per class")
     return {"accuracy-count.svg": svg(figure, "accuracy-count")} if figure else {}
 

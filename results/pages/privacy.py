@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from fedlgd.report.formats import as_markdown, duration, percent
+from fedlgd.core.text import duration
+from fedlgd.report.formats import as_markdown, percent
 from fedlgd.report.privacy.audit import NO_LEAK, audit_caveats, audit_table, verdict
 from fedlgd.rundir.results import Audit, Finding
 from results import MEASURED

@@ -23,6 +23,7 @@ _HOME = {
     "tune": "fedlgd.runs.tuning.tune",
     "open_run": "fedlgd.runs.result",
     "configure": "fedlgd.runs.config",
+    "write_report": "fedlgd.report.page",
     "FedAvg": "fedlgd.methods.fedavg",
     "FedLGD": "fedlgd.methods.fedlgd",
     "FedBN": "fedlgd.methods.fedbn",
@@ -43,7 +44,7 @@ _HOME = {
     "FedlgdError": "fedlgd.core.errors",
 }
 
-__all__ = ["__version__", "report", *_HOME]
+__all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
     from fedlgd.core.errors import FedlgdError as FedlgdError
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from fedlgd.methods.regularisers import Regularised as Regularised
     from fedlgd.methods.scaffold import Scaffold as Scaffold
     from fedlgd.methods.vhl import VHL as VHL
+    from fedlgd.report.page import write_report as write_report
     from fedlgd.runs.comparing.compare import compare as compare
     from fedlgd.runs.config import configure as configure
     from fedlgd.runs.result import Result as Result
@@ -78,8 +80,6 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Import public names on first use, so that `fedlgd --help` does not import torch."""
-    if name == "report":
-        return importlib.import_module("fedlgd.report")
     if name not in _HOME:
         raise AttributeError(f"module 'fedlgd' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedlgd.report import watch
-from fedlgd.report.watch import Server, Watcher
+from fedlgd.report.watch import Watcher, WatchServer
 from tests import PATIENCE
 from tests.report.fake import append_round, write_run
 
@@ -21,9 +21,9 @@ def run(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchServer]:
     monkeypatch.setattr(watch, "PAUSE", 0)
-    with Server(Watcher([tmp_path / "runs"]), 0) as server:
+    with WatchServer(Watcher([tmp_path / "runs"]), 0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
@@ -31,7 +31,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         thread.join()
 
 
-def test_a_new_round_appears_and_the_reader_keeps_the_place(run: Path, server: Server, browser) -> None:
+def test_a_new_round_appears_and_the_reader_keeps_the_place(run: Path, server: WatchServer, browser) -> None:
     page = browser.new_page(viewport={"width": 900, "height": 700})
     problems: list[str] = []
     page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
@@ -65,7 +65,7 @@ def test_a_new_round_appears_and_the_reader_keeps_the_place(run: Path, server: S
     assert problems == []
 
 
-def test_the_waiting_page_turns_into_the_report(tmp_path: Path, server: Server, browser) -> None:
+def test_the_waiting_page_turns_into_the_report(tmp_path: Path, server: WatchServer, browser) -> None:
     page = browser.new_page()
     page.goto(server.url)
     assert page.locator("h1").text_content() == "Waiting for the first round"
@@ -75,7 +75,7 @@ def test_the_waiting_page_turns_into_the_report(tmp_path: Path, server: Server, 
 
 def test_when_the_server_ends_the_page_stays_and_says_so(tmp_path: Path, browser) -> None:
     page = browser.new_page()
-    with Server(Watcher([tmp_path / "later"]), 0) as server:
+    with WatchServer(Watcher([tmp_path / "later"]), 0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         page.goto(server.url)

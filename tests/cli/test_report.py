@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedlgd.cli import report
-from fedlgd.report.watch import Server, Watcher
+from fedlgd.report.watch import Watcher, WatchServer
 from tests import PATIENCE
 from tests.cli.conftest import tiny_run
 from tests.report.fake import write_run
@@ -50,7 +50,7 @@ def test_the_command_starts_at_once_says_where_and_ctrl_c_ends_it_with_exit_code
 
 @pytest.mark.enable_socket
 def test_a_port_that_is_taken_is_said(fedlgd, tmp_path: Path) -> None:
-    with Server(Watcher([tmp_path]), 0) as other:
+    with WatchServer(Watcher([tmp_path]), 0) as other:
         done = fedlgd("watch", str(tmp_path), "--port", str(other.server_port))
     assert done.code == 2
     assert done.out == ""
@@ -76,11 +76,11 @@ def test_open_shows_the_page_in_a_browser(
     asked = threading.Event()
     monkeypatch.setattr(report.webbrowser, "open", lambda url: (shown.append(url), asked.set()))
 
-    def interrupted(_: Server) -> None:
+    def interrupted(_: WatchServer) -> None:
         asked.wait(10 if opened else 0)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Server, "serve_forever", interrupted)
+    monkeypatch.setattr(WatchServer, "serve_forever", interrupted)
     done = fedlgd("watch", str(tmp_path), "--port=0", *(["--open"] if opened else []))
     assert done.code == 0
     assert shown == ([re.search(r"http://\S+", done.out).group()] if opened else [])

@@ -5,8 +5,9 @@ import io
 
 import pytest
 
+from fedlgd.core import text
 from fedlgd.report import formats as fmt
-from fedlgd.report.formats import Cell, Column, Table, as_csv, as_latex, as_markdown, copies
+from fedlgd.report.formats import Cell, Column, Table, as_csv, as_latex, as_markdown, table_formats
 from fedlgd.report.groups import Stat
 from fedlgd.report.tables import accuracy_table
 from tests.report.conftest import MakeGroups, run_of
@@ -17,15 +18,15 @@ from tests.report.conftest import MakeGroups, run_of
     [
         (fmt.percent(0.9123), "91.2"),
         (fmt.percent_stat(Stat(0.5, 0.0123)), "50.0 ± 1.2"),
-        (fmt.points(-0.012), "−1.2"),
-        (fmt.points(0.012), "+1.2"),
-        (fmt.points(-0.0001), "0.0"),
+        (fmt.percentage_points(-0.012), "−1.2"),
+        (fmt.percentage_points(0.012), "+1.2"),
+        (fmt.percentage_points(-0.0001), "0.0"),
         (fmt.operations(1.234e14), "123 TFLOP"),
         (fmt.operations(1e25), "10000000 EFLOP"),
-        (fmt.duration(0.125), "0.12 s"),
-        (fmt.duration(119.0), "119 s"),
-        (fmt.duration(150.0), "2.50 min"),
-        (fmt.duration(36000.0), "10.0 h"),
+        (text.duration(0.125), "0.12 s"),
+        (text.duration(119.0), "119 s"),
+        (text.duration(150.0), "2.50 min"),
+        (text.duration(36000.0), "10.0 h"),
     ],
 )
 def test_numbers(written: str, expected: str) -> None:
@@ -86,4 +87,4 @@ def test_a_name_cannot_leave_its_cell() -> None:
 
 
 def test_three_formats_are_offered(table: Table) -> None:
-    assert list(copies(table)) == ["CSV", "LaTeX", "Markdown"]
+    assert list(table_formats(table)) == ["CSV", "LaTeX", "Markdown"]

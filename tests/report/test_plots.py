@@ -6,15 +6,14 @@ from itertools import pairwise
 
 import pytest
 
-from fedlgd.core.text import BYTES
-from fedlgd.report.formats import TIME
-from fedlgd.report.groups import Curve, Stat
+from fedlgd.core.text import BYTES, TIME
+from fedlgd.report.groups import SeedCurve, Stat
 from fedlgd.report.plots import dodge, line_plot, matrix_plot, scatter_plot, svg, wrapped
 from fedlgd.rundir.results import Cloud
 
 CURVES = (
-    Curve("FedAvg", (0, 1, 2), (Stat(10.0, 1.0), Stat(40.0, 2.0), Stat(60.0, 1.0))),
-    Curve("FedLGD", (0, 1, 2), (Stat(10.0), Stat(50.0), Stat(61.0)), style=1),
+    SeedCurve("FedAvg", (0, 1, 2), (Stat(10.0, 1.0), Stat(40.0, 2.0), Stat(60.0, 1.0))),
+    SeedCurve("FedLGD", (0, 1, 2), (Stat(10.0), Stat(50.0), Stat(61.0)), style=1),
 )
 
 
@@ -36,19 +35,19 @@ def test_curves_carry_their_names_and_the_colours_of_the_page() -> None:
     ],
 )
 def test_ticks_are_round_numbers_in_one_unit(units: dict[str, float], end: float, ticks: list[str]) -> None:
-    figure = line_plot([Curve("A", (end / 3, end), (Stat(1.0), Stat(2.0)))], "accuracy, %", "cost", units)
+    figure = line_plot([SeedCurve("A", (end / 3, end), (Stat(1.0), Stat(2.0)))], "accuracy, %", "cost", units)
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ticks
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 7, 100])
 def test_rounds_are_whole_numbers(rounds: int) -> None:
-    figure = line_plot([Curve("A", (rounds,), (Stat(1.0),))], "loss")
+    figure = line_plot([SeedCurve("A", (rounds,), (Stat(1.0),))], "loss")
     assert all(label.get_text().isdecimal() for label in figure.axes[0].get_xticklabels())
 
 
 def test_a_long_label_is_wrapped_and_not_cut() -> None:
     label = "FedAvg + anchors + refine on virtual data"
-    drawn = svg(line_plot([Curve(label, (1,), (Stat(1.0),))], "loss"), "a")
+    drawn = svg(line_plot([SeedCurve(label, (1,), (Stat(1.0),))], "loss"), "a")
     assert wrapped(label).split("\n") == ["FedAvg + anchors +", "refine on virtual data"]
     assert all(f">{line}<" in drawn for line in wrapped(label).split("\n"))
 
@@ -58,7 +57,7 @@ def test_the_same_figure_is_the_same_text() -> None:
 
 
 def test_nothing_to_draw_is_no_figure() -> None:
-    assert line_plot([Curve("A", (), ())], "loss") is None
+    assert line_plot([SeedCurve("A", (), ())], "loss") is None
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,7 @@ def test_nothing_to_draw_is_no_figure() -> None:
 )
 def test_a_strange_label_neither_breaks_out_nor_breaks(label: str) -> None:
     figures = (
-        line_plot([Curve(label, (0,), (Stat(1.0),))], "loss"),
+        line_plot([SeedCurve(label, (0,), (Stat(1.0),))], "loss"),
         matrix_plot(((0.0, 1.0), (1.0, 0.0)), [label, "b"], "MMD", top=1.0),
         scatter_plot([Cloud("real", label, ((0.0, 1.0),))], "map"),
     )
@@ -75,7 +74,7 @@ def test_a_strange_label_neither_breaks_out_nor_breaks(label: str) -> None:
 
 
 def test_a_diverged_loss_leaves_a_gap() -> None:
-    assert "<svg" in svg(line_plot([Curve("A", (0, 1), (Stat(1.0), Stat(math.nan)))], "loss"), "a")
+    assert "<svg" in svg(line_plot([SeedCurve("A", (0, 1), (Stat(1.0), Stat(math.nan)))], "loss"), "a")
 
 
 def test_dodge_keeps_order_and_makes_room() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlgd.report.figures import draw
+from fedlgd.report.figures import draw_figures
 from fedlgd.report.page import render
 from fedlgd.report.sweeps import find_sweeps, sweep_tables
 from fedlgd.rundir.sweep import points, swept, with_note, without_note
@@ -56,7 +56,7 @@ def test_two_axes_are_a_heat_map(make_groups):
     ((_, table),) = sweep_tables((sweep,))
     assert [row[0].text for row in table.rows] == ["1", "2"]
     assert [cell.text for cell in table.rows[1][1:]] == ["23.0", "24.0", "25.0"]
-    (drawing,) = draw(groups).sweeps
+    (drawing,) = draw_figures(groups).sweeps
     assert all(f">{value}<" in drawing.svg for value in ("13.0", "25.0"))
 
 
@@ -79,7 +79,7 @@ def test_runs_that_are_not_evaluated_yet_are_left_out(make_groups):
     running = run_of("FedLGD (pull.weight=20)", a=0.5) | {"done": 0}
     groups = make_groups(*LINE, running)
     assert find_sweeps(groups)[0].values(0) == ("0", "1", "10")
-    assert draw(groups).sweeps
+    assert draw_figures(groups).sweeps
     assert find_sweeps(make_groups(running)) == ()
 
 

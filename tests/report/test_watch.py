@@ -16,7 +16,7 @@ import pytest
 from fedlgd.report import watch
 from fedlgd.report.groups import group_runs
 from fedlgd.report.summary import headline, progress
-from fedlgd.report.watch import Server, Watcher, fingerprint, policy
+from fedlgd.report.watch import Watcher, WatchServer, policy, records_version
 from fedlgd.rundir.read import Run, run_folders
 from tests import PATIENCE
 from tests.report.fake import SITES, append_round, commit, write_run
@@ -120,10 +120,10 @@ def test_the_version_follows_what_the_report_reads_and_nothing_else(
 ) -> None:
     run = write_run(tmp_path / "run")
     (run / "virtual/start").mkdir(parents=True)
-    before = fingerprint([run])
+    before = records_version([run])
     (run / name).parent.mkdir(parents=True, exist_ok=True)
     (run / name).write_text("another content")
-    assert (fingerprint([run]) != before) is changes
+    assert (records_version([run]) != before) is changes
 
 
 def test_runs_are_found_at_any_depth_and_a_run_is_itself(tmp_path: Path) -> None:
@@ -241,10 +241,10 @@ def test_the_policy_of_a_page_is_kept_where_watching_needs_no_more() -> None:
 
 
 @pytest.fixture
-def server(tmp_path: Path, made: list[str]) -> Iterator[Server]:
+def server(tmp_path: Path, made: list[str]) -> Iterator[WatchServer]:
     write_run(tmp_path / "run", label="FedAvg")
     (tmp_path / "secret.txt").write_text("secret")
-    with Server(Watcher([tmp_path]), 0) as server:
+    with WatchServer(Watcher([tmp_path]), 0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         yield server
@@ -252,7 +252,9 @@ def server(tmp_path: Path, made: list[str]) -> Iterator[Server]:
         thread.join()
 
 
-def ask(server: Server, path: str, host: str | None = None, verb: str = "GET") -> tuple[int, dict[str, str], str]:
+def ask(
+    server: WatchServer, path: str, host: str | None = None, verb: str = "GET"
+) -> tuple[int, dict[str, str], str]:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=PATIENCE)
     try:
         connection.putrequest(verb, path, skip_host=True)
@@ -265,7 +267,7 @@ def ask(server: Server, path: str, host: str | None = None, verb: str = "GET") -
 
 
 @pytest.mark.enable_socket
-def test_the_page_and_its_version_are_served_to_this_machine(server: Server) -> None:
+def test_the_page_and_its_version_are_served_to_this_machine(server: WatchServer) -> None:
     assert server.server_address[0] == "127.0.0.1"
     status, headers, page = ask(server, "/")
     assert status == 200
@@ -294,7 +296,7 @@ def test_the_page_and_its_version_are_served_to_this_machine(server: Server) -> 
         "/favicon.ico",
     ],
 )
-def test_nothing_else_is_served(path: str, server: Server) -> None:
+def test_nothing_else_is_served(path: str, server: WatchServer) -> None:
     status, headers, body = ask(server, path)
     assert status in (400, 404)
     assert "secret" not in body
@@ -317,7 +319,7 @@ def test_nothing_else_is_served(path: str, server: Server) -> None:
         ("", 403),
     ],
 )
-def test_only_a_request_for_this_machine_by_name_is_answered(host: str, status: int, server: Server) -> None:
+def test_only_a_request_for_this_machine_by_name_is_answered(host: str, status: int, server: WatchServer) -> None:
     for path in ("/", "/version"):
         answered, _, body = ask(server, path, host=host.format(port=server.server_port))
         assert answered == status
@@ -326,12 +328,12 @@ def test_only_a_request_for_this_machine_by_name_is_answered(host: str, status: 
 
 @pytest.mark.enable_socket
 @pytest.mark.parametrize("verb", ["POST", "PUT", "DELETE", "OPTIONS"])
-def test_nothing_can_be_sent_to_it(verb: str, server: Server) -> None:
+def test_nothing_can_be_sent_to_it(verb: str, server: WatchServer) -> None:
     assert ask(server, "/", verb=verb)[0] == 501
 
 
 @pytest.mark.enable_socket
-def test_many_may_look_at_once_and_one_page_is_made(server: Server, made: list[str]) -> None:
+def test_many_may_look_at_once_and_one_page_is_made(server: WatchServer, made: list[str]) -> None:
     answers: list[int] = []
     threads = [threading.Thread(target=lambda: answers.append(ask(server, "/")[0])) for _ in range(6)]
     for thread in threads:

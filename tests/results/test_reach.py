@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench import project, run
-from fedlgd.report.formats import duration
+from fedlgd.core.text import duration
 from fedlgd.report.groups import group_runs
 from fedlgd.rundir.read import read_run
 from results import reach

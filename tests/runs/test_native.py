@@ -9,8 +9,9 @@ import pytest
 from PIL import Image
 
 import fedlgd
-from fedlgd.core.errors import FedlgdError, SettingError
+from fedlgd.core.errors import SettingError
 from tests import tiny
+from tests.errors import refuses
 from tests.runs.folder import method
 
 NET = {"name": "convnet", "depth": 2, "width": 4}
@@ -83,10 +84,10 @@ def test_compare_gives_results_by_method_and_a_table(data, tmp_path):
     assert "FedProx on real data" in repr(compared)
     assert "±" in repr(compared)
     assert "<table>" in compared._repr_html_()
-    page = fedlgd.report(tmp_path / "runs")
+    page = fedlgd.write_report(tmp_path / "runs")
     assert page == tmp_path / "runs/report.html"
     assert "FedProx" in page.read_text()
-    assert fedlgd.report([tmp_path / "runs"], tmp_path / "other.html").exists()
+    assert fedlgd.write_report([tmp_path / "runs"], tmp_path / "other.html").exists()
 
 
 def test_compare_and_report_refuse_nothing_to_do(data, tmp_path):
@@ -94,8 +95,8 @@ def test_compare_and_report_refuse_nothing_to_do(data, tmp_path):
         fedlgd.compare(data, [])
     with pytest.raises(SettingError, match="two methods are called 'FedAvg on real data'"):
         fedlgd.compare(data, ["fedavg", "fedavg"])
-    with pytest.raises(FedlgdError, match="no run in"):
-        fedlgd.report(tmp_path)
+    with refuses("no-run-in-folder", folders=[str(tmp_path)]):
+        fedlgd.write_report(tmp_path)
 
 
 def test_every_method_is_exported():

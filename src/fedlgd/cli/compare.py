@@ -26,7 +26,6 @@ from fedlgd.cli.options import CompareOptions, ConfigOptions, PaperOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.terminal import MAX_SITE_COLUMNS, complain, fitted, folded, terminal_width, two_classes
 from fedlgd.core.errors import FedlgdError
-from fedlgd.core.files import writing
 from fedlgd.core.text import plural
 from fedlgd.data.federation import Federation
 from fedlgd.engines.registry import Engine
@@ -81,8 +80,7 @@ def conduct(
         run_all = _run_parallel if given.jobs > 1 else _run_in_turn
         outcomes = run_all(jobs, federation, engine, given)
     if done := [outcome.job.folder for outcome in outcomes if not outcome.error]:
-        with writing(out / "report.html"):
-            write_report(done, out / "report.html")
+        write_report(done, out / "report.html")
     return outcomes
 
 

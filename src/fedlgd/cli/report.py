@@ -16,13 +16,13 @@ from fedlgd.cli.options import ExportOptions, PredictOptions
 from fedlgd.cli.terminal import complain
 from fedlgd.core.errors import FedlgdError, similar_path
 from fedlgd.core.files import read_json, writing
-from fedlgd.core.text import number_of_bytes, plural
-from fedlgd.report.formats import copies
+from fedlgd.core.text import duration, number_of_bytes, plural
+from fedlgd.report.formats import table_formats
 from fedlgd.report.groups import group_runs
-from fedlgd.report.page import write_figures, write_report
+from fedlgd.report.page import find_runs, write_figures, write_report
 from fedlgd.report.tables import TABLES
-from fedlgd.report.watch import HOST, Server, Watcher
-from fedlgd.rundir.read import read_runs, run_folders
+from fedlgd.report.watch import HOST, Watcher, WatchServer
+from fedlgd.rundir.read import read_runs
 
 if TYPE_CHECKING:
     from fedlgd.runs.result import Result
@@ -33,8 +33,7 @@ MOST_COLUMNS = 6  # classes with a column of their own in the table of predictio
 def report(paths: list[Path], out: Path | None, figures: Path | None, json: bool) -> None:
     folders = folders_of(paths)
     target = out or paths[0] / "report.html"
-    with writing(target):
-        page = write_report(folders, target)
+    page = write_report(folders, target)
     with writing(str(figures), "Choose another folder with --figures"):
         drawn = write_figures(folders, figures) if figures else []
     if json:
@@ -58,17 +57,14 @@ def print_table(paths: list[Path], name: str, forms: list[str], alone: bool) -> 
         raise FedlgdError(f"these runs have no table {name!r}: it is for data with two classes and a scored round")
     for error in unreadable:
         typer.echo(f"This run cannot be read: {error}", err=True)
-    typer.echo(copies(table)[forms[0]].rstrip("\n"))
+    typer.echo(table_formats(table)[forms[0]].rstrip("\n"))
 
 
 def folders_of(paths: list[Path]) -> list[Path]:
     if missing := [path for path in paths if not path.exists()]:
         hint = similar_path(missing[0], folders_only=True) or "; give a run folder, or a folder of run folders"
         raise FedlgdError(f"there is no folder {', '.join(repr(str(path)) for path in missing)}{hint}")
-    folders = [run for path in paths for run in run_folders(path)]
-    if not folders:
-        raise FedlgdError(f"no run in {', '.join(map(str, paths))}; a run folder contains manifest.json")
-    return folders
+    return find_runs(paths)
 
 
 def watch(paths: list[Path], port: int, open_page: bool) -> None:
@@ -87,9 +83,9 @@ def watch(paths: list[Path], port: int, open_page: bool) -> None:
             typer.echo("\nStopped watching; the runs continue.", err=True)
 
 
-def _server(paths: list[Path], port: int) -> Server:
+def _server(paths: list[Path], port: int) -> WatchServer:
     try:
-        return Server(Watcher(paths), port)
+        return WatchServer(Watcher(paths), port)
     except OSError as error:
         raise FedlgdError(
             f"cannot listen on port {port} of {HOST}: {error.strerror}; use another --port, or --port 0 for any "
@@ -115,9 +111,9 @@ def open_(folder: Path, json: bool) -> None:
     if result.when:
         typer.echo(f"The accuracy is that{result.when}, the last one that was evaluated")
     Console().print(_accuracy(result) if result.accuracy else "No round has been evaluated yet.")
-    cpu, wall = (", ".join(f"{phase} {_time(t)}" for phase, t in times.items()) for times in spent[1:3])
-    typer.echo(f"CPU time: {_time(sum(spent.cpu.values()))} ({cpu})")
-    typer.echo(f"Wall time: {_time(sum(spent.seconds.values()))} ({wall})")
+    cpu, wall = (", ".join(f"{phase} {duration(t)}" for phase, t in times.items()) for times in spent[1:3])
+    typer.echo(f"CPU time: {duration(sum(spent.cpu.values()))} ({cpu})")
+    typer.echo(f"Wall time: {duration(sum(spent.seconds.values()))} ({wall})")
     typer.echo(f"Sent: {number_of_bytes(spent.bytes_up)} by sites, {number_of_bytes(spent.bytes_down)} to sites")
     typer.echo(how_to_go_on(result, manifest["command"]))
 
@@ -142,10 +138,6 @@ def _accuracy(result: "Result") -> Table:
         table.add_row(escape(site), f"{100 * accuracy:.1f}")
     table.add_row("mean", f"{100 * statistics.fmean(result.accuracy.values()):.1f}", style="bold")
     return table
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.1f} min"
 
 
 def predict(given: PredictOptions) -> None:

@@ -33,7 +33,6 @@ from fedlgd.cli.options import DemoOptions, DistilOptions, RunOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.terminal import folded, print_accuracy, two_classes
 from fedlgd.core.errors import SettingError
-from fedlgd.core.files import writing
 from fedlgd.core.text import plural
 from fedlgd.data.federation import Federation
 from fedlgd.deploy import check_flower
@@ -91,7 +90,7 @@ def run(given: RunOptions) -> None:
         result = _execute_at_sites(config, folder, given, title)
     else:
         result = _execute(config, folder, given, title, preset)
-    page = _report([folder], folder / "report.html")
+    page = write_report([folder], folder / "report.html")
     if given.json:
         typer.echo(jsonlib.dumps(_summary(config, folder, page, result)))
         return
@@ -111,7 +110,7 @@ def demo(given: DemoOptions) -> None:
         accuracies[config.method.label] = result.accuracy
         summaries.append(_summary(config, folder, page, result))
     folders = [given.out / name for name in DEMO_METHODS]
-    _report(folders, page)
+    write_report(folders, page)
     if given.json:
         typer.echo(jsonlib.dumps({"runs": summaries, "report": str(page)}))
         return
@@ -203,11 +202,6 @@ def _execute_at_sites(config: Config, folder: Path, given: RunOptions, title: st
         how = {"timeout": given.timeout, "threads": given.threads, "command": command_line()}
         request = Request(config=config.toml(), out=str(folder), sites=grid.nodes, **how)  # type: ignore[arg-type]
         return coordinate(grid, request, listen)
-
-
-def _report(folders: list[Path], page: Path) -> Path:
-    with writing(page):
-        return write_report(folders, page)
 
 
 def _summary(config: Config, folder: Path, page: Path, result: Result) -> dict[str, Any]:

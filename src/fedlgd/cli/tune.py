@@ -13,12 +13,12 @@ from fedlgd.cli.options import TuneOptions
 from fedlgd.cli.progress import Pace, duration, progress
 from fedlgd.cli.terminal import fitted, folded, terminal_width
 from fedlgd.core.errors import SettingError
+from fedlgd.core.text import duration as exact
 from fedlgd.core.text import plural
 from fedlgd.data.federation import Federation, validation_of
 from fedlgd.engines.plan import Plan
 from fedlgd.engines.registry import Engine
-from fedlgd.report.formats import NONE, Cell, Column, Table, percent, points
-from fedlgd.report.formats import duration as exact
+from fedlgd.report.formats import NONE, Cell, Column, Table, percent, percentage_points
 from fedlgd.runs.comparing.entries import Job, Outcome
 from fedlgd.runs.comparing.parallel import check_jobs, run_jobs
 from fedlgd.runs.folder import locked
@@ -176,7 +176,7 @@ def _tables(found: Findings) -> Iterator[tuple[str, Table, tuple[str, ...]]]:
                 each.setting,
                 f"{each.best}: {percent(each.best_mean)}",
                 f"{each.worst}: {percent(each.worst_mean)}",
-                points(each.difference),
+                percentage_points(each.difference),
                 NONE if each.correlation is None else f"{each.correlation:+.2f}",
             )
             for each in found.effects

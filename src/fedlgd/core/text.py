@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 BYTES = {f"{prefix}B": 1000.0**power for power, prefix in enumerate(("", "k", "M", "G", "T", "P"))}
+TIME = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 def plural(count: int, noun: str) -> str:
@@ -18,6 +19,12 @@ def counted(count: int, noun: str) -> str:
 def number_of_bytes(value: float) -> str:
     """999 -> "999 B"; 45_600_000 -> "45.6 MB"."""
     return scaled(value, BYTES)
+
+
+def duration(seconds: float) -> str:
+    """0.125 -> "0.12 s"; 119 -> "119 s"; 150 -> "2.50 min"; 36000 -> "10.0 h"."""
+    unit = max((unit for unit in TIME if seconds >= 2 * TIME[unit]), key=TIME.__getitem__, default="s")
+    return f"{three_digits(seconds / TIME[unit])} {unit}"
 
 
 def scaled(value: float, units: Mapping[str, float]) -> str:

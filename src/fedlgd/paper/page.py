@@ -9,7 +9,7 @@ from fedlgd.paper.items import Item, Word, command_of, items
 from fedlgd.paper.stored import Found, stored
 from fedlgd.paper.tables import printed_table, reduction, site_table, verdict_table
 from fedlgd.paper.verdicts import Verdict, verdicts
-from fedlgd.report.figures import draw
+from fedlgd.report.figures import draw_figures
 from fedlgd.report.page import TEMPLATES
 from fedlgd.report.summary import caveats
 from fedlgd.report.sweeps import find_sweeps, sweep_tables
@@ -51,7 +51,7 @@ def _section(folder: Path, item: Item, own: list[Verdict]) -> dict[str, Any]:
 
 def _part(found: Found) -> dict[str, Any]:
     groups = tuple(found.groups.values())
-    drawn = draw(groups)
+    drawn = draw_figures(groups)
     figures = {
         "table": drawn.rounds,
         "sweep": drawn.sweeps,

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from fedlgd.core.text import plural
+from fedlgd.core.text import duration, plural
 from fedlgd.paper.items import SCALES, Item, comparison, find, parts_at
-from fedlgd.report.formats import duration
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.rundir.read import read_runs, run_folders
 from fedlgd.rundir.sweep import entry_folder

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fedlgd.paper.items import find, printed, reduced
 from fedlgd.paper.stored import Found
 from fedlgd.paper.verdicts import Verdict
-from fedlgd.report.formats import NONE, Cell, Column, Table, percent_stat, points
+from fedlgd.report.formats import NONE, Cell, Column, Table, percent_stat, percentage_points
 from fedlgd.report.groups import Stat, site_names
 from fedlgd.report.summary import Difference, difference
 
@@ -59,7 +59,7 @@ def _number(printed: float | None) -> str:
 
 
 def _gap_text(gap: Difference | None) -> str:
-    return f"{points(gap.mean)}{gap.range}" if gap else NONE
+    return f"{percentage_points(gap.mean)}{gap.range}" if gap else NONE
 
 
 def reduction(found: Found) -> str:

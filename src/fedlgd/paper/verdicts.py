@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from fedlgd.paper.items import FOLDER, Claim, Item, Rule, Word, items
 from fedlgd.paper.stored import Found, measured_cpu, stored
-from fedlgd.report.formats import NONE, percent, percent_stat, points
+from fedlgd.report.formats import NONE, percent, percent_stat, percentage_points
 from fedlgd.report.groups import Group
-from fedlgd.report.summary import Difference, difference, paired
+from fedlgd.report.summary import Difference, difference, paired_difference
 from fedlgd.rundir.read import Run
 
 MEASURED = "measured.json"  # beside the items
@@ -108,7 +108,10 @@ def _gaps(rule: Rule, groups: Mapping[str, Group]) -> dict[str, Difference]:
     if rule.metric == "accuracy":
         pairs = {entry: difference(groups[rule.left], groups[entry]) for entry in rule.right}
     else:
-        pairs = {entry: paired(falls, dict.fromkeys(falls, 0.0)) for entry, falls in _falls(rule, groups).items()}
+        pairs = {
+            entry: paired_difference(falls, dict.fromkeys(falls, 0.0))
+            for entry, falls in _falls(rule, groups).items()
+        }
     return {entry: gap for entry, gap in pairs.items() if gap}
 
 
@@ -151,7 +154,7 @@ def _ours(rule: Rule, groups: Mapping[str, Group], rival: str, gap: Difference) 
     if rule.metric == "shift":
         return f"{percent(gap.mean)} %{gap.range} less between sites than under {rival}"
     shown = [f"{entry} {percent_stat(stat)}" for entry in (rule.left, rival) if (stat := groups[entry].accuracy)]
-    return f"{', '.join(shown)}: {points(gap.mean)}{gap.range}"
+    return f"{', '.join(shown)}: {percentage_points(gap.mean)}{gap.range}"
 
 
 def _why(word: Word, gap: Difference, claim: Claim) -> str:

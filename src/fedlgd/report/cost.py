@@ -17,17 +17,8 @@ from statistics import fmean
 
 import msgspec
 
-from fedlgd.core.text import number_of_bytes, plural
-from fedlgd.report.formats import (
-    METHOD,
-    NONE,
-    Cell,
-    Column,
-    Row,
-    Table,
-    duration,
-    operations,
-)
+from fedlgd.core.text import duration, number_of_bytes, plural
+from fedlgd.report.formats import METHOD, NONE, Cell, Column, Row, Table, operations
 from fedlgd.report.groups import Group
 from fedlgd.rundir.read import Run
 from fedlgd.rundir.records import RoundRecord

@@ -9,10 +9,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from fedlgd.core.score import Score
-from fedlgd.core.text import BYTES, plural
+from fedlgd.core.text import BYTES, TIME, plural
 from fedlgd.report.cost import clock, cumulative_bytes, cumulative_time
-from fedlgd.report.formats import TIME
-from fedlgd.report.groups import Curve, Group, Stat, curves, site_names
+from fedlgd.report.groups import Group, SeedCurve, Stat, curves, site_names
 from fedlgd.report.plots import CLASSES, line_plot, matrix_plot, scatter_plot, svg
 from fedlgd.report.sweeps import Sweep, find_sweeps, heat_map, line_figure
 from fedlgd.rundir.records import RoundRecord
@@ -76,7 +75,7 @@ class Figures:
         yield from self.sweeps
 
 
-def draw(groups: Sequence[Group]) -> Figures:
+def draw_figures(groups: Sequence[Group]) -> Figures:
     time = clock(groups)
     axes = (cumulative_bytes, partial(cumulative_time, by=time))
     by_bytes, by_time = (curves(groups, _accuracy, cost) for cost in axes)
@@ -177,11 +176,11 @@ def _by_class(clouds: Sequence[Cloud], classes: Sequence[str]) -> list[Cloud]:
     return [Cloud(kind, classes[label], tuple(found[label, kind])) for label, kind in sorted(found)]  # type: ignore[arg-type]
 
 
-def _distance_curves(analysis: Analysis) -> list[Curve]:
+def _distance_curves(analysis: Analysis) -> list[SeedCurve]:
     found = []
     for style, site in enumerate(dict.fromkeys(site for each in analysis.distances for site in each.sites)):
         known = [(each.round + 1, each.sites[site]) for each in analysis.distances if site in each.sites]
-        found.append(Curve(site, tuple(t for t, _ in known), tuple(Stat(value) for _, value in known), style))
+        found.append(SeedCurve(site, tuple(t for t, _ in known), tuple(Stat(value) for _, value in known), style))
     return found
 
 

@@ -9,11 +9,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from fedlgd.core.text import scaled, three_digits
+from fedlgd.core.text import scaled
 from fedlgd.report.groups import Stat
 
 NONE = "–"
-TIME = {"s": 1.0, "min": 60.0, "h": 3600.0}
 FLOPS = {f"{prefix}FLOP": 1000.0**power for power, prefix in enumerate(("", "k", "M", "G", "T", "P", "E"))}
 _LATEX = {
     "\\": r"\textbackslash{}",
@@ -82,7 +81,7 @@ def share_cell(stat: Stat | None) -> Cell:
     return Cell(percent_stat(stat), stat.mean, std=stat.std) if stat else Cell(NONE)
 
 
-def points(difference: float) -> str:
+def percentage_points(difference: float) -> str:
     """A signed difference of two shares in percentage points; zero has no sign."""
     written = f"{100 * difference:+.1f}".replace("-", "−")
     return "0.0" if written in {"+0.0", "−0.0"} else written
@@ -92,12 +91,7 @@ def operations(value: float) -> str:
     return scaled(value, FLOPS)
 
 
-def duration(seconds: float) -> str:
-    unit = max((unit for unit in TIME if seconds >= 2 * TIME[unit]), key=TIME.__getitem__, default="s")
-    return f"{three_digits(seconds / TIME[unit])} {unit}"
-
-
-def copies(table: Table) -> dict[str, str]:
+def table_formats(table: Table) -> dict[str, str]:
     """The table in each format that the page offers for copying."""
     return {"CSV": as_csv(table), "LaTeX": as_latex(table), "Markdown": as_markdown(table)}
 

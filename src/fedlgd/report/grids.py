@@ -28,7 +28,7 @@ GAINS = (32, 16, 8, 4, 2, 1)  # of the difference view
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class PageImage:
     """A contact sheet as a data URI, and its width on the page in CSS pixels.
 
     `rows` are the names of the classes if they are known, `at` is the position of its version on the slider."""
@@ -46,8 +46,8 @@ class Grid:
     """The images of one site, or of the anchors on the server: real samples, and virtual images by version."""
 
     owner: str
-    real: Picture | None
-    pictures: tuple[Picture, ...]
+    real: PageImage | None
+    pictures: tuple[PageImage, ...]
 
     @property
     def gain(self) -> int:
@@ -154,7 +154,7 @@ def _grid(run: Run, owner: str, folder: str, embedded: _Embedded) -> Grid | None
     return Grid(owner, next(iter(real), None), shown) if shown or any(real) else None
 
 
-def picture_of(png: bytes, version: str, data: DataInfo, keep: float = 1.0, at: int = 0) -> Picture | None:
+def picture_of(png: bytes, version: str, data: DataInfo, keep: float = 1.0, at: int = 0) -> PageImage | None:
     """A contact sheet, cropped to fewer columns if it is large; None if it is damaged."""
     image = _open(png)
     if image is None:
@@ -170,7 +170,7 @@ def picture_of(png: bytes, version: str, data: DataInfo, keep: float = 1.0, at: 
         version += f", values ÷ {divisor}"
     uri = "data:image/png;base64," + base64.b64encode(png).decode("ascii")
     side = width * max(1, ceil(SIDE / width)) if rows <= TILES / 2 else width
-    return Picture(version, uri, image, columns * side, _rows(image, rows, data.classes), at)
+    return PageImage(version, uri, image, columns * side, _rows(image, rows, data.classes), at)
 
 
 def _rows(sheet: Image.Image, rows: int, classes: Sequence[str]) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class SeedCurve:
     """One quantity of one group, at the rounds that all its counted runs evaluated."""
 
     label: str
@@ -79,7 +79,7 @@ class Curve:
     style: int = 0
 
 
-def told_apart(runs: Sequence[Run]) -> tuple[Run, ...]:
+def label_variants(runs: Sequence[Run]) -> tuple[Run, ...]:
     """Runs with the same label and other settings have what differs in their label: `FedLGD (pull.weight=3)`.
 
     Seeds and what is only recorded do not count, nor settings that another version of fedlgd does not have. Of
@@ -127,7 +127,7 @@ def short(path: str, value: Any) -> str:
 def group_runs(runs: Iterable[Run]) -> tuple[Group, ...]:
     """One group per label, in the order the labels first appear; the runs of a group are sorted by seed."""
     by_label: dict[str, list[Run]] = {}
-    for run in told_apart(tuple(runs)):
+    for run in label_variants(tuple(runs)):
         by_label.setdefault(run.label, []).append(run)
     styles = _styles({label: same[0].manifest.method for label, same in by_label.items()})
     return tuple(
@@ -169,12 +169,12 @@ def by_round(run: Run) -> dict[int, float]:
     return {record.round: record.round + 1 for record in run.records}
 
 
-def curves(groups: Sequence[Group], quantity: Quantity, along: Axis = by_round) -> tuple[Curve, ...]:
+def curves(groups: Sequence[Group], quantity: Quantity, along: Axis = by_round) -> tuple[SeedCurve, ...]:
     """One curve per group; empty if no round with this quantity was evaluated in all counted runs."""
     return tuple(_curve(group, quantity, along) for group in groups)
 
 
-def _curve(group: Group, quantity: Quantity, along: Axis) -> Curve:
+def _curve(group: Group, quantity: Quantity, along: Axis) -> SeedCurve:
     by_run = [
         {record.round: value for record in run.evaluated if (value := quantity(record)) is not None}
         for run in group.counted
@@ -183,4 +183,4 @@ def _curve(group: Group, quantity: Quantity, along: Axis) -> Curve:
     places = [along(run) for run in group.counted]
     stats = (summarise(values[each] for values in by_run) for each in rounds)
     x = (fmean(place[each] for place in places) for each in rounds)
-    return Curve(group.label, tuple(x), tuple(stat for stat in stats if stat), group.style)
+    return SeedCurve(group.label, tuple(x), tuple(stat for stat in stats if stat), group.style)

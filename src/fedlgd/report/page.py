@@ -11,22 +11,24 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from fedlgd.core.files import write_atomic
+from fedlgd.core.errors import RunError
+from fedlgd.core.files import write_atomic, writing
 from fedlgd.core.text import plural
 from fedlgd.report import tables
 from fedlgd.report.cost import break_even_table, break_evens, clock, cost_table
-from fedlgd.report.figures import draw
-from fedlgd.report.formats import copies
+from fedlgd.report.figures import draw_figures
+from fedlgd.report.formats import table_formats
 from fedlgd.report.grids import pictures
-from fedlgd.report.groups import Group, group_runs, site_names, told_apart
+from fedlgd.report.groups import Group, group_runs, label_variants, site_names
 from fedlgd.report.plots import save
 from fedlgd.report.privacy.inversion import epsilon_drawing, inversions
 from fedlgd.report.privacy.section import audit_drawings, privacy_of, spent_together
 from fedlgd.report.summary import RULE, WINNER, caveats, headline, progress
 from fedlgd.report.sweeps import find_sweeps, sweep_tables
 from fedlgd.report.tables import presence_tables
-from fedlgd.rundir.read import Run, read_runs
+from fedlgd.rundir.read import Run, read_runs, run_folders
 
+Runs = str | Path | Sequence[str | Path]
 TEMPLATES = Environment(
     loader=PackageLoader("fedlgd.report"),
     autoescape=True,
@@ -45,13 +47,28 @@ TEMPLATES.filters["tied"] = tied
 TEMPLATES.globals["plural"] = plural
 
 
-def write_report(run_dirs: Sequence[Path], out: Path) -> Path:
-    """Reads the runs and writes the page to `out`; a failed write leaves an old page as it is.
+def write_report(runs: Runs, out: str | Path | None = None) -> Path:
+    """Write the report of run folders, or of folders that contain them, and return its path.
 
-    Only this user can read it: it shows virtual images, and real ones where a run copied some.
+    The default of `out` is `report.html` in the first folder. A failed write leaves an old page as it is. Only this
+    user can read the page: it shows virtual images, and real ones where a run copied some.
     """
-    write_atomic(out, render(*read_runs(run_dirs)).encode(), private=True)
-    return out
+    folders = find_runs(runs)
+    first = runs if isinstance(runs, str | Path) else runs[0]
+    page = Path(out or Path(first) / "report.html")
+    content = render(*read_runs(folders)).encode()
+    with writing(page):
+        write_atomic(page, content, private=True)
+    return page
+
+
+def find_runs(runs: Runs) -> list[Path]:
+    """All run folders among these folders and inside them."""
+    paths = [Path(runs)] if isinstance(runs, str | Path) else [Path(run) for run in runs]
+    folders = [run for path in paths for run in run_folders(path)]
+    if not folders:
+        raise RunError("no-run-in-folder", folders=[str(path) for path in paths])
+    return folders
 
 
 def write_figures(run_dirs: Sequence[Path], folder: Path) -> list[Path]:
@@ -59,12 +76,12 @@ def write_figures(run_dirs: Sequence[Path], folder: Path) -> list[Path]:
     groups = group_runs(read_runs(run_dirs)[0])
     folder.mkdir(parents=True, exist_ok=True)
     audits = (drawing for group in groups for run in group.runs for drawing in audit_drawings(run))
-    return [file for each in (*draw(groups).all, *audits) for file in save(each.figure, folder / each.name)]
+    return [file for each in (*draw_figures(groups).all, *audits) for file in save(each.figure, folder / each.name)]
 
 
 def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
     """The page as text. The same runs give the same bytes."""
-    runs = told_apart(runs)
+    runs = label_variants(runs)
     groups = group_runs(runs)
     accuracy, binary = tables.accuracy_table(groups), tables.binary_table(groups)
     cost, even = cost_table(groups), break_evens(groups)
@@ -77,15 +94,15 @@ def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
         caveats=caveats(groups),
         unreadable=unreadable,
         accuracy=tables.mean_first(accuracy),
-        accuracy_copies=copies(accuracy),
+        accuracy_copies=table_formats(accuracy),
         binary=binary,
-        binary_copies=copies(binary) if binary else {},
-        figures=draw(groups),
+        binary_copies=table_formats(binary) if binary else {},
+        figures=draw_figures(groups),
         sweeps=sweep_tables(find_sweeps(groups)),
         pictures=pictures(groups),
         time=clock(groups),
         cost=cost,
-        cost_copies=copies(cost),
+        cost_copies=table_formats(cost),
         break_even=break_even_table(even) if even else None,
         privacy=privacy_of(groups),
         spent_together=spent_together(groups),

@@ -15,7 +15,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from fedlgd.report.groups import Curve
+from fedlgd.report.groups import SeedCurve
 from fedlgd.rundir.results import Cloud
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def save(figure: "Figure", stem: Path) -> list[Path]:
 
 @styled()
 def line_plot(
-    curves: Sequence[Curve], title: str, along: str = "round", units: Mapping[str, float] = ROUNDS
+    curves: Sequence[SeedCurve], title: str, along: str = "round", units: Mapping[str, float] = ROUNDS
 ) -> "Figure | None":
     """A line per curve, with a band of one standard deviation and its label at its end. None without a point.
 
@@ -158,7 +158,7 @@ def line_plot(
     return figure
 
 
-def _draw_line(axes: "Axes", curve: Curve) -> None:
+def _draw_line(axes: "Axes", curve: SeedCurve) -> None:
     colour, dashes = series_style(curve.style)
     means = [stat.mean for stat in curve.stats]
     shown = slice(None) if len(means) < FEW else slice(-1, None)
@@ -170,7 +170,7 @@ def _draw_line(axes: "Axes", curve: Curve) -> None:
         axes.fill_between(curve.x, low, high, color=colour, alpha=0.15, linewidth=0)
 
 
-def _label_lines(axes: "Axes", curves: Sequence[Curve], line: float) -> None:
+def _label_lines(axes: "Axes", curves: Sequence[SeedCurve], line: float) -> None:
     """Labels to the right of the axes, each connected to its curve; `line` is the share of the height of a line."""
     ended = [curve for curve in curves if curve.stats and isfinite(curve.stats[-1].mean)]
     low, high = axes.get_ylim()

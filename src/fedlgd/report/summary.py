@@ -6,9 +6,9 @@ from math import sqrt
 from statistics import fmean
 from typing import TypeGuard
 
-from fedlgd.core.text import number_of_bytes, plural
+from fedlgd.core.text import duration, number_of_bytes, plural
 from fedlgd.report.cost import clock, total
-from fedlgd.report.formats import duration, percent, percent_stat, points
+from fedlgd.report.formats import percent, percent_stat, percentage_points
 from fedlgd.report.groups import Group, Stat, site_names, summarise
 from fedlgd.rundir.read import Run
 
@@ -20,14 +20,8 @@ WINNER = (
     " A winner is named only if the 95 % t interval of the differences between runs with the same seed excludes 0. "
     "Differences are computed before rounding."
 )
-MOST_NAMED = 3  # methods in a headline without a winner
-COSTS_MORE = 1.2  # a ratio of costs that is worth a sentence; time varies a little from run to run
-
-T95 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-"""97.5 % quantiles of Student's t with 1, 2, ... degrees of freedom; the last one also serves for more."""
+MAX_METHODS_NAMED = 3  # methods in a headline without a winner
+MIN_COST_RATIO = 1.2  # a ratio of costs that is worth a sentence; time varies a little from run to run
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +40,11 @@ class Difference:
     @property
     def range(self) -> str:
         """` (+1.0 to +3.2)` in points; empty without an interval."""
-        return f" ({points(self.interval[0])} to {points(self.interval[1])})" if self.interval else ""
+        return (
+            f" ({percentage_points(self.interval[0])} to {percentage_points(self.interval[1])})"
+            if self.interval
+            else ""
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +101,16 @@ def _title_of_many(results: Sequence[_Result], verb: str) -> str:
 
 def _no_winner(level: Sequence[_Result], gap: Difference | None, verb: str) -> str:
     """The methods that no interval separates, with their numbers."""
-    numbers = [f"{each.label} {percent_stat(each.accuracy)} %" for each in level[:MOST_NAMED]]
-    if len(level) > MOST_NAMED:
-        numbers.append(f"and {len(level) - MOST_NAMED} more")
+    numbers = [f"{each.label} {percent_stat(each.accuracy)} %" for each in level[:MAX_METHODS_NAMED]]
+    if len(level) > MAX_METHODS_NAMED:
+        numbers.append(f"and {len(level) - MAX_METHODS_NAMED} more")
     seeds = f"over {plural(gap.seeds, 'seed')}" if gap else "without a common seed"
     return f"No clear winner {'' if verb == 'ends' else 'yet '}{seeds}: {', '.join(numbers)}."
 
 
 def _clear(gap: Difference | None, above: bool = False) -> TypeGuard[Difference]:
     """Outside the noise, and not 0.0 as shown; `above`: and positive."""
-    return gap is not None and gap.clear and points(gap.mean) != "0.0" and (gap.mean > 0 or not above)
+    return gap is not None and gap.clear and percentage_points(gap.mean) != "0.0" and (gap.mean > 0 or not above)
 
 
 def _gap(gap: Difference) -> str:
@@ -125,16 +123,18 @@ def difference(subject: Group, other: Group) -> Difference | None:
 
     None without a common seed: then nothing can be paired.
     """
-    return paired(_by_seed(subject), _by_seed(other))
+    return paired_difference(_by_seed(subject), _by_seed(other))
 
 
-def paired(own: Mapping[int, float], others: Mapping[int, float]) -> Difference | None:
+def paired_difference(own: Mapping[int, float], others: Mapping[int, float]) -> Difference | None:
     """`difference` of any values by seed."""
     gaps = [own[seed] - others[seed] for seed in own if seed in others]
     stat = summarise(gaps)
     if stat is None or stat.std is None:
         return Difference(stat.mean, 1) if stat else None
-    half = T95[min(len(gaps) - 1, len(T95)) - 1] * stat.std / sqrt(len(gaps))
+    from scipy.special import stdtrit  # a page of one seed does not wait for its import
+
+    half = float(stdtrit(len(gaps) - 1, 0.975)) * stat.std / sqrt(len(gaps))
     return Difference(stat.mean, len(gaps), (stat.mean - half, stat.mean + half))
 
 
@@ -148,7 +148,7 @@ def _by_seed(group: Group) -> Mapping[int, float]:
 
 
 def _comparison(first: _Result, other: _Result) -> str:
-    gap = points(other.accuracy.mean - first.accuracy.mean)
+    gap = percentage_points(other.accuracy.mean - first.accuracy.mean)
     parts = [f"{other.label} against {first.label}: {gap} points on the mean"]
     parts += _by_site(first.group, other.group)
     return "; ".join((*parts, _noise(difference(other.group, first.group)))) + "."
@@ -157,7 +157,7 @@ def _comparison(first: _Result, other: _Result) -> str:
 def _noise(gap: Difference | None) -> str:
     if gap is None or gap.interval is None:
         return "no common seed" if gap is None else "one seed, so the noise is unknown"
-    low, high = map(points, gap.interval)
+    low, high = map(percentage_points, gap.interval)
     verdict = "outside the noise" if gap.clear else "within the noise"
     return f"95 % interval over {gap.seeds} seeds from {low} to {high}, {verdict}"
 
@@ -168,8 +168,8 @@ def _by_site(first: Group, other: Group) -> Iterator[str]:
     gaps = {site: after.mean - before.mean for site, before, after in pairs if before and after}
     if gaps:
         low, high = min(gaps, key=gaps.__getitem__), max(gaps, key=gaps.__getitem__)
-        higher = sum(points(gap).startswith("+") for gap in gaps.values())
-        extremes = f"from {points(gaps[low])} at {low} to {points(gaps[high])} at {high}"
+        higher = sum(percentage_points(gap).startswith("+") for gap in gaps.values())
+        extremes = f"from {percentage_points(gaps[low])} at {low} to {percentage_points(gaps[high])} at {high}"
         yield f"higher at {higher} of {plural(len(gaps), 'site')}, {extremes}"
 
 
@@ -189,7 +189,7 @@ def unequal_cost(groups: Sequence[Group]) -> Iterator[str]:
     for name, kind, show in ((time.name, time.kind, duration), ("bytes", "bytes", number_of_bytes)):
         costs = {group.label: total(group, kind) for group in groups}
         low, high = min(costs, key=costs.__getitem__), max(costs, key=costs.__getitem__)
-        if costs[high] > COSTS_MORE * costs[low]:
+        if costs[high] > MIN_COST_RATIO * costs[low]:
             parts.append(f"{name} from {show(costs[low])} ({low}) to {show(costs[high])} ({high})")
     if parts:
         yield f"The methods do not cost the same: {', '.join(parts)}, including setup."
@@ -252,7 +252,9 @@ def _seeds(groups: Sequence[Group]) -> Iterator[str]:
         by_seeds.setdefault(tuple(run.seed for run in group.counted), []).append(group.label)
     if len(by_seeds) > 1:
         named = {
-            ", ".join(labels) if len(labels) <= MOST_NAMED else f"{len(labels)} methods": ", ".join(map(str, own))
+            ", ".join(labels) if len(labels) <= MAX_METHODS_NAMED else f"{len(labels)} methods": ", ".join(
+                map(str, own)
+            )
             for own, labels in by_seeds.items()
         }
         listed = "; ".join(f"{labels}: {own}" for labels, own in named.items())

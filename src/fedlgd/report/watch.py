@@ -36,7 +36,7 @@ class Page:
     policy: str
 
 
-def fingerprint(folders: Sequence[Path]) -> str:
+def records_version(folders: Sequence[Path]) -> str:
     """A hash that changes when a file that the report reads changes its name, size or modification time."""
     seen = [(str(file), *_stat(file)) for folder in folders for file in sorted(_watched(folder))]
     return hashlib.blake2b(repr(seen).encode(), digest_size=12).hexdigest()
@@ -71,7 +71,7 @@ class Watcher:
         if self._page and time.monotonic() < self._paused_until:
             return self._page.version
         try:
-            return fingerprint(self._folders())
+            return records_version(self._folders())
         except OSError:  # a folder was removed while it was listed
             return self._page.version if self._page else ""
 
@@ -120,7 +120,7 @@ def policy(page: str, script: str) -> str:
     return "; ".join(f"{name} {sources}" for name, sources in rules.items())
 
 
-class Server(ThreadingHTTPServer):
+class WatchServer(ThreadingHTTPServer):
     """Listens on the loopback address only; `port` 0 takes any free port."""
 
     daemon_threads = True
@@ -145,7 +145,7 @@ class Server(ThreadingHTTPServer):
 class Handler(BaseHTTPRequestHandler):
     """Serves `/` and `/version`."""
 
-    server: Server
+    server: WatchServer
     server_version = "fedlgd"
     sys_version = ""
     timeout = 30

@@ -7,8 +7,8 @@ from typing import Any
 from fedlgd.core.text import plural
 from fedlgd.report.figures import ACCURACY, Drawing
 from fedlgd.report.formats import NONE, Cell, Column, Row, Table, percent
-from fedlgd.report.grids import Picture, picture_of
-from fedlgd.report.groups import Curve, Group, summarise
+from fedlgd.report.grids import PageImage, picture_of
+from fedlgd.report.groups import Group, SeedCurve, summarise
 from fedlgd.report.plots import line_plot
 from fedlgd.report.privacy.section import labels_of
 from fedlgd.rundir.read import Run
@@ -38,9 +38,9 @@ class Inverted:
     heading: str
     headline: str
     table: Table
-    pictures: tuple[Picture, ...]
+    pictures: tuple[PageImage, ...]
     memory: Table | None
-    closest: tuple[Picture, ...]
+    closest: tuple[PageImage, ...]
     hidden: str
 
 
@@ -149,7 +149,9 @@ def memory_table(found: Sequence[Memorised]) -> Table:
     return Table(columns, tuple(rows), (note,))
 
 
-def _pictures(run: Run, folder: str, named: Sequence[tuple[str, str]], rows: tuple[str, ...]) -> Iterator[Picture]:
+def _pictures(
+    run: Run, folder: str, named: Sequence[tuple[str, str]], rows: tuple[str, ...]
+) -> Iterator[PageImage]:
     """The pictures of these names in this folder of the run; a path in a file cannot point elsewhere."""
     for caption, path in named:
         file = run.path / folder / path.rpartition("/")[2]
@@ -183,10 +185,10 @@ def _without_budget(label: str) -> str:
     return with_note(base, {path: value for path, value in note.items() if not path.startswith(BUDGETS)})
 
 
-def _by_epsilon(label: str, groups: Sequence[Group]) -> Curve:
+def _by_epsilon(label: str, groups: Sequence[Group]) -> SeedCurve:
     runs = [run for group in groups for run in group.counted]
     finals = [(epsilon_of(run.settings), run.final.accuracy) for run in runs if run.final]
     order = sorted({epsilon for epsilon, _ in finals}, key=lambda epsilon: 1 / epsilon if epsilon else 0.0)
     stats = [summarise(100 * accuracy for e, accuracy in finals if e == epsilon) for epsilon in order]
     x = tuple(1 / epsilon if epsilon else 0.0 for epsilon in order)
-    return Curve(label, x, tuple(stat for stat in stats if stat), groups[0].style)
+    return SeedCurve(label, x, tuple(stat for stat in stats if stat), groups[0].style)
