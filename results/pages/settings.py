@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from fedlgd.data.catalogue import SUITES
-from fedlgd.data.suites import DataChoice
+from fedlgd.data.suites import SUITES, DataChoice
 from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS

@@ -7,9 +7,9 @@ import textwrap
 import pytest
 
 from fedlgd.cli.common import preset_of
-from fedlgd.data.catalogue import SUITES
 from fedlgd.data.published.digits import REQUIRED
 from fedlgd.data.published.retina import PAIRED
+from fedlgd.data.suites import SUITES
 from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS
 from fedlgd.runs.described import described

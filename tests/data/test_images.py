@@ -15,9 +15,8 @@ from PIL import Image
 
 from fedlgd.core.errors import DataError
 from fedlgd.data import images
-from fedlgd.data.images import Header, ImageFile
-from fedlgd.data.own.decode import fingerprint
-from fedlgd.data.own.problems import ImageError, shown
+from fedlgd.data.images import Header, ImageError, ImageFile, shown
+from fedlgd.data.own.split import pixel_digest
 from fedlgd.data.prepare import fitted
 from tests.data.pictures import noise, save
 
@@ -272,10 +271,10 @@ def test_names_of_any_bytes_can_be_printed(tmp_path):
 
 def test_the_fingerprint_is_of_what_is_seen(tmp_path):
     colour, grey = noise(1), noise(1, grey=True)
-    assert fingerprint(grey) == fingerprint(grey.convert("RGB"))
-    assert fingerprint(colour) == fingerprint(read(save(tmp_path / "x.bmp", colour)).image)
-    assert fingerprint(colour) != fingerprint(noise(2))
-    assert fingerprint(Image.new("L", (2, 8))) != fingerprint(Image.new("L", (8, 2)))
+    assert pixel_digest(grey) == pixel_digest(grey.convert("RGB"))
+    assert pixel_digest(colour) == pixel_digest(read(save(tmp_path / "x.bmp", colour)).image)
+    assert pixel_digest(colour) != pixel_digest(noise(2))
+    assert pixel_digest(Image.new("L", (2, 8))) != pixel_digest(Image.new("L", (8, 2)))
 
 
 class TestFitting:

@@ -8,7 +8,7 @@ import pytest
 
 import fedlgd
 from fedlgd.core.errors import DataError, SettingError
-from fedlgd.data.suites import SUITES, DataChoice, find
+from fedlgd.data.suites import SUITES, DataChoice, find_suite
 from fedlgd.runs.config import resolve
 
 OWN = '''
@@ -83,7 +83,7 @@ def test_a_suite_of_ones_own_is_loaded_with_its_settings(own):
     assert federation.name == "stripes"
     assert federation.shape == (3, 10, 10)
     assert [len(site.train) for site in federation.sites] == [2, 2]
-    assert find(f"{own}:Stripes").about == "Two sites of stripes."
+    assert find_suite(f"{own}:Stripes").about == "Two sites of stripes."
 
 
 def test_a_suite_of_ones_own_is_resolved_from_a_configuration_by_its_name(own):

@@ -22,14 +22,13 @@ from fedlgd.cli.terminal import folded, plain_warnings
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.files import writing
 from fedlgd.core.text import plural
-from fedlgd.data.catalogue import SUITES, data_home
 from fedlgd.data.describe import Statistics, contact_sheet, spark, statistics_of
 from fedlgd.data.federation import Federation
 from fedlgd.data.fetch.prepare import Outcome, attempt, chosen
 from fedlgd.data.own.check import Checked, check_data
-from fedlgd.data.own.problems import Problem
+from fedlgd.data.own.sites import Problem
 from fedlgd.data.own.suite import Folders
-from fedlgd.data.suites import DataChoice
+from fedlgd.data.suites import SUITES, DataChoice, data_home
 from fedlgd.runs.config import resolve
 from fedlgd.runs.described import described
 from fedlgd.runs.parse import parse_assignment

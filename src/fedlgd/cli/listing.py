@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from fedlgd.core.text import plural
-from fedlgd.data.catalogue import SUITES, Suite, data_home
+from fedlgd.data.suites import SUITES, Suite, data_home
 from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS, build_net, settings_of
 from fedlgd.runs.described import SettingInfo, described, described_net

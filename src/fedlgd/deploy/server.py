@@ -19,7 +19,7 @@ from fedlgd.core import files
 from fedlgd.core.errors import RunError, one_line
 from fedlgd.core.text import plural
 from fedlgd.data.federation import Federation
-from fedlgd.data.own.problems import natural
+from fedlgd.data.own.sites import natural
 from fedlgd.deploy.engine import MARGIN, PAUSE, Flower, Post, is_name
 from fedlgd.deploy.messages import Description, Order, UnreadableError, read_reply
 from fedlgd.deploy.real_sites import without_images

@@ -35,7 +35,7 @@ from fedlgd.core.files import (
     writing,
 )
 from fedlgd.core.types import Params
-from fedlgd.data.catalogue import data_home
+from fedlgd.data.suites import data_home
 from fedlgd.dp.budget import SLACK, Budget, Level, spent
 
 FORMAT = 1

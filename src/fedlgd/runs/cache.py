@@ -11,7 +11,7 @@ from fedlgd import __version__
 from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import OLD, clear_parts, digest, private_folder
-from fedlgd.data.catalogue import data_home
+from fedlgd.data.suites import data_home
 from fedlgd.distill.cache import Cached
 from fedlgd.engines.wire import read_message, write_message
 

@@ -16,9 +16,8 @@ from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.core.net import Net
 from fedlgd.core.settings import Tuned, flat
 from fedlgd.data import suites as suites
-from fedlgd.data.catalogue import COMMON, SUITES
 from fedlgd.data.federation import Federation
-from fedlgd.data.suites import DataChoice
+from fedlgd.data.suites import COMMON_SETTINGS, SUITES, DataChoice
 from fedlgd.dp.guarantee import for_rounds, is_private
 from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
@@ -35,7 +34,7 @@ class Config:
 
     method: Method
     plan: Plan = Plan()
-    data: DataChoice = DataChoice()
+    data: DataChoice = field(default_factory=DataChoice)
     net: Mapping[str, Any] = field(default_factory=lambda: {"name": "convnet"})
     tuned: Tuned | None = None
 
@@ -72,7 +71,7 @@ class Config:
         return replace(self, plan=replace(self.plan, seed=0)).digest
 
     def plain(self) -> dict[str, Any]:
-        shared = {name: getattr(self.data, name) for name in COMMON}
+        shared = {name: getattr(self.data, name) for name in COMMON_SETTINGS}
         return {
             "method": name_of(self.method),
             **_spelled_out(self.plan),
@@ -105,8 +104,8 @@ def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None =
         given = merged.get(section, {})  # a federation or a network can be given as only its name
         merged[section] = dict(given) if isinstance(given, Mapping) else {"name": _word(section, given)}
     net = {"name": "convnet", **merged["net"]}
-    data = {"name": DataChoice().name, **merged["data"]}
-    suite = suites.find(_word("data.name", data["name"])).settings
+    data = {"name": DataChoice.name, **merged["data"]}
+    suite = suites.find_suite(_word("data.name", data["name"])).settings
     _refuse_unknown(merged, _known(cls, _word("net.name", net["name"]), suite), cls)
     ours = {f.name for f in fields(Plan)}
     plan = {key: value for key, value in merged.items() if key in ours}
@@ -190,7 +189,7 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 def _known(cls: type, net: str, suite: type) -> list[str]:
     """The paths of all settings of this method, network and federation."""
-    data = [*(f"data.{key}" for key in COMMON), *_field_paths(suite, "data.")]
+    data = [*(f"data.{key}" for key in COMMON_SETTINGS), *_field_paths(suite, "data.")]
     ours = [*_field_paths(Plan), *data, "method", "net.name"]
     return [*ours, *_field_paths(cls), *(f"net.{key}" for key in settings_of(net))]
 

@@ -14,8 +14,8 @@ import fedlgd
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.meter import listening
 from fedlgd.core.types import Scale
+from fedlgd.data.images import ImageError
 from fedlgd.data.own import decode
-from fedlgd.data.own.problems import ImageError
 from fedlgd.data.own.suite import Folders
 from tests.data.pictures import divided, noise, save, tree
 
@@ -234,7 +234,7 @@ class TestRefusedLayouts:
         refuses(root, "a.npz")
 
     def test_an_npz_that_would_unpack_to_too_much(self, root, monkeypatch):
-        monkeypatch.setattr("fedlgd.data.arrays.MOST_UNPACKED", 10_000)
+        monkeypatch.setattr("fedlgd.data.arrays.MAX_UNPACKED_BYTES", 10_000)
         root.mkdir()
         np.savez_compressed(
             root / "a.npz", train_x=np.zeros((200, 8, 8), np.uint8), train_y=np.zeros(200, np.uint8)
@@ -315,7 +315,7 @@ class TestSizes:
     def test_also_between_sites_and_before_anything_is_decoded(self, root, monkeypatch):
         tree(root, sites=["a"])
         tree(root, sites=["b"], side=12)
-        monkeypatch.setattr(decode, "_decoded", lambda *_: pytest.fail("it was decoded"))
+        monkeypatch.setattr(decode, "decode", lambda *_: pytest.fail("it was decoded"))
         refuses(root, "'a' has 8x8 .12.; 'b' has 12x12")
 
     def test_resized_and_said_so(self, root):
@@ -414,7 +414,7 @@ class TestSplit:
 class TestKept:
     def test_decoded_once_and_mapped_afterwards(self, root, monkeypatch):
         first = load(tree(root))
-        monkeypatch.setattr(decode, "_decoded", lambda *_: pytest.fail("decoded again"))
+        monkeypatch.setattr(decode, "decode", lambda *_: pytest.fail("decoded again"))
         again = load(root)
         assert again.digest == first.digest
         assert load(root, scaling="own").shape == first.shape

@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedlgd.core.rng import Stream
-from fedlgd.data.arrays import Arrays, Pixels, both_parts, cached, site_of
+from fedlgd.data.arrays import Arrays, Pixels, both_parts, load_or_make, site_from_arrays
 from fedlgd.data.builtin import rendering
 from fedlgd.data.builtin.rendering import SIDE, Labels, package_file
-from fedlgd.data.catalogue import SuiteSettings
 from fedlgd.data.federation import Federation, federation
+from fedlgd.data.suites import SuiteSettings
 
 Part = Literal["train", "test"]
 Images = tuple[Pixels, Labels]
 
 NAME = "builtin-digits"
 NOTE = "made from images and fonts inside PyPI packages; stand-ins, not the published digit sets"
-RECIPE = 1  # increase with every change to the images, so that cached images of an older version are not used
+RECIPE = 1  # increase with every change to the images, so that load_or_make images of an older version are not used
 CLASSES = tuple("0123456789")
 RENDERED: dict[Part, int] = {"train": 2000, "test": 500}
 
@@ -61,8 +61,8 @@ class BuiltinDigits(SuiteSettings):
         """The five sites: read from the data home, or made and stored there on first use (some seconds)."""
         sites = []
         for name, recipe in RECIPES.items():
-            arrays = cached(f"{NAME}-{RECIPE}/{name}", recipe.arrays)
-            sites.append(site_of(name, arrays, CLASSES, note=recipe.note))
+            arrays = load_or_make(f"{NAME}-{RECIPE}/{name}", recipe.arrays)
+            sites.append(site_from_arrays(name, arrays, CLASSES, note=recipe.note))
         return federation(NAME, sites, NOTE)
 
 

@@ -15,8 +15,8 @@ import urllib3
 from fedlgd.core.errors import DataError
 from fedlgd.core.meter import tick
 from fedlgd.data.arrays import saving
-from fedlgd.data.catalogue import HOME_VARIABLE
 from fedlgd.data.fetch.sources import Original
+from fedlgd.data.suites import HOME_VARIABLE
 
 CHUNK = 1 << 18
 TIMEOUT = (10, 60)  # seconds to connect, and between two chunks

@@ -11,9 +11,10 @@ from fedlgd.core.errors import DataError
 from fedlgd.core.meter import track
 from fedlgd.core.text import plural
 from fedlgd.data.arrays import PARTS, Pixels
-from fedlgd.data.images import ArrayRow, ImageFile, Picture, SiteImages
-from fedlgd.data.own.decode import DICOM, PRINT, THUMB, is_test, look, near_duplicates, size_list
-from fedlgd.data.own.problems import ImageError, Problem, natural, natural_key, problem_of
+from fedlgd.data.images import ImageError, ImageFile, Picture
+from fedlgd.data.own.decode import DICOM, look, size_list
+from fedlgd.data.own.sites import ArrayRow, Problem, SiteImages, natural, natural_key, problem_of
+from fedlgd.data.own.split import DIGEST_BYTES, THUMBNAIL_SIDE, is_test, near_duplicates
 from fedlgd.data.own.suite import Folders
 
 LEAST = 10  # training images of a class; fewer are reported
@@ -124,9 +125,9 @@ def _near(seen: Sequence[Seen]) -> Iterator[Problem]:
         return
     arrays = {}
     for part, members in zip(PARTS, parts, strict=True):
-        arrays[f"{part}_thumb"] = np.array([each.thumb for each in members]).reshape(-1, THUMB**2)
+        arrays[f"{part}_thumb"] = np.array([each.thumb for each in members]).reshape(-1, THUMBNAIL_SIDE**2)
         arrays[f"{part}_print"] = np.frombuffer(b"".join(each.print for each in members), np.uint8).reshape(
-            -1, PRINT
+            -1, DIGEST_BYTES
         )
     for image, number in zip(parts[1], near_duplicates([arrays])[0].tolist(), strict=True):
         if number >= 0:

@@ -1,36 +1,29 @@
-"""The images of sites as arrays: read, fitted to one size, split into parts, and cached in the data home."""
+"""The images of sites as arrays: read, fitted to one size, split into parts, and stored in the data home."""
 
-import hashlib
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.meter import track
 from fedlgd.core.text import plural
-from fedlgd.data.arrays import PARTS, Arrays, Pixels, cache_key, cached
-from fedlgd.data.catalogue import data_home
-from fedlgd.data.images import ArrayRow, Depth, Header, ImageFile, Picture, SiteImages
-from fedlgd.data.own.problems import ImageError
+from fedlgd.data.arrays import PARTS, Arrays, Pixels, cache_key, load_arrays, store_arrays
+from fedlgd.data.images import Depth, Header, ImageError, ImageFile, Picture
+from fedlgd.data.own.sites import ArrayRow, SiteImages
+from fedlgd.data.own.split import DIGEST_BYTES, is_test, near_duplicates, pixel_digest, thumbnail
 from fedlgd.data.prepare import Colour, Fit, planes
+from fedlgd.data.suites import data_home
 
-VERSION = 2  # increase with every change to the arrays, so that cached arrays of an older version are not used
+VERSION = 2  # increase with every change to the arrays, so that stored arrays of an older version are not used
 FOLDER = f"made/folders-{VERSION}"
-PRINT = 16  # bytes of a fingerprint
-SIZES_SHOWN = 4
-THUMB = 16  # side of the thumbnails that are compared
-ALIKE = 0.985  # least correlation of two thumbnails that look the same
-CHUNK = 256  # thumbnails compared at once
+MAX_SIZES_IN_NOTE = 4
 DICOM = "dicom"  # the setting `patient` for the PatientID of DICOM files
 
 
-class Recipe(NamedTuple):
+class Decoding(NamedTuple):
     """The settings that decide about the pixels of an image and about its part."""
 
     size: int
@@ -42,27 +35,28 @@ class Recipe(NamedTuple):
     split_seed: int
 
 
-def decoded(sites: Sequence[SiteImages], classes: tuple[str, ...], recipe: Recipe) -> list[Arrays]:
-    """The arrays of each site, from the cache if possible. Headers are read only if a site has to be decoded.
+def load_or_decode(sites: Sequence[SiteImages], classes: tuple[str, ...], how: Decoding) -> list[Arrays]:
+    """The arrays of each site, from the data home or else decoded and stored there.
 
-    Besides images and labels: `print` and `near` of every image, see `fingerprint` and `near_duplicates`; `formats`
-    with their numbers; and `patients`, the number of images of known patients, and of test images of patients who
-    also have training images.
+    Besides images and labels: `print` and `near` of every image, see `pixel_digest` and `near_duplicates`;
+    `formats` with their numbers; and `patients`, the number of images of known patients, and of test images of
+    patients who also have training images.
     """
-    with suppress(OSError):  # `cached` reports it
+    with suppress(OSError):  # `store_arrays` reports it
         (data_home() / FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)  # as private as the original images
-    headers = cache(lambda: _headers(sites, recipe.size))
-
-    def decode(number: int) -> Callable[[], Arrays]:
-        return lambda: _decoded(sites[number], headers()[number], classes, recipe)
-
-    keys = [cache_key(tuple(recipe), classes, site.name, site.stamp, size=12) for site in sites]
-    made = [cached(f"{FOLDER}/{key}", decode(number)) for number, key in enumerate(keys)]
-
-    def compare() -> Arrays:
-        return {str(number): each >= 0 for number, each in enumerate(near_duplicates(made))}
-
-    near = cached(f"{FOLDER}/{cache_key('near', *keys, size=12)}", compare)
+    keys = [cache_key(tuple(how), classes, site.name, site.stamp, size=12) for site in sites]
+    arrays = [load_arrays(f"{FOLDER}/{key}") for key in keys]
+    if None in arrays:
+        headers = _headers(sites, how.size)  # of all sites: their sizes have to agree
+        for i, found in enumerate(arrays):
+            if found is None:
+                arrays[i] = store_arrays(f"{FOLDER}/{keys[i]}", decode(sites[i], headers[i], classes, how))
+    made = [each for each in arrays if each is not None]
+    near_key = f"{FOLDER}/{cache_key('near', *keys, size=12)}"
+    near = load_arrays(near_key)
+    if near is None:
+        found_near = near_duplicates(made)
+        near = store_arrays(near_key, {str(number): each >= 0 for number, each in enumerate(found_near)})
     return [each | {"test_near": near[str(number)]} for number, each in enumerate(made)]
 
 
@@ -81,26 +75,26 @@ def _headers(sites: Sequence[SiteImages], size: int) -> list[list[Header]]:
 
 def size_list(counts: Counter[str]) -> str:
     """The most frequent sizes with their numbers of images."""
-    first = [f"{size} ({count})" for size, count in counts.most_common(SIZES_SHOWN)]
-    more = [plural(len(counts) - SIZES_SHOWN, "other size")] if len(counts) > SIZES_SHOWN else []
+    first = [f"{size} ({count})" for size, count in counts.most_common(MAX_SIZES_IN_NOTE)]
+    more = [plural(len(counts) - MAX_SIZES_IN_NOTE, "other size")] if len(counts) > MAX_SIZES_IN_NOTE else []
     return ", ".join(first + more)
 
 
-def _decoded(site: SiteImages, headers: list[Header], classes: tuple[str, ...], recipe: Recipe) -> Arrays:
+def decode(site: SiteImages, headers: list[Header], classes: tuple[str, ...], how: Decoding) -> Arrays:
     """Planes, labels, fingerprints and thumbnails of both parts, and what is known of all images together."""
-    grey = recipe.colour == "grey" or all(header.grey for header in headers)
+    grey = how.colour == "grey" or all(header.grey for header in headers)
     pixels: dict[int, Pixels] = {}
     prints, thumbs, formats, patients = list[bytes](), list[Pixels](), Counter[str](), list[str]()
     for i in track(f"decoding {site.name}", len(site.images)):
-        picture, print_, thumb, patient = look(site.images[i], recipe.depth, recipe.patient)
+        picture, print_, thumb, patient = look(site.images[i], how.depth, how.patient)
         prints.append(print_)
         thumbs.append(thumb)
         patients.append(patient)
         formats[f"{picture.format} {'grey' if picture.image.mode == 'L' else 'colour'}"] += 1
-        pixels[i] = planes(picture.image, grey, recipe.size, recipe.fit)
-    tests = np.array(is_test(site, prints, patients, recipe.test_share, recipe.split_seed))
+        pixels[i] = planes(picture.image, grey, how.size, how.fit)
+    tests = np.array(is_test(site, prints, patients, how.test_share, how.split_seed))
     labels = np.array([classes.index(image.label) for image in site.images])
-    all_prints = np.frombuffer(b"".join(prints), np.uint8).reshape(-1, PRINT)
+    all_prints = np.frombuffer(b"".join(prints), np.uint8).reshape(-1, DIGEST_BYTES)
     shape = pixels[0].shape
     listed = [f"{name} ({count})" for name, count in formats.most_common()]
     trained = {patient for patient, test in zip(patients, tests, strict=True) if not test and patient}
@@ -116,9 +110,9 @@ def _decoded(site: SiteImages, headers: list[Header], classes: tuple[str, ...], 
 
 
 def look(image: ImageFile | ArrayRow, depth: Depth, setting: str) -> tuple[Picture, bytes, Pixels, str]:
-    """The picture, its fingerprint, its thumbnail and its patient; see `patient_of` for the setting."""
+    """The picture, a digest of its pixels, its thumbnail and its patient; see `patient_of` for the setting."""
     picture = image.read(depth)
-    return picture, fingerprint(picture.image), thumbnail(picture.image), patient_of(image, picture, setting)
+    return picture, pixel_digest(picture.image), thumbnail(picture.image), patient_of(image, picture, setting)
 
 
 def patient_of(image: ImageFile | ArrayRow, picture: Picture, setting: str) -> str:
@@ -128,120 +122,3 @@ def patient_of(image: ImageFile | ArrayRow, picture: Picture, setting: str) -> s
     if isinstance(image, ImageFile) and not picture.patient:
         raise ImageError(image.path, "has no PatientID", "name the patients in another way: see data.patient")
     return picture.patient
-
-
-def fingerprint(image: Image.Image) -> bytes:
-    """A hash of the visible pixels: the same for every file format, and for grey stored as grey or as colour."""
-    pixels = np.asarray(image)
-    if pixels.ndim == 3 and bool((pixels == pixels[..., :1]).all()):
-        pixels = pixels[..., 0]
-    head = repr(pixels.shape).encode()
-    return hashlib.blake2b(head + pixels.tobytes(), digest_size=PRINT).digest()
-
-
-def thumbnail(image: Image.Image) -> Pixels:
-    """A small grey version of an image, for `near_duplicates`."""
-    return np.asarray(image.convert("L").resize((THUMB, THUMB), Image.Resampling.BOX)).ravel()
-
-
-def near_duplicates(sites: Sequence[Arrays]) -> list[NDArray[np.intp]]:
-    """For each test image of each site, the training image of any site that looks the same, by its number; else -1.
-
-    Thumbnails are normalised to mean 0 and norm 1, the mean of all of them is subtracted, and two look the same if
-    their correlation is at least ALIKE: the same picture after compression, resizing or a change of brightness.
-    Without the subtraction all images of one kind, such as fundus photographs, look the same; so they do for a hash
-    of 64 differences. Test images that have a copy among the training images, pixel for pixel, do not count.
-    """
-    train = _normalised(np.concatenate([each["train_thumb"] for each in sites]))
-    tests = [_normalised(each["test_thumb"]) for each in sites]
-    middle = np.concatenate([train, *tests]).mean(0)
-    train, found = _normalised(train - middle), []
-    copies = {row.tobytes() for each in sites for row in each["train_print"]}
-    for test, site in zip(tests, sites, strict=True):
-        like = np.full(len(test), -1)
-        for start in range(0, len(test), CHUNK):
-            alike = _normalised(test[start : start + CHUNK] - middle) @ train.T
-            like[start : start + CHUNK] = np.where(alike.max(1) >= ALIKE, alike.argmax(1), -1)
-        like[[row.tobytes() in copies for row in site["test_print"]]] = -1
-        found.append(like)
-    return found
-
-
-def _normalised(rows: NDArray[Any]) -> NDArray[np.float32]:
-    """Rows of mean 0 and norm 1; a constant row becomes 0."""
-    centred = rows.astype(np.float32) - rows.mean(1, keepdims=True, dtype=np.float32)
-    norms: NDArray[np.float32] = np.linalg.norm(centred, axis=1, keepdims=True)
-    return np.asarray(centred / np.maximum(norms, 1e-6), np.float32)
-
-
-def is_test(
-    site: SiteImages, prints: Sequence[bytes], patients: Sequence[str], share: float, seed: int
-) -> list[bool]:
-    """For each image whether it is a test image: as chosen by the owner, else held out here."""
-    if site.is_split:
-        return [image.part == "test" for image in site.images]
-    return held_out([image.label for image in site.images], prints, share, seed, patients)
-
-
-def held_out(
-    labels: Sequence[str], prints: Sequence[bytes], share: float, seed: int, patients: Sequence[str] = ()
-) -> list[bool]:
-    """For each image whether it is held out for testing: about `share` of every class. Equal images and all images
-    of a patient stay together.
-
-    Groups are ordered by a hash of the seed and their content, so names and order of files do not matter. A class
-    that has two or more groups keeps one for training; if its groups have no other class, it has one for testing.
-    """
-    groups = _groups(prints, patients)
-    members, by_class = _members(groups, labels, seed)
-    left, tested = {label: len(mine) for label, mine in by_class.items()}, set[bytes]()
-
-    def hold(group: bytes) -> int:
-        """Hold out a group unless it is the last one of a class; returns how many images of `label` it has."""
-        if group in tested or any(left[other] < 2 for other in members[group]):
-            return 0
-        tested.add(group)
-        left.update({other: left[other] - 1 for other in members[group]})
-        return members[group][label]
-
-    for label, total in sorted(Counter(labels).items(), key=lambda each: (each[1], each[0])):  # rare classes first
-        mine = by_class[label]
-        room = max(1, round(share * total)) - sum(members[group][label] for group in mine if group in tested)
-        for group in mine:
-            room -= hold(group) if members[group][label] <= room else 0
-        if tested.isdisjoint(mine):
-            any(map(hold, sorted(mine, key=lambda g: members[g][label])))  # the first that can be held out
-    return [group in tested for group in groups]
-
-
-def _members(
-    groups: Sequence[bytes], labels: Sequence[str], seed: int
-) -> tuple[dict[bytes, Counter[str]], dict[str, list[bytes]]]:
-    """The number of images of each class in each group, and the groups of each class in the order of their hash."""
-    members: dict[bytes, Counter[str]] = defaultdict(Counter)
-    for group, label in zip(groups, labels, strict=True):
-        members[group][label] += 1
-    by_class: dict[str, list[bytes]] = defaultdict(list)
-    for group in sorted(members, key=lambda g: hashlib.blake2b(g, digest_size=16, key=str(seed).encode()).digest()):
-        for label in members[group]:
-            by_class[label].append(group)
-    return members, by_class
-
-
-def _groups(prints: Sequence[bytes], patients: Sequence[str]) -> list[bytes]:
-    """For each image the smallest fingerprint of its group: images with equal content or of the same patient."""
-    if not any(patients):
-        return list(prints)
-    first: dict[str, bytes] = {}
-    parent = {print_: print_ for print_ in prints}
-
-    def root(print_: bytes) -> bytes:
-        while parent[print_] != print_:
-            parent[print_] = print_ = parent[parent[print_]]
-        return print_
-
-    for print_, patient in zip(prints, patients, strict=True):
-        if patient:
-            low, high = sorted((root(print_), root(first.setdefault(patient, print_))))
-            parent[high] = low
-    return [root(print_) for print_ in prints]

@@ -9,8 +9,17 @@ from pathlib import Path
 
 from fedlgd.core.errors import DataError, similar_path
 from fedlgd.data.dicom import is_dicom
-from fedlgd.data.images import SUFFIXES, ImageFile, Part, SiteImages, site_of_files, site_of_npz
-from fedlgd.data.own.problems import Problem, checked_name, natural, natural_key, problem_of, shown
+from fedlgd.data.images import SUFFIXES, ImageFile, Part, shown
+from fedlgd.data.own.sites import (
+    Problem,
+    SiteImages,
+    checked_name,
+    natural,
+    natural_key,
+    problem_of,
+    site_of_files,
+    site_of_npz,
+)
 from fedlgd.data.own.table import MANIFEST, read_table
 
 PART_NAMES: dict[str, Part] = {"train": "train", "training": "train", "test": "test", "testing": "test"}

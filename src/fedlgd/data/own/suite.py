@@ -1,7 +1,7 @@
 """The suite `folders`: a user's own images.
 
-One way for every image: `layouts` finds it, `image_source` reads it, `preparation` fits it to one size, `decoding`
-assigns it to a part and stacks it, and `store` makes it a part of a site.
+One way for every image: `layouts` finds it, `images` reads it, `prepare` fits it to one size, `split` assigns it to
+a part, and `decode` stacks it and stores the arrays.
 """
 
 import re
@@ -15,16 +15,15 @@ from pathlib import Path
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.settings import setting
 from fedlgd.core.text import plural
-from fedlgd.core.types import Site
-from fedlgd.data.arrays import Arrays, site_of
-from fedlgd.data.catalogue import SuiteSettings
+from fedlgd.data.arrays import Arrays, site_from_arrays
 from fedlgd.data.federation import Federation, federation
-from fedlgd.data.images import Depth, ImageFile, SiteImages
-from fedlgd.data.own.decode import DICOM, Recipe, decoded
+from fedlgd.data.images import Depth, ImageError, ImageFile, shown
+from fedlgd.data.own.decode import DICOM, Decoding, load_or_decode
 from fedlgd.data.own.layouts import Names, Tree, survey, survey_site
-from fedlgd.data.own.problems import ImageError, refuse_errors, shown
+from fedlgd.data.own.sites import SiteImages, refuse_errors
 from fedlgd.data.own.table import COLUMNS, OPTIONAL
 from fedlgd.data.prepare import Colour, Fit, Scaling, scales
+from fedlgd.data.suites import SuiteSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +66,12 @@ class Folders(SuiteSettings):
         return Depth(self.bits, self.window)
 
     @property
+    def decoding(self) -> Decoding:
+        return Decoding(
+            self.size, self.fit, self.colour, self.depth, self.patient, self.test_share, self.split_seed
+        )
+
+    @property
     def names(self) -> Names:
         """How the owner calls columns, classes and patients."""
         columns = {name: given[-1] for name, *given in _chains(self.columns, "data.columns")}
@@ -89,47 +94,36 @@ class Folders(SuiteSettings):
             raise SettingError(f"data.window is {list(self.window)}; give [centre, width], or []")
         return survey_site(path, only, self.names) if only else survey(path, self.names)
 
-    def open(self) -> Federation:
-        """The sites, decoded on first use and cached in the data home; afterwards they are mapped from there."""
+    def open(self, name: str = "", note: str = "", only: str = "") -> Federation:
+        """The sites, decoded on first use and stored in the data home; afterwards they are mapped from there.
+
+        What the names of files can tell is checked before any image is read. name, note: of the federation, if not
+        those of the folder. only: the name of the one site whose images these are; other sites are elsewhere.
+        """
         if not self.path:
             raise DataError("data.path is empty; name a folder: fedlgd run --data DIR")
-        path = Path(self.path).expanduser().absolute()
-        return self.open_as(shown(path.name if path.is_dir() else path.stem))
-
-    def open_as(self, name: str, note: str = "") -> Federation:
-        """The federation under another name. Everything that names alone can tell is checked before decoding."""
-        return self._opened(self.survey(), name, note)
-
-    def open_site(self, name: str) -> Site:
-        """`path` holds the images of one site of a federation whose other sites are elsewhere."""
-        if self.scaling == "shared":
+        if only and self.scaling == "shared":
             raise DataError(
                 'scaling is "shared", but the images of the other sites are elsewhere; use "half" or "own"'
             )
-        (site,) = self._opened(self.survey(name), name).sites
-        return site
-
-    def _opened(self, tree: Tree, name: str, note: str = "") -> Federation:
+        tree = self.survey(only)
         left_out = [0] * len(tree.sites)
         if self.skip_bad:
             tree, left_out = _readable(tree, self.depth)
-        _refuse(tree, self.min_per_class)
-        recipe = Recipe(
-            self.size, self.fit, self.colour, self.depth, self.patient, self.test_share, self.split_seed
-        )
-        arrays = decoded(tree.sites, tree.classes, recipe)
+        _refuse_unusable(tree, self.min_per_class)
+        arrays = load_or_decode(tree.sites, tree.classes, self.decoding)
         scaled = scales([each["train_x"] for each in arrays], self.scaling)
+        found = zip(tree.sites, arrays, scaled, leaks(arrays), left_out, strict=True)
         sites = [
-            site_of(images.name, each, tree.classes, scale, self._note(tree, images, each, leak, left))
-            for images, each, scale, leak, left in zip(
-                tree.sites, arrays, scaled, leaks(arrays), left_out, strict=True
-            )
+            site_from_arrays(images.name, each, tree.classes, scale, self._note(tree, images, each, leak, left))
+            for images, each, scale, leak, left in found
         ]
         if near := sum(int(each["test_near"].sum()) for each in arrays):
-            warnings.warn(f"{_like(near)}; fedlgd data check lists them", stacklevel=4)
+            warnings.warn(f"{_like(near)}; fedlgd data check lists them", stacklevel=2)
         note = note or f"the user's own images, layout {tree.layout}"
         if skipped := _skipped(tree, ""):
             note += f"; skipped files or folders: {skipped}"
+        name = name or shown(tree.path.name if tree.path.is_dir() else tree.path.stem)
         whole = federation(name, sites, note, self.min_per_class)
         return replace(whole, fit=self.fit, colour=self.colour, depth=self.depth)
 
@@ -209,7 +203,7 @@ def _readable(tree: Tree, depth: Depth) -> tuple[Tree, list[int]]:
         counts = ", ".join(
             f"{count} of site {site.name!r}" for site, count in zip(sites, left_out, strict=True) if count
         )
-        warnings.warn(f"files that cannot be read are left out: {counts}", stacklevel=4)
+        warnings.warn(f"files that cannot be read are left out: {counts}", stacklevel=3)
     return replace(tree, sites=tuple(sites)), left_out
 
 
@@ -221,7 +215,7 @@ def _is_readable(image: ImageFile, depth: Depth) -> bool:
     return True
 
 
-def _refuse(tree: Tree, least: int) -> None:
+def _refuse_unusable(tree: Tree, least: int) -> None:
     """Refuse what no later stage could use; `federation` checks again after the hold-out."""
     refuse_errors(tree.problems)
     path, classes = shown(tree.path), tree.classes
@@ -239,7 +233,7 @@ def _refuse(tree: Tree, least: int) -> None:
                 )
     if tree.problems:
         skipped = f"skipped files or folders: {len(tree.problems)}"
-        warnings.warn(f"{path}: {skipped}; fedlgd data check {path} lists them", stacklevel=4)
+        warnings.warn(f"{path}: {skipped}; fedlgd data check {path} lists them", stacklevel=3)
 
 
 def _like(near: int) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fedlgd.core.errors import DataError
-from fedlgd.data.images import ImageFile, Part, SiteImages, regular_file, site_of_files
-from fedlgd.data.own.problems import Problem, checked_name, natural, shown
+from fedlgd.data.images import ImageFile, Part, regular_file, shown
+from fedlgd.data.own.sites import Problem, SiteImages, checked_name, natural, site_of_files
 
 MANIFEST = "manifest.csv"
 COLUMNS = ("path", "site", "label")

@@ -14,9 +14,9 @@ from fedlgd.core.settings import setting
 from fedlgd.core.types import Scale, Site
 from fedlgd.data import arrays as store
 from fedlgd.data.arrays import Arrays, Pixels
-from fedlgd.data.catalogue import SuiteSettings, data_home
 from fedlgd.data.federation import Federation, federation
 from fedlgd.data.partition import dirichlet
+from fedlgd.data.suites import SuiteSettings, data_home
 
 NAME = "cifar10c"
 RECIPE = 1  # increase with every change to the images, so that cached images of an older version are not used
@@ -122,10 +122,10 @@ class Cifar10C(SuiteSettings):
         """The sites of one corruption: each has its own training images, all share the test images."""
         settings = (self.train_photos, self.test_photos, self.parts, self.alpha, self.min_per_class, self.seed)
         key = f"{name}-{self.source}-{self.severity}-{self.size}-{store.cache_key(origin.digest(name), *settings)}"
-        arrays = store.cached(f"made/{NAME}-{RECIPE}/{key}", lambda: self._made(origin, name))
+        arrays = store.load_or_make(f"made/{NAME}-{RECIPE}/{key}", lambda: self._made(origin, name))
         scale, note = SCALES[self.scaling], origin.describe(name, self.severity)
         return [
-            store.site_of(f"{name}-{i + 1}", store.site_share(arrays, i), CLASSES, scale, note)
+            store.site_from_arrays(f"{name}-{i + 1}", store.site_share(arrays, i), CLASSES, scale, note)
             for i in range(self.parts)
         ]
 
@@ -172,7 +172,7 @@ class Made:
 
     @cached_property
     def _photographs(self) -> Arrays:
-        return store.domain(PHOTOGRAPHS, "get it with: fedlgd data fetch cifar10", ("test",))
+        return store.load_domain(PHOTOGRAPHS, "get it with: fedlgd data fetch cifar10", ("test",))
 
     @property
     def labels(self) -> Pixels:

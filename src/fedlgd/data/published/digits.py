@@ -12,14 +12,14 @@ from fedlgd.core.errors import DataError
 from fedlgd.core.rng import Stream
 from fedlgd.core.settings import setting
 from fedlgd.core.types import Scale, Site
-from fedlgd.data.arrays import PARTS, Arrays, cached, domain, npz_digest, resized, site_of
+from fedlgd.data.arrays import PARTS, Arrays, load_domain, load_or_make, npz_digest, resized, site_from_arrays
 from fedlgd.data.builtin import rendering
-from fedlgd.data.catalogue import SuiteSettings, data_home
 from fedlgd.data.federation import Federation, federation
 from fedlgd.data.fetch.sources import SOURCES, Source
+from fedlgd.data.suites import SuiteSettings, data_home
 
 NAME = "digits"
-RECIPE = 1  # increase with every change to the images, so that cached images of an older version are not used
+RECIPE = 1  # increase with every change to the images, so that load_or_make images of an older version are not used
 CLASSES = tuple("0123456789")
 FETCH = "fedlgd data fetch digits"
 REQUIRED = ("mnist", "svhn", "usps", "mnist_m")
@@ -51,7 +51,7 @@ class Digits(SuiteSettings):
     size: int = setting(28, "Side of the images in pixels; 28 in the paper.", least=8, most=512)
 
     def open(self) -> Federation:
-        """The sites, resized on first use and cached in the data home; afterwards they are mapped from there."""
+        """The sites, resized on first use and stored in the data home; afterwards they are mapped from there."""
         synth = self._synth()
         needed = [*REQUIRED, *([synth] if synth in SOURCES else [])]
         missing = [f"{name}.npz" for name in needed if not _path(name).is_file()]
@@ -71,12 +71,12 @@ class Digits(SuiteSettings):
         scale = OWN.get(name, SYNTH_SCALE) if self.scaling == "own" else Scale()
         folder = f"made/{NAME}-{RECIPE}"
         if name == "rendered":
-            arrays = cached(f"{folder}/synth-rendered-{self.size}", partial(_rendered, self.size))
-            return site_of("synth-rendered", arrays, CLASSES, scale, STAND_IN)
+            arrays = load_or_make(f"{folder}/synth-rendered-{self.size}", partial(_rendered, self.size))
+            return site_from_arrays("synth-rendered", arrays, CLASSES, scale, STAND_IN)
         key = f"{folder}/{name}-{self.size}-{npz_digest(_path(name))}"
-        arrays = cached(key, partial(_resized, name, self.size))
+        arrays = load_or_make(key, partial(_resized, name, self.size))
         note = described(SOURCES[name], len(arrays["train_y"]), len(arrays["test_y"]))
-        return site_of(name.replace("_", "-"), arrays, CLASSES, scale, note)
+        return site_from_arrays(name.replace("_", "-"), arrays, CLASSES, scale, note)
 
 
 def described(source: Source, train: int, test: int) -> str:
@@ -94,7 +94,7 @@ def _path(name: str) -> Path:
 
 
 def _resized(name: str, size: int) -> Arrays:
-    arrays = domain(name, f"get it with: {FETCH}")
+    arrays = load_domain(name, f"get it with: {FETCH}")
     images = {f"{part}_x": resized(arrays[f"{part}_x"], size) for part in PARTS}
     return images | {f"{part}_y": arrays[f"{part}_y"] for part in PARTS}
 

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.settings import setting
-from fedlgd.data.arrays import PARTS, domain, resized, site_of
-from fedlgd.data.catalogue import SuiteSettings, data_home
+from fedlgd.data.arrays import PARTS, load_domain, resized, site_from_arrays
 from fedlgd.data.federation import Federation, federation
 from fedlgd.data.own.suite import Folders
 from fedlgd.data.prepare import Scaling, scales
+from fedlgd.data.suites import SuiteSettings, data_home
 
 NAME = "retina"
 PAIR = "retina-ab"
@@ -42,7 +42,7 @@ class Retina(RetinaSettings):
         home = data_home() / NAME
         if not home.is_dir() or not any(home.iterdir()):
             raise DataError(f"there is no {home}; {FETCH} shows how to get the data sets; the layout is {LAYOUT}")
-        return Folders(path=str(home), size=self.size, scaling=self.scaling).open_as(NAME, NOTE)
+        return Folders(path=str(home), size=self.size, scaling=self.scaling).open(NAME, NOTE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +51,10 @@ class RetinaPair(RetinaSettings):
 
     def open(self) -> Federation:
         hint = "copy the prepared file there, or use your own images: fedlgd run --data DIR"
-        found = {name: domain(file, hint) for name, (file, _) in PAIRED.items()}
+        found = {name: load_domain(file, hint) for name, (file, _) in PAIRED.items()}
         for arrays in found.values():
             arrays.update({f"{part}_x": resized(arrays[f"{part}_x"], self.size) for part in PARTS})
         scaled = scales([arrays["train_x"] for arrays in found.values()], self.scaling)
         parts = zip(found.items(), scaled, strict=True)
-        sites = [site_of(name, arrays, CLASSES, scale, PAIRED[name][1]) for (name, arrays), scale in parts]
+        sites = [site_from_arrays(name, arrays, CLASSES, scale, PAIRED[name][1]) for (name, arrays), scale in parts]
         return federation(PAIR, sites, PAIR_NOTE)

@@ -11,8 +11,8 @@ from fedlgd.core.settings import setting
 from fedlgd.core.text import plural
 from fedlgd.data import arrays as store
 from fedlgd.data import partition
-from fedlgd.data.catalogue import SuiteSettings, data_home
 from fedlgd.data.federation import Federation, federation
+from fedlgd.data.suites import SuiteSettings, data_home
 
 NAME = "split"
 RECIPE = 1  # increase with every change to the images, so that cached images of an older version are not used
@@ -50,11 +50,11 @@ class Split(SuiteSettings):
         """The sites, mapped from the data home; partitioned and cached there on first use."""
         path = data_home() / f"{self.of}.npz"
         key = store.cache_key(store.npz_digest(path) if path.is_file() else "", self)
-        arrays = store.cached(f"made/{NAME}-{RECIPE}/{self.of}-{self.by}-{self.sites}-{key}", self._made)
+        arrays = store.load_or_make(f"made/{NAME}-{RECIPE}/{self.of}-{self.by}-{self.sites}-{key}", self._made)
         classes = tuple(str(k) for k in range(1 + max(int(arrays[f"{part}_y"].max()) for part in store.PARTS)))
         how, digits = self._how(), len(str(self.sites))
         sites = [
-            store.site_of(
+            store.site_from_arrays(
                 f"{self.of}-{i + 1:0{digits}}",
                 store.site_share(arrays, i),
                 classes,
@@ -67,7 +67,7 @@ class Split(SuiteSettings):
 
     def _made(self) -> store.Arrays:
         """The training images of a site are contiguous; `images` has their indices in the prepared file."""
-        whole = store.domain(self.of, "prepared files are named <domain>.npz; see: fedlgd data list")
+        whole = store.load_domain(self.of, "prepared files are named <domain>.npz; see: fedlgd data list")
         size = self.size or whole["train_x"].shape[1]
         parts = self._partition(whole["train_y"])
         order = np.concatenate(parts)
