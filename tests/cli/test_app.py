@@ -9,7 +9,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.metadata import version
+from types import NoneType
+from typing import get_type_hints
 
 import click
 import pytest
@@ -17,6 +20,8 @@ import typer
 
 from fedlgd import __version__
 from fedlgd.cli.app import app
+from fedlgd.cli.command import COMMANDS, settings_given
+from fedlgd.cli.options import RunOptions
 from tests import PATIENCE
 from tests.cli.conftest import tiny_run
 
@@ -106,6 +111,23 @@ def test_every_option_and_argument_has_words_that_explain_it(kind):
                 assert re.sub(r"\[.*?\]", "", words).strip(), f"{path} {parameter.name}"
 
 
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.words)
+def test_the_function_of_a_command_takes_its_options(command):
+    module, _, name = command.work.partition(":")
+    work = getattr(import_module(f"fedlgd.cli.{module}"), name)
+    assert list(get_type_hints(work).values()) == [command.options, NoneType]
+
+
+def test_options_give_their_settings_also_those_that_are_zero():
+    assert settings_given(RunOptions(seed=0, rounds=0, net="resnet18", skip_bad=True)) == {
+        "seed": 0,
+        "rounds": 0,
+        "net.name": "resnet18",
+        "data.skip_bad": True,
+    }
+    assert settings_given(RunOptions()) == {}
+
+
 def test_the_version_is_printed(fedlgd):
     assert fedlgd("--version").out.strip() == __version__
 
@@ -122,7 +144,7 @@ def test_a_slip_in_the_command_is_exit_code_2_without_a_traceback(line, fedlgd):
 
 
 def test_ctrl_c_that_no_command_answers_is_one_line_and_exit_code_130(fedlgd, monkeypatch):
-    monkeypatch.setattr("fedlgd.cli.listing.list_nets", lambda _: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr("fedlgd.cli.listing.nets", lambda _: signal.raise_signal(signal.SIGINT))
     done = fedlgd("nets")
     assert (done.code, done.out, done.err) == (130, "", "\nfedlgd: interrupted\n")
 

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 import typer
 
+from fedlgd.cli.command import ComputeOptions, ConfigOptions, settings_given
 from fedlgd.cli.data import chosen_data, explained
-from fedlgd.cli.options import CompareOptions, ComputeOptions, ConfigOptions, RunOptions
+from fedlgd.cli.options import CompareOptions, DistilOptions, RunOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.terminal import folded, plain_warnings
 from fedlgd.core.device import Place
@@ -34,17 +35,9 @@ from fedlgd.runs.folder import extension
 from fedlgd.runs.parse import parse_assignment
 
 
-def assignments(given: ConfigOptions, more: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings given by options, by their path; `--set` wins."""
-    flags = {
-        **chosen_data(given.data, given.folder),
-        "net.name": given.net,
-        "rounds": given.rounds,
-        "ratio": given.ratio,
-        "train_on": given.train_on,
-        "data.skip_bad": given.skip_bad or None,
-        **more,
-    }
+def assignments(given: ConfigOptions | DistilOptions, more: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings given by options, by their path; `more` replaces some, and `--set` wins."""
+    flags = {**chosen_data(given.data, given.folder), **settings_given(given), **more}
     chosen = {path: value for path, value in flags.items() if value is not None}
     return chosen | dict(parse_assignment(text) for text in given.settings or ())
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from fedlgd.cli.command import ConfigOptions
 from fedlgd.cli.common import (
     announce_copies,
     announce_jobs,
@@ -22,7 +23,7 @@ from fedlgd.cli.common import (
     resumable,
     set_up,
 )
-from fedlgd.cli.options import CompareOptions, ConfigOptions, PaperOptions
+from fedlgd.cli.options import CompareOptions, PaperOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.terminal import MAX_SITE_COLUMNS, complain, fitted, folded, terminal_width, two_classes
 from fedlgd.core.errors import FedlgdError

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from fedlgd.cli.options import ListOptions, MethodsOptions, NetsOptions
 from fedlgd.core.text import plural
 from fedlgd.data.suites import SUITES, Suite, data_home
 from fedlgd.methods import registry
@@ -24,9 +25,12 @@ MAX_LISTED = 6  # values of a list that are shown as a default
 USUAL_PRESETS = ("paper", "quick", "strong")
 
 
-def list_methods(json: bool) -> None:
+def methods(given: MethodsOptions) -> None:
+    if given.name is not None:
+        _show_method(given.name, given.json)
+        return
     rows = [describe_method(name) for name in registry.names()]
-    if json:
+    if given.json:
         typer.echo(jsonlib.dumps(rows))
         return
     table = _table("method", "about")
@@ -42,8 +46,8 @@ def list_methods(json: bool) -> None:
     typer.echo("fedlgd methods NAME shows the settings of a method.")
 
 
-def list_suites(json: bool) -> None:
-    if json:
+def suites(given: ListOptions) -> None:
+    if given.json:
         typer.echo(jsonlib.dumps([describe_suite(name) for name in SUITES]))
         return
     table = _table("name", "about", "state")
@@ -94,7 +98,7 @@ def describe_method(name: str) -> dict[str, Any]:
     }
 
 
-def show_method(name: str, json: bool) -> None:
+def _show_method(name: str, json: bool) -> None:
     row, console = describe_method(name), Console()
     if json:
         typer.echo(jsonlib.dumps(row))
@@ -127,9 +131,9 @@ def _plain(settings: Iterable[SettingInfo]) -> list[dict[str, Any]]:
     return [{**asdict(info), "allowed": info.allowed} for info in settings]
 
 
-def list_nets(json: bool) -> None:
-    nets = {name: build_net(name, (3, 28, 28), 10) for name in NETS}
-    if json:
+def nets(given: NetsOptions) -> None:
+    built = {name: build_net(name, (3, 28, 28), 10) for name in NETS}
+    if given.json:
         rows = [
             {
                 "name": name,
@@ -138,12 +142,12 @@ def list_nets(json: bool) -> None:
                 "MFLOP per image": round(net.flops / 1e6, 1),
                 "setting_details": _plain(described_net(name)),
             }
-            for name, net in nets.items()
+            for name, net in built.items()
         ]
         typer.echo(jsonlib.dumps(rows))
         return
     table = Table("name", "parameters", "MFLOP per image", title="for 28x28 images, 10 classes")
-    for name, net in nets.items():
+    for name, net in built.items():
         table.add_row(name, f"{net.size:,}".replace(",", " "), f"{net.flops / 1e6:.1f}")
     Console().print(table, *(settings_table(described_net(name), name) for name in NETS))
     typer.echo("Your own: --net package.module:Class")

@@ -1,94 +1,62 @@
-"""The options of each command as a dataclass. Only typer is imported here."""
+"""The commands: a class for each, with its options as fields and its help as docstring.
 
-from dataclasses import dataclass
+A command imports what it needs when it runs, so that `--help` is fast.
+"""
+
 from pathlib import Path
 from typing import Annotated, Literal
 
 from typer import Argument, Option
 
-Attacked = Annotated[str, Option(help="The site to attack.", show_default="the one with the fewest images")]
-Device = Annotated[str, Option(help="cpu, cuda, or cuda:1 for the second GPU.")]
-Estimate = Annotated[bool, Option("--estimate", help="Only estimate the run time.")]
-Folder = Annotated[Path | None, Option("--data", help="Your own images: a folder, a .csv or a .npz.")]
-Jobs = Annotated[int, Option(min=1, help="Parallel runs, one process with one thread each.")]
-Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
-RunFolder = Annotated[Path, Argument(metavar="RUN", help="Run folder.")]
-Runs = Annotated[list[Path], Argument(help="Run folders, or folders that contain run folders.")]
-Seed = Annotated[int, Option(help="Random seed.")]
-Set = Annotated[list[str] | None, Option("--set", "-s", help="Change a setting: --set distil.per_class=5")]
-Site = Annotated[str, Option(help="Use the scaling of this site, and its model if the method is personalised.")]
-Threads = Annotated[int, Option(min=1, help="Threads per process; the last bits of results depend on it.")]
+from fedlgd.cli.command import (
+    Attacked,
+    ComputeOptions,
+    ConfigOptions,
+    Data,
+    Device,
+    Estimate,
+    Folder,
+    Jobs,
+    Json,
+    Net,
+    Output,
+    RunFolder,
+    Runs,
+    Seed,
+    Set,
+    Sets,
+    Site,
+    Threads,
+    command,
+)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Output:
-    """What a command prints."""
-
-    json: Json = False
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the result, no progress.")] = False
-
-    @property
-    def silent(self) -> bool:
-        """Whether to hide progress and messages."""
-        return self.json or self.quiet
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComputeOptions(Output):
-    """Where and how to compute."""
-
-    threads: Threads = 1
-    device: Device = "cpu"
-    autocast: Annotated[bool, Option("--autocast", help="Use bfloat16 autocast.")] = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConfigOptions:
-    """Settings of a run that have an option of their own."""
-
-    data: Annotated[
-        str | None,
-        Argument(help="Federation (fedlgd data list), or a folder of images.", show_default="builtin-digits"),
-    ] = None
-    folder: Folder = None
-    skip_bad: Annotated[
-        bool, Option("--skip-bad", help="Leave out your own files that cannot be read as images.")
-    ] = False
-    preset: Annotated[
-        str,
-        Option(
-            help="Preset of the method: paper, official, quick, strong.", show_default="none; your images: strong"
-        ),
-    ] = ""
-    train_on: Annotated[
-        str | None, Option(help="Train on real or virtual images.", show_default="real; FedLGD: virtual")
-    ] = None
-    net: Annotated[
-        str | None, Option(help="Network (see fedlgd nets), or package.module:Class.", show_default="convnet")
-    ] = None
-    rounds: Annotated[int | None, Option("--rounds", "-t", help="Number of rounds.", show_default="100")] = None
-    ratio: Annotated[float | None, Option(help="Fraction of sites sampled in each round.", show_default="1.0")] = (
-        None
-    )
-    settings: Set = None
-    track: Annotated[list[str] | None, Option(help="Also log to tensorboard, wandb or mlflow; repeatable.")] = None
-
-
-@dataclass(frozen=True, kw_only=True)
+@command("demo", "run:demo", "fedlgd demo")
 class DemoOptions(Output):
+    """Compare FedAvg on virtual data with FedLGD on five built-in digit sites and write a report."""
+
     out: Annotated[Path, Option("--out", "-o", help="Output folder.")] = Path("runs/demo")
     rounds: Annotated[int, Option(help="Number of rounds per method.")] = 20
     seed: Seed = 0
     threads: Threads = 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@command(
+    "run",
+    "run:run",
+    "fedlgd run builtin-digits --method fedlgd --preset quick --rounds 40 --set net.width=32",
+    "At real sites: fedlgd run --engine flower --kit kits/server --method fedlgd --rounds 40",
+)
 class RunOptions(ConfigOptions, ComputeOptions):
+    """Run one method on a federation. Re-run the same command to resume."""
+
     method: Annotated[
-        str | None, Option("--method", "-m", help="Method, e.g. fedavg, scaffold+anchors.", show_default="fedlgd")
+        str | None,
+        Option("--method", "-m", help="Method, e.g. fedavg, scaffold+anchors.", show_default="fedlgd"),
+        Sets("method"),
     ] = None
     anchors: Annotated[bool, Option("--anchors", help="Short for --method METHOD+anchors.")] = False
-    seed: Annotated[int | None, Option(help="Random seed.", show_default="0")] = None
+    seed: Annotated[int | None, Option(help="Random seed.", show_default="0"), Sets("seed")] = None
     config: Annotated[Path | None, Option("--config", "-c", help="Read settings from a TOML file.")] = None
     out: Annotated[Path | None, Option("--out", "-o", help="Run folder (default: below runs/).")] = None
     estimate: Estimate = False
@@ -100,8 +68,14 @@ class RunOptions(ConfigOptions, ComputeOptions):
     workers: Annotated[int, Option(min=0, help="Worker processes of engine pool; 0: one per core.")] = 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@command(
+    "compare",
+    "compare:compare",
+    "fedlgd compare --methods fedavg,fedprox,scaffold+anchors,fedlgd --seeds 3 --preset quick",
+)
 class CompareOptions(ConfigOptions, ComputeOptions):
+    """Compare methods over several seeds with the same initial model, virtual sets and sampled sites."""
+
     methods: Annotated[
         str, Option(help="Comma-separated, e.g. fedavg,scaffold+anchors,moon:mu=5,best-fedlgd.toml")
     ] = "fedavg,fedlgd"
@@ -116,8 +90,10 @@ class CompareOptions(ConfigOptions, ComputeOptions):
     jobs: Jobs = 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@command("paper", "paper:paper", "fedlgd paper table-digits --scale desk --part C10 --jobs 2")
 class PaperOptions(ComputeOptions):
+    """List the tables and figures of the paper with a verdict on every claim, run one, or report on all."""
+
     item: Annotated[str | None, Argument(help="Item to run, or `report`; without it, all are listed.")] = None
     scale: Annotated[Literal["tiny", "desk", "full", "paper"], Option(help="Length of the runs.")] = "desk"
     part: Annotated[str | None, Option(help="Only this part of the item.")] = None
@@ -130,8 +106,14 @@ class PaperOptions(ComputeOptions):
         return ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@command(
+    "tune",
+    "tune:tune",
+    "fedlgd tune builtin-digits --methods fedavg,fedlgd --budget 2h --preset quick --rounds 30",
+)
 class TuneOptions(ConfigOptions, ComputeOptions):
+    """Search for the best settings of methods on held-out training images. Re-run the same command to continue."""
+
     methods: Annotated[str, Option(help="Comma-separated, as for fedlgd compare.")] = "fedavg,fedlgd"
     budget: Annotated[str, Option(help="Time of the search: 2h, 90min. It sets the number of candidates.")] = "1h"
     candidates: Annotated[
@@ -153,87 +135,43 @@ class TuneOptions(ConfigOptions, ComputeOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ShowOptions(Output):
-    name: Annotated[str, Argument(help="Federation (see fedlgd data list), or a folder.")] = "builtin-digits"
-    settings: Set = None
-    sheet: Annotated[Path | None, Option(help="Write a contact sheet of real images (PNG).")] = None
-    shift: Annotated[bool, Option("--shift", help="Measure the domain shift between sites.")] = False
-    per_class: Annotated[bool, Option("--per-class", help="Also measure the shift per class.")] = False
-    size: Annotated[int, Option(help="Images per site in each draw of --shift.")] = 100
-    draws: Annotated[int, Option(help="Number of draws of --shift.")] = 5
-    biased: Annotated[bool, Option("--biased", help="Use the biased estimator of the paper's code.")] = False
-    seed: Seed = 0
+@command("open", "report:open_", "fedlgd open runs/demo/fedlgd")
+class OpenOptions:
+    """Show the result of a run, finished or not: accuracy, what it cost, and how to go on."""
+
+    run: RunFolder
+    json: Json = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckOptions(Output):
-    folder: Annotated[Path, Argument(help="Your own images: a folder, a .csv or a .npz.")]
-    settings: Set = None
-    least: Annotated[int, Option(min=1, help="Warn below this many training images per class and site.")] = 10
-    strict: Annotated[bool, Option("--strict", help="Treat warnings as errors.")] = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class FetchOptions(Output):
-    names: Annotated[list[str], Argument(help="Groups (digits, cifar10c, retina) or data sets (mnist, ...).")]
-    originals: Annotated[Path | None, Option("--from", help="Folder of the original files; no download.")] = None
-    again: Annotated[bool, Option("--again", help="Also prepare data sets that are ready.")] = False
-    keep: Annotated[bool, Option("--keep-originals", help="Keep downloads in <data home>/originals.")] = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProvisionOptions(Output):
-    folder: Annotated[Path, Argument(help="Folder for the kits; new, unless --add or --renew is given.")]
-    sites: Annotated[str, Option(help="Names of the sites, comma-separated: a,b,c")] = ""
-    server: Annotated[str, Option(help="HOST:PORT at which the sites reach the coordinator.")] = ""
-    days: Annotated[int, Option(min=1, max=3650, help="Validity of the server's certificate in days.")] = 730
-    add: Annotated[str, Option(help="Add sites to existing kits: d,e")] = ""
-    renew: Annotated[bool, Option("--renew", help="Only make a new certificate for the server.")] = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServeOptions:
-    kit: Annotated[Path, Argument(help="Kit of the server: FOLDER/server.")]
-    listen: Annotated[str, Option(help="HOST:PORT to listen on, if it is not the address of the kit.")] = ""
-    store: Annotated[int, Option(min=64, help="MiB on this disk for replies of one site that no run has read.")] = (
-        1024
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class JoinOptions:
-    kit: Annotated[Path, Argument(help="Kit of the site: FOLDER/site-NAME.")]
-    data: Annotated[Path | None, Option("--data", help="Images of this site; by default those of last time.")] = (
-        None
-    )
-    settings: Annotated[list[str] | None, Option("--set", "-s", help="How to read them: --set data.size=64")] = None
-    threads: Threads = 1
-    device: Device = "cpu"
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Do not print what the site does.")] = False
-
-
-@dataclass(frozen=True, kw_only=True)
+@command("predict", "report:predict", "fedlgd predict runs/demo/fedlgd digit.png")
 class PredictOptions(Output):
+    """Classify your own images with the model of a run."""
+
     run: RunFolder
     images: Annotated[list[Path], Argument(help="Image files, or folders of them.")]
     site: Site = ""
 
 
-@dataclass(frozen=True, kw_only=True)
+@command("export", "report:export", "fedlgd export runs/demo/fedlgd --out model")
 class ExportOptions(Output):
+    """Export the model of a run with its preprocessing (torch.export, ONNX), and its virtual images and anchors."""
+
     run: RunFolder
     out: Annotated[Path | None, Option("--out", "-o", help="Output folder (default: RUN/export).")] = None
     site: Site = ""
     onnx: Annotated[bool | None, Option(help="ONNX too (default: if its packages are installed).")] = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@command("distil", "run:distil", "fedlgd distil builtin-digits --per-class 10 --set distil.steps=200")
 class DistilOptions(ComputeOptions):
-    data: Annotated[str | None, Argument(help="Federation (fedlgd data list), or a folder of images.")] = None
+    """Distil the images of each site into a virtual set, and score it. Re-run to resume."""
+
+    data: Data = None
     folder: Folder = None
-    per_class: Annotated[int | None, Option(min=1, help="Virtual images per class.")] = None
-    net: Annotated[str | None, Option(help="Network (see fedlgd nets), or package.module:Class.")] = None
+    per_class: Annotated[
+        int | None, Option(min=1, help="Virtual images per class.", show_default="10"), Sets("distil.per_class")
+    ] = None
+    net: Net = None
     settings: Set = None
     seed: Seed = 0
     out: Annotated[Path, Option("--out", "-o", help="Output folder.")] = Path("distilled")
@@ -245,8 +183,10 @@ class DistilOptions(ComputeOptions):
     estimate: Estimate = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@command("invert", "privacy:invert", "fedlgd invert runs/demo/fedlgd --quick")
 class InvertOptions(Output):
+    """Attack the updates of a run by gradient inversion. Writes pictures of private images to the run folder."""
+
     runs: Annotated[list[Path], Argument(metavar="RUN...", help="Run folders.")]
     batch: Annotated[
         list[int] | None, Option(min=1, help="Images of a batch; repeatable.", show_default="1, 4")
@@ -271,8 +211,10 @@ class InvertOptions(Output):
     estimate: Annotated[bool, Option("--estimate", help="Only estimate the time.")] = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@command("audit", "privacy:audit", "fedlgd audit runs/demo/fedlgd --site scans")
 class AuditOptions(Output):
+    """Attack a run: can an image of a site be recognised from what leaves it? Re-run to resume."""
+
     runs: Annotated[list[Path], Argument(help="Finished run folders, or folders that contain them.")]
     attack: Annotated[
         Literal["rmia", "lira", "paper"],
@@ -295,3 +237,124 @@ class AuditOptions(Output):
     ] = False
     jobs: Annotated[int, Option(min=0, help="Federations at a time; 0: one per core.")] = 0
     yes: Annotated[bool, Option("--yes", "-y", help="Start also if it takes more than an hour.")] = False
+
+
+@command("report", "report:report", "fedlgd report runs/demo -o demo.html")
+class ReportOptions:
+    """Write one self-contained HTML report of one or several runs, or print one of its tables."""
+
+    runs: Runs
+    out: Annotated[Path | None, Option("--out", "-o", help="HTML file to write.")] = None
+    figures: Annotated[Path | None, Option(help="Also write the figures here, as PDF and PNG.")] = None
+    csv: Annotated[bool, Option("--csv", help="Print a table as CSV; no page is written.")] = False
+    latex: Annotated[bool, Option("--latex", help="The same as LaTeX (booktabs).")] = False
+    markdown: Annotated[bool, Option("--markdown", help="The same as Markdown.")] = False
+    table: Annotated[Literal["accuracy", "two-classes", "cost"], Option(help="The table that is printed.")] = (
+        "accuracy"
+    )
+    json: Json = False
+
+
+@command("watch", "report:watch", "fedlgd watch runs/demo --open")
+class WatchOptions:
+    """Serve a live report in the browser during runs. Stop with Ctrl-C."""
+
+    runs: Runs
+    port: Annotated[int, Option("--port", "-p", min=0, max=65535, help="Port on 127.0.0.1; 0: any free port.")] = (
+        8321
+    )
+    open_page: Annotated[bool, Option("--open", help="Open the page in a browser.")] = False
+
+
+@command("methods", "listing:methods", "fedlgd methods fedprox")
+class MethodsOptions:
+    """List the methods, or show the settings and presets of one."""
+
+    name: Annotated[str | None, Argument(help="Show this method and all its settings.")] = None
+    json: Json = False
+
+
+@command("nets", "listing:nets", "fedlgd nets")
+class NetsOptions:
+    """List the networks with their settings and sizes."""
+
+    json: Json = False
+
+
+@command("data list", "listing:suites", "fedlgd data list")
+class ListOptions:
+    """List the federations and whether their files are in the data home."""
+
+    json: Json = False
+
+
+@command("data show", "data:show", "fedlgd data show builtin-digits --sheet digits.png --shift")
+class ShowOptions(Output):
+    """Show a federation: settings, class counts, colours, a contact sheet, the domain shift."""
+
+    name: Annotated[str, Argument(help="Federation (see fedlgd data list), or a folder.")] = "builtin-digits"
+    settings: Set = None
+    sheet: Annotated[Path | None, Option(help="Write a contact sheet of real images (PNG).")] = None
+    shift: Annotated[bool, Option("--shift", help="Measure the domain shift between sites.")] = False
+    per_class: Annotated[bool, Option("--per-class", help="Also measure the shift per class.")] = False
+    size: Annotated[int, Option(help="Images per site in each draw of --shift.")] = 100
+    draws: Annotated[int, Option(help="Number of draws of --shift.")] = 5
+    biased: Annotated[bool, Option("--biased", help="Use the biased estimator of the paper's code.")] = False
+    seed: Seed = 0
+
+
+@command("data check", "data:check", "fedlgd data check ./sites --strict")
+class CheckOptions(Output):
+    """Check your own images. Exit codes: 0: no errors, 1: errors, 2: no such folder."""
+
+    folder: Annotated[Path, Argument(help="Your own images: a folder, a .csv or a .npz.")]
+    settings: Set = None
+    least: Annotated[int, Option(min=1, help="Warn below this many training images per class and site.")] = 10
+    strict: Annotated[bool, Option("--strict", help="Treat warnings as errors.")] = False
+
+
+@command("data fetch", "data:fetch", "fedlgd data fetch digits")
+class FetchOptions(Output):
+    """Download published data sets and prepare them. Re-run to resume an interrupted download."""
+
+    names: Annotated[list[str], Argument(help="Groups (digits, cifar10c, retina) or data sets (mnist, ...).")]
+    originals: Annotated[Path | None, Option("--from", help="Folder of the original files; no download.")] = None
+    again: Annotated[bool, Option("--again", help="Also prepare data sets that are ready.")] = False
+    keep: Annotated[bool, Option("--keep-originals", help="Keep downloads in <data home>/originals.")] = False
+
+
+@command("provision", "deploy:provision", "fedlgd provision kits --sites a,b,c --server fl.hospital.org:9443")
+class ProvisionOptions(Output):
+    """Make a kit with keys and settings for the coordinator and for each site of a real federation."""
+
+    folder: Annotated[Path, Argument(help="Folder for the kits; new, unless --add or --renew is given.")]
+    sites: Annotated[str, Option(help="Names of the sites, comma-separated: a,b,c")] = ""
+    server: Annotated[str, Option(help="HOST:PORT at which the sites reach the coordinator.")] = ""
+    days: Annotated[int, Option(min=1, max=3650, help="Validity of the server's certificate in days.")] = 730
+    add: Annotated[str, Option(help="Add sites to existing kits: d,e")] = ""
+    renew: Annotated[bool, Option("--renew", help="Only make a new certificate for the server.")] = False
+
+
+@command("serve", "deploy:serve", "fedlgd serve kits/server")
+class ServeOptions:
+    """Start the server of the coordinator and show which sites are connected. Stop with Ctrl-C."""
+
+    kit: Annotated[Path, Argument(help="Kit of the server: FOLDER/server.")]
+    listen: Annotated[str, Option(help="HOST:PORT to listen on, if it is not the address of the kit.")] = ""
+    store: Annotated[int, Option(min=64, help="MiB on this disk for replies of one site that no run has read.")] = (
+        1024
+    )
+
+
+@command("join", "deploy:join", "fedlgd join kits/site-a --data ./images")
+class JoinOptions:
+    """Check the images of a site, connect to the coordinator and carry out its tasks. Stop with Ctrl-C."""
+
+    kit: Annotated[Path, Argument(help="Kit of the site: FOLDER/site-NAME.")]
+    data: Annotated[Path | None, Option("--data", help="Images of this site; by default those of last time.")] = (
+        None
+    )
+    settings: Annotated[list[str] | None, Option("--set", "-s", help="How to read them: --set data.size=64")] = None
+    threads: Threads = 1
+    device: Device = "cpu"
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Do not print what the site does.")] = False

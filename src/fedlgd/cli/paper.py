@@ -15,6 +15,17 @@ from fedlgd.paper.stored import stored
 from fedlgd.paper.verdicts import known_verdicts, shipped
 
 
+def paper(given: PaperOptions) -> None:
+    if given.item is None:
+        list_paper(given)
+    elif given.item == "report":
+        report_paper(given)
+    else:
+        from fedlgd.cli.paper_runs import run_item
+
+        run_item(given)
+
+
 def list_paper(given: PaperOptions) -> None:
     """Every item: what it is, its command, its CPU time at each scale, the stored parts, and the verdicts."""
     if given.json:

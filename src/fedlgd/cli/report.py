@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedlgd.cli.options import ExportOptions, PredictOptions
+from fedlgd.cli.options import ExportOptions, OpenOptions, PredictOptions, ReportOptions, WatchOptions
 from fedlgd.cli.terminal import complain
 from fedlgd.core.errors import FedlgdError, similar_path
 from fedlgd.core.files import read_json, writing
@@ -30,13 +30,17 @@ if TYPE_CHECKING:
 MOST_COLUMNS = 6  # classes with a column of their own in the table of predictions
 
 
-def report(paths: list[Path], out: Path | None, figures: Path | None, json: bool) -> None:
-    folders = folders_of(paths)
-    target = out or paths[0] / "report.html"
+def report(given: ReportOptions) -> None:
+    wanted = (("CSV", given.csv), ("LaTeX", given.latex), ("Markdown", given.markdown))
+    if forms := [form for form, chosen in wanted if chosen]:
+        print_table(given.runs, given.table, forms, alone=not (given.out or given.figures or given.json))
+        return
+    folders = folders_of(given.runs)
+    target, figures = given.out or given.runs[0] / "report.html", given.figures
     page = write_report(folders, target)
     with writing(str(figures), "Choose another folder with --figures"):
         drawn = write_figures(folders, figures) if figures else []
-    if json:
+    if given.json:
         typer.echo(jsonlib.dumps({"report": str(page), "runs": len(folders), "figures": [*map(str, drawn)]}))
         return
     typer.echo(f"Report: {page}")
@@ -67,15 +71,16 @@ def folders_of(paths: list[Path]) -> list[Path]:
     return find_runs(paths)
 
 
-def watch(paths: list[Path], port: int, open_page: bool) -> None:
+def watch(given: WatchOptions) -> None:
+    paths = given.runs
     for path in paths:
         if path.exists() and not path.is_dir():
             raise FedlgdError(f"{str(path)!r} is a file; give a run folder, or a folder that contains run folders")
-    with _server(paths, port) as server:
+    with _server(paths, given.port) as server:
         typer.echo(f"Watching {', '.join(map(str, paths))} at {server.url} (stop with Ctrl-C)")
         if missing := [repr(str(path)) for path in paths if not path.exists()]:
             complain(f"there is no folder {', '.join(missing)} yet; waiting for a run in it")
-        if open_page:
+        if given.open_page:
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
         try:
             server.serve_forever()
@@ -93,12 +98,12 @@ def _server(paths: list[Path], port: int) -> WatchServer:
         ) from error
 
 
-def open_(folder: Path, json: bool) -> None:
+def open_(given: OpenOptions) -> None:
     from fedlgd.runs.result import how_to_go_on, open_run
 
-    result = open_run(folder)
-    spent, manifest = result.spent, read_json(folder / "manifest.json")
-    if json:
+    result = open_run(given.run)
+    spent, manifest = result.spent, read_json(given.run / "manifest.json")
+    if given.json:
         costs = {**spent._asdict(), "cpu": dict(spent.cpu), "seconds": dict(spent.seconds)}
         typer.echo(jsonlib.dumps({**_about(result), "cost": costs, "extended": manifest.get("extended", [])}))
         return

@@ -28,7 +28,6 @@ from fedlgd.cli.common import (
     resumable,
     set_up,
 )
-from fedlgd.cli.data import chosen_data
 from fedlgd.cli.options import DemoOptions, DistilOptions, RunOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.terminal import folded, print_accuracy, two_classes
@@ -73,8 +72,9 @@ def run(given: RunOptions) -> None:
     check_trackers(given.track or ())
     place_of(given)
     file = read_toml(given.config) if given.config else {}
-    method = f"{given.method or file.get('method', 'fedlgd')}+anchors" if given.anchors else given.method
-    chosen = {"method": method, "seed": given.seed}
+    chosen = {}
+    if given.anchors:
+        chosen["method"] = f"{given.method or file.get('method', 'fedlgd')}+anchors"
     if remote := given.engine == "flower" or given.kit is not None:
         chosen["data.name"] = _real_data(given)
     values = assignments(given, chosen)
@@ -266,13 +266,10 @@ def _print_sets(made: Sequence[Distilled], given: DistilOptions, per_class: int)
 
 
 def _config(given: DistilOptions) -> Config:
-    chosen = dict(map(parse_assignment, given.settings or ()))
-    for path in chosen:
+    for path, _ in map(parse_assignment, given.settings or ()):
         if path.partition(".")[0] not in SECTIONS:
             raise SettingError(f"setting {path!r} does not change a virtual set; use data.*, net.* or distil.*")
-    flags = {**chosen_data(given.data, given.folder), "net.name": given.net, "distil.per_class": given.per_class}
-    flags |= {"method": "fedavg", "train_on": "virtual", "seed": given.seed}
-    return resolve({}, {path: value for path, value in flags.items() if value is not None} | chosen)
+    return resolve({}, assignments(given, {"method": "fedavg", "train_on": "virtual", "seed": given.seed}))
 
 
 def _table(made: Sequence[Distilled]) -> Table:
