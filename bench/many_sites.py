@@ -52,7 +52,7 @@ def measure(sites: int) -> dict[str, float]:
     """A run with so many tiny sites and a model of the real size."""
     import torch
 
-    from fedlgd.deploy.server import Request, coordinate
+    from fedlgd.deploy.coordinator import Request, coordinate
     from fedlgd.runs.config import resolve
     from tests import tiny
     from tests.deploy import grid

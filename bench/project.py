@@ -7,7 +7,7 @@ from bench.phases import AGAIN
 from bench.published import REAL_PER_CLASS
 from bench.tools import ours
 from bench.tools.scene import SITES
-from fedlgd.engines.plan import Plan
+from fedlgd.runs.config import RunSettings
 
 REFINE_STEPS, GM_STEPS = 100, 500  # as published
 
@@ -54,7 +54,7 @@ def ours_(
     run: Run, cost: Costs, initial_steps: float, gm_steps: float, evaluate_every: int = 0
 ) -> dict[str, float]:
     """The same for ours: by default it evaluates ten times, each image once, and saves every round."""
-    plan = Plan(rounds=run.rounds, evaluate_every=evaluate_every)
+    plan = RunSettings(rounds=run.rounds, evaluate_every=evaluate_every)
     return {
         "dm-initial": run.sites * initial_steps * cost["dm-initial"] * run.real_share(ours.INITIAL.real_per_class),
         "dm-iterative": run.selected * run.sites * ours.ITERATIVE.steps * cost["dm-iterative"],

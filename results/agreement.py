@@ -22,12 +22,12 @@ from fedlgd.core.train import Local
 from fedlgd.core.types import LabelledSet, Site
 from fedlgd.data.federation import federation
 from fedlgd.engines.loop import Loop
-from fedlgd.engines.plan import Plan
-from fedlgd.engines.storage import Ram, RamStates
+from fedlgd.engines.settings import RoundSettings
+from fedlgd.engines.storage import RamStates, RamStorage
 from fedlgd.methods import registry
 
 RNG, SIZES, BATCH, LR = Stream(0), {"ape": 6, "bee": 10, "cat": 16}, 2, 0.1  # 3, 5 and 8 steps per round
-PLANS = Plan(rounds=1), Plan(rounds=3, ratio=0.67)  # the second samples ape cat, ape bee, bee cat
+PLANS = RoundSettings(rounds=1), RoundSettings(rounds=3, ratio=0.67)  # the second samples ape cat, ape bee, bee cat
 LAYERS = {"none": nn.Identity, "linear": partial(nn.Linear, 4, 4), "norm": partial(nn.BatchNorm1d, 4)}
 HELD: dict[str, Any] = {"variate": lambda party: party.control}  # the states of fluke by our names
 HELD |= {"prototypes": lambda server: {"means": torch.stack(server.prototypes)}}
@@ -69,9 +69,13 @@ def their_round(run: Any, t: int, chosen: tuple[str, ...]) -> None:
     run.server.aggregate(clients, run.server.receive_client_models(clients, state_dict=False))
 
 
-def gap(plan: Plan, name: str, layer: str, momentum: float, given: dict[str, Any]) -> float:
+def gap(plan: RoundSettings, name: str, layer: str, momentum: float, given: dict[str, Any]) -> float:
     """The largest difference between the final states of both sides."""
-    net, memory, states = Net(lambda _: Featured(parts(layer)), (1, 2, 2), 3, layer), Ram(), RamStates()
+    net, memory, states = (
+        Net(lambda _: Featured(parts(layer)), (1, 2, 2), 3, layer),
+        RamStorage(),
+        RamStates(),
+    )
     method = registry.find("fedproto-local" if name == "FedProto" else name.lower())
     ours = method(local=Local(batch=BATCH, lr=LR, momentum=momentum), **given.get("ours", {}))
     sites = federation("tiny", [Site(s, points(s), points(s), ("a", "b", "c")) for s in SIZES])

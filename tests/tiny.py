@@ -14,8 +14,8 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params, ServerState, Site, SiteState
 from fedlgd.data.federation import Federation, from_arrays
 from fedlgd.engines.loop import Loop
-from fedlgd.engines.plan import Plan
-from fedlgd.engines.storage import Ram, RamStates
+from fedlgd.engines.settings import RoundSettings
+from fedlgd.engines.storage import RamStates, RamStorage
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
@@ -166,7 +166,7 @@ def stacked(name: str, **own: Any) -> Any:
     return recipe.make(recipe.settings(**own))
 
 
-class Kept(Ram):
+class Kept(RamStorage):
     """The memories of both halves of a simulated run."""
 
     def __init__(self, states: Any = None) -> None:
@@ -178,7 +178,7 @@ class Kept(Ram):
         return self.states.load(name, self.version(name))
 
 
-def play(method: Any, data: Federation, using: Net, plan: Plan, memory: Kept, engine: Any = Loop()) -> Any:
+def play(method: Any, data: Federation, using: Net, plan: RoundSettings, memory: Kept, engine: Any = Loop()) -> Any:
     return engine.run(method, data, using, plan, memory, memory.states)
 
 
@@ -189,7 +189,7 @@ class Run:
         self,
         method: Any,
         data: Federation,
-        plan: Plan,
+        plan: RoundSettings,
         memory: Kept | None = None,
         using: Net | None = None,
         rounds: int | None = None,

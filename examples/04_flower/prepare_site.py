@@ -9,13 +9,13 @@ from pathlib import Path
 from fedlgd.core.files import private_folder, write_atomic
 from fedlgd.data.own.suite import Folders
 from fedlgd.deploy.client import SiteSettings
-from fedlgd.deploy.texts import POLICY
+from fedlgd.deploy.kit import template
 
 
 def main(folder: Path, site: str, images: Path) -> Path:
     private_folder(folder)
     if not (folder / "site.toml").exists():
-        write_atomic(folder / "site.toml", POLICY.encode(), private=True)
+        write_atomic(folder / "site.toml", template("site.toml").encode(), private=True)
     settings = SiteSettings(site=site, folder=folder, images=Folders(path=str(images.absolute())))
     settings.open()
     settings.write()

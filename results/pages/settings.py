@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from fedlgd.data.suites import SUITES, DataChoice
-from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS
+from fedlgd.runs.config import RunSettings
 from fedlgd.runs.described import SettingInfo, described, described_net
 from results import ROOT
 
@@ -28,7 +28,7 @@ def page() -> str:
     groups = setting_groups(methods.values())
     common = common_names(methods.values()) - set(groups)
     shared = {info.path: info for cls in methods.values() for info in described(cls) if info.path in common}
-    lines = ["# Settings", "", *INTRODUCTION, "", "## Every run", "", settings_table(described(Plan)), ""]
+    lines = ["# Settings", "", *INTRODUCTION, "", "## Every run", "", settings_table(described(RunSettings)), ""]
     lines += ["## Data", "", "Every federation:", "", settings_table(data_settings()), ""]
     for name, suite in SUITES.items():
         about = f"{suite.about[:1].upper()}{suite.about[1:]}. {paragraph(suite.settings)}".rstrip()

@@ -12,12 +12,11 @@ from fedlgd.attacks.scores import BLIND, blind_findings, findings_of
 from fedlgd.attacks.shadow import Seen, Shadow, Study, run_shadows, watched, watched_set
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet
-from fedlgd.engines.plan import Plan
-from fedlgd.runs.config import Config
+from fedlgd.runs.config import Config, RunSettings
 from tests import tiny
 
 RNG = Stream(0).at("audit")
-PLAN = Plan(rounds=3, evaluate_every=3, analysis=False, real_samples=0)
+PLAN = RunSettings(rounds=3, evaluate_every=3, analysis=False, real_samples=0)
 EVERYONE = {"": np.ones(180, dtype=bool)}
 
 

@@ -13,15 +13,14 @@ from fedlgd.core.net import Net
 from fedlgd.core.types import Broadcast, Hello, ServerState, SiteState, Update
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop
-from fedlgd.engines.plan import Plan
 from fedlgd.engines.wire import pack, unpack
 from fedlgd.methods import registry
 from fedlgd.rundir.records import RoundRecord
 from fedlgd.runs import run
-from fedlgd.runs.config import Config
+from fedlgd.runs.config import Config, RunSettings
 from tests import tiny
 
-PLAN = Plan(rounds=3, ratio=0.67, seed=5, evaluate_every=3)
+PLAN = RunSettings(rounds=3, ratio=0.67, seed=5, evaluate_every=3)
 """Two of three sites a round."""
 
 ANCHORS = {
@@ -103,7 +102,7 @@ def prepared(method: Any, data: Federation, net: Net, seed: int = PLAN.seed) -> 
     return run._gathered(Config(method=method, plan=replace(PLAN, seed=seed)), data, net, Loop())
 
 
-def play(method: Any, data: Federation, plan: Plan = PLAN, memory: tiny.Kept | None = None) -> tiny.Run:
+def play(method: Any, data: Federation, plan: RunSettings = PLAN, memory: tiny.Kept | None = None) -> tiny.Run:
     net = tiny.net(classes=len(data.classes))
     return tiny.Run(method, prepared(method, data, net, plan.seed), plan, memory, using=net)
 
@@ -266,7 +265,7 @@ class Seen:
     net: Net
 
 
-def watch(method: Any, data: Federation, plan: Plan = PLAN, times: int = 2, net: Net | None = None) -> Seen:
+def watch(method: Any, data: Federation, plan: RunSettings = PLAN, times: int = 2, net: Net | None = None) -> Seen:
     watched, diary = Watched(method, times), Diary()
     net = net or tiny.net(classes=len(data.classes))
     data = prepared(method, data, net, plan.seed)

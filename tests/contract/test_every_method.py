@@ -20,12 +20,11 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.types import Broadcast, ServerState, Update
 from fedlgd.data.federation import Federation
 from fedlgd.distill.init import STARTS
-from fedlgd.engines.plan import Plan
 from fedlgd.engines.wire import nbytes, pack
 from fedlgd.methods import common, registry
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.protocol import Expected
-from fedlgd.runs.config import Config, resolve
+from fedlgd.runs.config import Config, RunSettings, resolve
 from tests import tiny
 from tests.contract.battery import (
     CASES,
@@ -65,7 +64,7 @@ def _fitted(method: Any, data: Federation) -> tuple[tiny.Run, list[tuple[int, in
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(common, "sgd", sgd)
-        return play(method, data, Plan(rounds=2, evaluate_every=2)), fits
+        return play(method, data, RunSettings(rounds=2, evaluate_every=2)), fits
 
 
 @cache
@@ -128,7 +127,7 @@ def test_the_order_of_sites_in_the_federation_changes_no_bit(case):
 
 @every_method
 def test_another_seed_gives_other_bits(name):
-    a, b = (play(quick(name), uneven(("ape",)), Plan(rounds=1, seed=seed)) for seed in (5, 6))
+    a, b = (play(quick(name), uneven(("ape",)), RunSettings(rounds=1, seed=seed)) for seed in (5, 6))
     assert a.records[-1].metrics != b.records[-1].metrics
     assert bits(a.records[-1].scores) != bits(b.records[-1].scores)
 
@@ -183,7 +182,7 @@ def test_every_method_learns(name):
     method = quick(name, **{"local.epochs": 3, "local.lr": 0.1})
     if name == "fedlgd":
         method = tiny.settings(method, {"pull.weight": 0.1, "distil.steps": 10, "distil.lr": 0.3})
-    run = play(method, uneven(("ape", "cat")), Plan(rounds=3, evaluate_every=3))
+    run = play(method, uneven(("ape", "cat")), RunSettings(rounds=3, evaluate_every=3))
     assert run.records[-1].accuracy > 0.8
 
 
@@ -209,7 +208,7 @@ def test_a_site_that_lacks_a_class_is_no_obstacle(case):
 @every_method
 def test_a_class_that_nobody_has_is_no_obstacle(name):
     data = tiny.federation(names=("ape", "bee"), train=2, test=1, missing={"ape": 2, "bee": 2})
-    run = play(quick(name), data, Plan(rounds=2))
+    run = play(quick(name), data, RunSettings(rounds=2))
     assert finite(run.states[-1].params)
     assert all(math.isfinite(s.loss) for s in run.records[-1].scores.values())
 
@@ -217,7 +216,7 @@ def test_a_class_that_nobody_has_is_no_obstacle(name):
 @every_method
 def test_one_image_a_batch_is_enough(name):
     method = quick(name, **{"local.batch": 1, "local.steps": 2, "local.lr": 0.01})
-    run = play(method, tiny.federation(names=("ape", "bee"), train=2, test=1), Plan(rounds=2))
+    run = play(method, tiny.federation(names=("ape", "bee"), train=2, test=1), RunSettings(rounds=2))
     assert finite(run.states[-1])
 
 
@@ -228,7 +227,7 @@ def test_one_image_a_batch_is_enough(name):
 def test_a_net_with_buffers_is_as_pure_and_its_counters_take_the_largest_value(name):
     """Discrepancy 29: the second site takes more steps than the first, in batches of 4."""
     net = tiny.net(norm="batch")
-    other = watch(quick(name), uneven(("bee", "cat")), Plan(rounds=2, evaluate_every=2), net=net)
+    other = watch(quick(name), uneven(("bee", "cat")), RunSettings(rounds=2, evaluate_every=2), net=net)
     assert (other.watched.changed, other.watched.unequal) == ([], [])
     assert finite(other.run.states[-1])
     counter = "blocks.1.num_batches_tracked"
@@ -515,7 +514,7 @@ def test_the_first_round_of_scaffold_is_fedavgs_bit_for_bit_where_sites_weigh_al
 def test_the_first_round_of_scaffold_on_real_images_is_the_uniform_mean():
     """Sites of one size: FedAvg's weights are then equal too, up to the rounding of n / sum n."""
     data = tiny.federation(test=1)
-    a, b = (play(quick(name, train_on="real"), data, Plan(rounds=1)) for name in ("scaffold", "fedavg"))
+    a, b = (play(quick(name, train_on="real"), data, RunSettings(rounds=1)) for name in ("scaffold", "fedavg"))
     _near(a.states[1].params, b.states[1].params)
 
 

@@ -39,7 +39,7 @@ from fedlgd.deploy import messages
 from fedlgd.deploy.client import SiteSettings, answered
 from fedlgd.deploy.kit import read_kit
 from fedlgd.engines.site import Answer
-from fedlgd.engines.wire import decode, encode
+from fedlgd.engines.wire import from_bytes, to_bytes
 
 Attack = Callable[["HostileSite", Message, RecordDict], None]
 """(site, question, honest content): sends whatever it likes."""
@@ -49,8 +49,8 @@ def says(change: Callable[[Answer], Answer]) -> Attack:
     """An answer that is well formed, with something wrong in it."""
 
     def attack(site: "HostileSite", asked: Message, honest: RecordDict) -> None:
-        answers = [decode(Answer, part) for part in messages._contents(honest, "answers")]
-        site.send(Message(messages.reply(asked.content, [encode(change(a)) for a in answers]), reply_to=asked))
+        answers = [from_bytes(Answer, part) for part in messages._contents(honest, "answers")]
+        site.send(Message(messages.reply(asked.content, [to_bytes(change(a)) for a in answers]), reply_to=asked))
 
     return attack
 
@@ -99,7 +99,7 @@ def replayed(site: "HostileSite", asked: Message, honest: RecordDict) -> None:
 
 
 def another_sender(site: "HostileSite", asked: Message, honest: RecordDict) -> None:
-    """A reply as if another node had sent it; the gate refuses it, and it sends its own."""
+    """A reply as if another node had sent it; the proxy refuses it, and it sends its own."""
     with suppress(httpx.HTTPStatusError):
         site.send(Message(honest, reply_to=asked), sender=12345)
     site.send(Message(honest, reply_to=asked))

@@ -10,7 +10,7 @@ import pytest
 from fedlgd.core.errors import RunError
 from fedlgd.data.own.suite import Folders
 from fedlgd.deploy.client import SiteSettings
-from fedlgd.deploy.server import Request, coordinate
+from fedlgd.deploy.coordinator import Request, coordinate
 from fedlgd.report.page import write_report
 from fedlgd.rundir.records import decode_record
 from tests import tiny

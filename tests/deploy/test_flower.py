@@ -12,16 +12,17 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.deploy import messages
-from fedlgd.deploy.server import Request, coordinate
+from fedlgd.deploy.coordinator import Request, coordinate
 from fedlgd.engines.registry import engine
 from fedlgd.engines.site import Answer
-from fedlgd.engines.wire import decode, encode
+from fedlgd.engines.wire import from_bytes, to_bytes
 from fedlgd.runs.folder import RunDirectory
 from fedlgd.runs.run import Result, execute
 from tests import tiny
 from tests.contract import battery
 from tests.deploy import grid
 from tests.deploy.grid import NODES, LocalGrid, Trick
+from tests.errors import refuses
 
 
 @pytest.fixture(autouse=True)
@@ -62,11 +63,8 @@ def test_methods_that_join_the_images_of_all_sites_are_refused(tmp_path):
         run(LocalGrid(folders), grid.config(pooled, rounds=1), tmp_path / "run")
 
 
-def test_engine_flower_by_name_says_what_it_needs(monkeypatch):
-    with pytest.raises(SettingError, match="--engine flower --kit"):
-        engine("flower")
-    monkeypatch.setattr("fedlgd.deploy.find_spec", lambda _: None)
-    with pytest.raises(SettingError, match=r"pip install 'fedlgd\[flower\]'"):
+def test_engine_flower_by_name_says_what_it_needs():
+    with refuses("flower-needs-kit", SettingError):
         engine("flower")
 
 
@@ -87,8 +85,8 @@ def told(change: Any) -> Trick:
     """A site whose answers to tasks are changed: Answer -> Answer."""
 
     def trick(asked: Message, honest: Message) -> Message:
-        answers = [decode(Answer, part) for part in messages._contents(honest.content, "answers")]
-        honest.content = messages.reply(asked.content, [encode(change(answer)) for answer in answers])
+        answers = [from_bytes(Answer, part) for part in messages._contents(honest.content, "answers")]
+        honest.content = messages.reply(asked.content, [to_bytes(change(answer)) for answer in answers])
         return honest
 
     return only_train(trick)

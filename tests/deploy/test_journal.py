@@ -5,7 +5,7 @@ import stat
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlgd.deploy.journal import Journal
+from fedlgd.deploy.policy import Journal
 
 
 def test_it_says_what_left_and_what_was_refused(tmp_path):

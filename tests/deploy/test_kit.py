@@ -132,7 +132,7 @@ def test_an_expired_certificate_is_an_error_that_says_how_to_renew_it(tmp_path, 
         read_kit(tmp_path / "kits" / "server")
     renew(tmp_path / "kits")
     assert read_kit(tmp_path / "kits" / "server").server == HERE
-    monkeypatch.setattr(kits, "CA_DAYS", -1)
+    monkeypatch.setattr(kits, "AUTHORITY_DAYS", -1)
     provision(tmp_path / "old", ["a"], HERE)
     with pytest.raises(RunError, match=r"ca.crt' expired .* ask the coordinator"):
         read_kit(tmp_path / "old" / "site-a")

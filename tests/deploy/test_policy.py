@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlgd.core.errors import SettingError
-from fedlgd.deploy import texts
+from fedlgd.deploy.kit import template
 from fedlgd.deploy.policy import Asked, Policy
 from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS
@@ -36,7 +36,7 @@ def with_settings(**settings: object) -> Asked:
 
 
 def test_the_default_policy_allows_methods_and_nets_that_exist(tmp_path):
-    (tmp_path / "site.toml").write_text(texts.POLICY)
+    (tmp_path / "site.toml").write_text(template("site.toml"))
     default = Policy.read(tmp_path / "site.toml")
     assert {name for name in default.methods if "*" not in name} <= set(registry.names())
     assert set(default.nets) == set(NETS)
@@ -46,7 +46,7 @@ def test_the_default_policy_allows_methods_and_nets_that_exist(tmp_path):
 
 
 def test_every_setting_that_the_default_policy_names_exists_also_in_its_comments(tmp_path):
-    text = re.sub(r'^# ("[a-z_.]+" = )', r"\1", texts.POLICY, flags=re.MULTILINE)
+    text = re.sub(r'^# ("[a-z_.]+" = )', r"\1", template("site.toml"), flags=re.MULTILINE)
     (tmp_path / "site.toml").write_text(text)
     named = Policy.read(tmp_path / "site.toml").settings
     documented = Path("docs/settings.md").read_text()

@@ -1,4 +1,4 @@
-"""The gate in front of the server, without a network."""
+"""The proxy in front of the server, without a network."""
 
 import asyncio
 import time
@@ -18,33 +18,36 @@ from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import PushAppMessagesRequest
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 
-from fedlgd.deploy import proxy, quotas
+from fedlgd.deploy import proxy
 from fedlgd.deploy.proxy import (
     ASK,
     BEGIN,
     KEY_HEADER,
-    LARGEST,
+    MAX_REQUEST_BYTES,
+    MIN_COUNTED_BYTES,
     PULL,
     PUSH,
     SECRET_HEADER,
     TAKE,
     UPLOAD,
-    Gate,
+    Proxy,
+    Reports,
 )
-from fedlgd.deploy.quotas import LEAST, Reports
 
 SECRET = "s3cret"
 KEY = (FLEET_HTTP_PUBLIC_KEY_HEADER, "key of a")
 
 
 class Server:
-    """A gate before an app that answers 200, or what it is told."""
+    """A proxy before an app that answers 200, or what it is told."""
 
     def __init__(self, status: int = 200, content: bytes = b"") -> None:
         self.status, self.content, self.passed = status, content, list[str]()
         self.reports: list[str] = []
         names = {b"key of a": "a", b"key of b": "b"}
-        self.gate = Gate(self.app, SECRET, lambda key: names.get(key, ""), Reports(self.reports.append), 10 * LEAST)
+        self.proxy = Proxy(
+            self.app, SECRET, lambda key: names.get(key, ""), Reports(self.reports.append), 10 * MIN_COUNTED_BYTES
+        )
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
         self.passed.append(scope.get("path", scope["type"]))
@@ -59,7 +62,7 @@ class Server:
     async def sent(
         self, path: str, *headers: tuple[str, str], kind: str = "http", body: bytes = b"", leaves: float = 60.0
     ) -> list[Any]:
-        """What the gate answers to a client that is gone after `leaves` seconds."""
+        """What the proxy answers to a client that is gone after `leaves` seconds."""
         sent: list[Any] = []
         size = 1 + len(body) // 3
         parts = [{"body": body[i : i + size], "more_body": i + size < len(body)} for i in range(0, len(body), size)]
@@ -75,7 +78,7 @@ class Server:
 
         encoded = [(name.encode(), value.encode()) for name, value in headers]
         scope = {"type": kind, "path": path, "headers": encoded, "client": ("10.0.0.9", 5)}
-        await self.gate(scope, receive, send)
+        await self.proxy(scope, receive, send)
         return sent
 
 
@@ -105,8 +108,8 @@ def test_other_addresses_do_not_exist(path):
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        ([("content-length", str(LARGEST + 1))], 413),
-        ([("content-length", str(LARGEST))], 200),
+        ([("content-length", str(MAX_REQUEST_BYTES + 1))], 413),
+        ([("content-length", str(MAX_REQUEST_BYTES))], 200),
         ([("content-length", "-1")], 411),
         ([], 411),
         ([LENGTH, ("transfer-encoding", "chunked")], 411),
@@ -174,24 +177,24 @@ PULLS = PullMessagesRequest(node=Node(node_id=7)).SerializeToString()
 
 
 def test_a_request_for_messages_is_answered_when_there_is_one(monkeypatch):
-    monkeypatch.setattr(proxy, "HOLD", 30.0)
+    monkeypatch.setattr(proxy, "HOLD_SECONDS", 30.0)
     server, began = Server(), time.monotonic()
     found, _ = both(server.sent(PULL, KEY, LENGTH, body=PULLS), sends(server, 0.2))
     assert 0.2 <= time.monotonic() - began < 10
     assert [part.get("body") for part in found] == [None, MESSAGE]
     assert server.passed == [PULL, ASK, PULL]
-    assert not server.gate._news
+    assert not server.proxy._news
 
 
 def test_a_message_wakes_the_site_that_it_is_for_and_no_other(monkeypatch):
-    monkeypatch.setattr(proxy, "HOLD", 0.5)
+    monkeypatch.setattr(proxy, "HOLD_SECONDS", 0.5)
     server, began = Server(), time.monotonic()
     both(server.sent(PULL, KEY, LENGTH, body=PULLS), sends(server, 0.1, node=8))
     assert time.monotonic() - began >= 0.5
 
 
 def test_a_request_for_messages_is_answered_at_last_without_one(monkeypatch):
-    monkeypatch.setattr(proxy, "HOLD", 0.2)
+    monkeypatch.setattr(proxy, "HOLD_SECONDS", 0.2)
     server = Server()
     assert server.ask(PULL, KEY, LENGTH) == 200
     assert server.passed == [PULL, PULL]
@@ -199,7 +202,7 @@ def test_a_request_for_messages_is_answered_at_last_without_one(monkeypatch):
 
 
 def test_no_message_is_taken_for_a_site_that_has_gone(monkeypatch):
-    monkeypatch.setattr(proxy, "HOLD", 30.0)
+    monkeypatch.setattr(proxy, "HOLD_SECONDS", 30.0)
     server = Server()
     found, _ = both(server.sent(PULL, KEY, LENGTH, body=PULLS, leaves=0.1), sends(server, 0.4))
     assert found == []
@@ -208,7 +211,7 @@ def test_no_message_is_taken_for_a_site_that_has_gone(monkeypatch):
 
 def test_a_held_site_is_told_to_come_again_when_the_server_stops_or_fails(monkeypatch):
     """At 500 a SuperNode ends."""
-    monkeypatch.setattr(proxy, "HOLD", 30.0)
+    monkeypatch.setattr(proxy, "HOLD_SECONDS", 30.0)
     server = Server()
 
     async def stops() -> list[Any]:
@@ -224,13 +227,13 @@ def test_a_held_site_is_told_to_come_again_when_the_server_stops_or_fails(monkey
 
 def test_an_error_of_flower_after_its_answer_does_not_lose_the_answer(monkeypatch):
     server = Server(status=500)
-    app = server.gate._app
+    app = server.proxy._app
 
     async def raises(*given: Any) -> None:
         await app(*given)
         raise OSError("disk full")
 
-    monkeypatch.setattr(server.gate, "_app", raises)
+    monkeypatch.setattr(server.proxy, "_app", raises)
     assert upload(server, "s", 1) == 500
     assert server.reports == [f"refused site a at 10.0.0.9: {UPLOAD}: status 500"]
 
@@ -284,9 +287,9 @@ def test_a_new_run_begins_with_room(full):
 
 def test_large_uploads_count_with_their_size_and_refused_ones_do_not_count():
     server = Server(status=403)
-    assert [upload(server, "s", 6 * LEAST) for _ in range(3)] == [403] * 3
+    assert [upload(server, "s", 6 * MIN_COUNTED_BYTES) for _ in range(3)] == [403] * 3
     server.status = 200
-    assert [upload(server, "s", 6 * LEAST) for _ in range(2)] == [200, 413]
+    assert [upload(server, "s", 6 * MIN_COUNTED_BYTES) for _ in range(2)] == [200, 413]
 
 
 # Reports
@@ -298,12 +301,12 @@ def test_a_refusal_is_reported_once_a_minute_and_not_more_than_some():
     for _ in range(3):
         report("10.0.0.9", "no such address")
     assert said == ["refused 10.0.0.9: no such address"]
-    for i in range(quotas.MOST_TOLD + 6):
+    for i in range(proxy.MAX_REPORTS + 6):
         report("10.0.0.9", f"path {i}")
-    assert len(said) == quotas.MOST_TOLD
-    now[0] = quotas.QUIET
+    assert len(said) == proxy.MAX_REPORTS
+    now[0] = proxy.REPORT_PERIOD
     report("10.0.0.9", "no such address")
-    assert said[quotas.MOST_TOLD :] == ["7 more refusals in the last minute", "refused 10.0.0.9: no such address"]
+    assert said[proxy.MAX_REPORTS :] == ["7 more refusals in the last minute", "refused 10.0.0.9: no such address"]
 
 
 def test_a_stranger_cannot_write_other_lines_into_the_terminal():

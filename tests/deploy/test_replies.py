@@ -10,8 +10,8 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUn
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedlgd.core.errors import RunError
-from fedlgd.deploy import engine, replies
-from fedlgd.deploy.replies import DAMAGED, OVERSIZED, Arriving, room
+from fedlgd.deploy import connection, engine
+from fedlgd.deploy.connection import DAMAGED, OVERSIZED, ArrivingReply, reply_room
 
 BEE, APE = 7, 8
 
@@ -42,8 +42,8 @@ class Upload:
             raise self.parts[part]
         return bytes(self.parts[part])
 
-    def arriving(self, room: int = 10**6) -> Arriving:
-        return Arriving(self.head, self.tree, room)
+    def arriving(self, room: int = 10**6) -> ArrivingReply:
+        return ArrivingReply(self.head, self.tree, room)
 
 
 def test_a_whole_reply_is_read():
@@ -113,7 +113,7 @@ def test_a_reply_that_is_too_large_is_not_pulled_to_its_end():
     assert found.error.code == OVERSIZED
     assert len(pulled) < len(upload.parts) - 2
     many = Upload()
-    assert many.arriving(replies.LEAST).receive(many.pull).error.code == OVERSIZED
+    assert many.arriving(connection.MIN_PART_BYTES).receive(many.pull).error.code == OVERSIZED
 
 
 def test_a_reply_that_grows_when_it_is_read_is_not_read():
@@ -138,5 +138,5 @@ def test_the_engine_has_words_for_the_errors():
 
 
 def test_the_room_grows_with_the_question():
-    assert room([message()]) == replies.ROOM
-    assert room([message(), message(bytes(20 << 20))]) == 80 << 20
+    assert reply_room([message()]) == connection.MIN_REPLY_ROOM
+    assert reply_room([message(), message(bytes(20 << 20))]) == 80 << 20

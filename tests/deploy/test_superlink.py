@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fedlgd.deploy.kit import Address, add_sites, provision, read_kit
-from fedlgd.deploy.superlink import site_of, superlink_arguments
+from fedlgd.deploy.superlink import site_with_key, superlink_arguments
 
 
 def test_a_site_is_known_by_its_key_also_if_it_was_added_later(tmp_path):
@@ -21,15 +21,15 @@ def test_a_site_is_known_by_its_key_also_if_it_was_added_later(tmp_path):
         assert isinstance(key, ec.EllipticCurvePublicKey)
         return b64encode(public_key_to_bytes(key))
 
-    assert site_of(kit, header("a")) == "a"
+    assert site_with_key(kit, header("a")) == "a"
     add_sites(tmp_path / "kits", ["b"])
-    assert site_of(kit, header("b")) == "b"
+    assert site_with_key(kit, header("b")) == "b"
     (kit.folder / "sites" / "a.pub").unlink()
-    assert site_of(kit, header("a")) == ""
+    assert site_with_key(kit, header("a")) == ""
     other = x25519.X25519PrivateKey.generate().public_key()
     pem = other.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    assert site_of(kit, b64encode(pem)) == ""
-    assert site_of(kit, b"nonsense") == site_of(kit, b"") == ""
+    assert site_with_key(kit, b64encode(pem)) == ""
+    assert site_with_key(kit, b"nonsense") == site_with_key(kit, b"") == ""
 
 
 def test_the_server_has_tls_keys_and_a_database_and_runs_no_code():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedlgd.deploy.kit import Address, Kit
-from fedlgd.deploy.supernode import Supervisor, reason, supernode_arguments
+from fedlgd.deploy.supernode import Supervisor, ending_reason, supernode_arguments
 
 
 class Fake:
@@ -68,7 +68,7 @@ def test_processes_end_with_the_supervisor_and_before_the_next_start():
     ],
 )
 def test_the_last_lines_say_why_a_supernode_ended(line, says):
-    assert says in reason(["something", line]) if says else reason([line]) == ""
+    assert says in ending_reason(["something", line]) if says else ending_reason([line]) == ""
 
 
 def test_the_supernode_listens_on_this_machine_only_and_runs_no_code_of_the_server():

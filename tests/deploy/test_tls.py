@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import uvicorn
 
-from fedlgd.deploy import tls
+from fedlgd.deploy import superlink
 from fedlgd.deploy.kit import Address, provision, read_kit
+from fedlgd.deploy.superlink import CLOSED, EVENT_LOOP, tls_protocol
 from fedlgd.deploy.supernode import free_port
-from fedlgd.deploy.tls import CLOSED, LOOP, protocols
 
 pytestmark = pytest.mark.enable_socket
 
@@ -34,9 +34,9 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 def serve(kits: Path, client: Callable[[int], Any]) -> tuple[Any, list[tuple[str, str]]]:
     """What the client gets from a server with the kit, and what the server reports."""
     port, reports = free_port(), list[tuple[str, str]]()
-    http: Any = protocols(read_kit(kits / "ours" / "server"), lambda peer, why: reports.append((peer, why)))
+    http: Any = tls_protocol(read_kit(kits / "ours" / "server"), lambda peer, why: reports.append((peer, why)))
     server = uvicorn.Server(
-        uvicorn.Config(app, port=port, http=http, ws="none", loop=LOOP, lifespan="off", log_level="error")
+        uvicorn.Config(app, port=port, http=http, ws="none", loop=EVENT_LOOP, lifespan="off", log_level="error")
     )
 
     async def both() -> Any:
@@ -120,7 +120,7 @@ def test_a_client_of_another_authority_is_reported(kits):
 
     found, reports = serve(kits, client)
     assert "certificate verify failed" in found
-    assert reports == [("127.0.0.1", tls.REASONS["UNKNOWN_CA"])]
+    assert reports == [("127.0.0.1", superlink.HANDSHAKE_FAULTS["UNKNOWN_CA"])]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_client_without_tls_gets_no_answer_and_is_reported(said, why, kits):
 
 
 def test_a_client_that_never_begins_is_reported(kits, monkeypatch):
-    monkeypatch.setattr(tls, "PATIENCE", 0.2)
+    monkeypatch.setattr(superlink, "HANDSHAKE_SECONDS", 0.2)
 
     def client(port: int) -> bytes:
         with socket.create_connection(("127.0.0.1", port), 10) as connection:

@@ -12,7 +12,7 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local
 from fedlgd.core.types import LabelledSet
 from fedlgd.distill.augment import color, jittered
-from fedlgd.engines.plan import Plan
+from fedlgd.engines.settings import RoundSettings
 from fedlgd.methods.fedavg import FedAvg
 from tests import tiny
 
@@ -71,7 +71,7 @@ def test_no_operation_leaves_the_images_and_the_generator_alone():
 
 def test_a_run_trains_on_augmented_batches_and_repeats_itself():
     data, net = tiny.federation(), tiny.net()
-    plan = Plan(rounds=2)
+    plan = RoundSettings(rounds=2)
     plain, augmented, again = (
         tiny.Run(tiny.settings(FedAvg(), {"local.augment": augment}), data, plan, using=net).states[-1].params
         for augment in ((), ALL, ALL)
@@ -91,9 +91,11 @@ def test_a_method_of_ones_own_can_prepare_its_batches():
     first = next(name for name in net.trainable if net.init(Stream(0))[name].ndim == 4)
     start = net.init(Stream(0).at("init"))[first]
     assert torch.equal(
-        tiny.Run(dark, data, Plan(rounds=1), using=net).states[-1].params[first], start
+        tiny.Run(dark, data, RoundSettings(rounds=1), using=net).states[-1].params[first], start
     )  # black: no gradient
-    assert not torch.equal(tiny.Run(method, data, Plan(rounds=1), using=net).states[-1].params[first], start)
+    assert not torch.equal(
+        tiny.Run(method, data, RoundSettings(rounds=1), using=net).states[-1].params[first], start
+    )
 
 
 def test_an_unknown_operation_is_refused_with_the_choices():

@@ -17,11 +17,10 @@ from fedlgd.dp.budget import Level, spent
 from fedlgd.dp.guarantee import for_rounds, is_private
 from fedlgd.dp.ledger import Ledger, generator_for
 from fedlgd.dp.sgd import Dp, clipped_gradients, dp_sgd, per_sample
-from fedlgd.engines.plan import Plan
 from fedlgd.engines.site import Sites, Task
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
-from fedlgd.runs.config import Config, resolve
+from fedlgd.runs.config import Config, RunSettings, resolve
 from fedlgd.runs.run import run
 from tests import tiny
 from tests.contract.battery import quick
@@ -33,7 +32,7 @@ PRIVATE = {
     "distil.private.releases": 2,
     "distil.private.blocks": 1,
 }
-PLAN = Plan(rounds=2, seed=3, evaluate_every=2)
+PLAN = RunSettings(rounds=2, seed=3, evaluate_every=2)
 
 
 @pytest.fixture(autouse=True)

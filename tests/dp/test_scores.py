@@ -12,13 +12,13 @@ from fedlgd.dp import accounting, ledger, release
 from fedlgd.dp.budget import Private
 from fedlgd.dp.fedavg import SiteDp
 from fedlgd.dp.guarantee import MOST, Scores, promise
-from fedlgd.engines.plan import Plan
+from fedlgd.engines.settings import RoundSettings
 from tests import tiny
 
 NET = tiny.net()
 PARAMS = tiny.params(NET)
 SITE = tiny.federation(test=40).sites[0]
-PLAN = Plan(rounds=4, seed=3, evaluate_every=2)
+PLAN = RoundSettings(rounds=4, seed=3, evaluate_every=2)
 
 
 @pytest.fixture(autouse=True)

@@ -13,14 +13,14 @@ from fedlgd.core.device import Place
 from fedlgd.core.net import Net
 from fedlgd.core.types import Update
 from fedlgd.data.federation import Federation
-from fedlgd.engines.plan import Plan
 from fedlgd.engines.server import Server
+from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.site import Answer, Sites, Task
-from fedlgd.engines.storage import Ram
+from fedlgd.engines.storage import RamStorage
 from tests import tiny
 from tests.contract import battery
 
-PLAN = Plan(rounds=1, seed=3)
+PLAN = RoundSettings(rounds=1, seed=3)
 
 Leaf = tuple[str, str]
 """("", a name) of a parameter, or (a tree, a name in it)."""
@@ -107,7 +107,7 @@ class Honest:
     sites: Sites
     answers: dict[str, Answer]
 
-    def server(self, answers: list[Answer], plan: Plan = PLAN) -> tuple[Server, Ram]:
+    def server(self, answers: list[Answer], plan: RoundSettings = PLAN) -> tuple[Server, RamStorage]:
         """A server that is at the first round and gets these answers, and its memory."""
 
         def work(tasks: Iterator[Task]) -> Iterator[Answer]:
@@ -115,7 +115,7 @@ class Honest:
             training = asked[0].what == "train"
             yield from answers if training else map(self.sites, asked)
 
-        memory = Ram()
+        memory = RamStorage()
         memory.commit(self.memory.server(), None, {})
         names, tested = list(self.data.by_name), [site.name for site in self.data.tested]
         return (

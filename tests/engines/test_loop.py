@@ -12,7 +12,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.evaluate import score
 from fedlgd.core.rng import Stream
 from fedlgd.distill.cache import Cached, caching
-from fedlgd.engines.plan import Plan, sample
+from fedlgd.engines.settings import RoundSettings, sample_sites
 from fedlgd.nets.registry import build_net
 from tests import tiny
 from tests.vectors import vector
@@ -36,34 +36,34 @@ names = st.lists(st.text(max_size=5), min_size=1, max_size=60, unique=True)
 @pytest.mark.parametrize("ratio", [0.2, 0.5, 1.0])
 def test_sampled_counts_of_the_paper(ratio):
     sites = [f"s{i}" for i in range(57)]
-    assert len(sample(sites, ratio, Stream(0))) == vector("schedule")["selected_clients"][f"57x{ratio}"]
+    assert len(sample_sites(sites, ratio, Stream(0))) == vector("schedule")["selected_clients"][f"57x{ratio}"]
 
 
 @settings(deadline=None, max_examples=100)
 @given(sites=names, percent=st.integers(1, 100), seed=st.integers(0, 10**6))
 def test_a_sample_is_a_part_of_the_right_size_without_repeats(sites, percent, seed):
-    got = sample(sites, percent / 100, Stream(seed))
+    got = sample_sites(sites, percent / 100, Stream(seed))
     assert len(got) == max(1, percent * len(sites) // 100)
     assert len(set(got)) == len(got)
     assert [name for name in sites if name in got] == got
-    assert got == sample(sites, percent / 100, Stream(seed))
+    assert got == sample_sites(sites, percent / 100, Stream(seed))
 
 
 def test_every_site_is_sampled_equally_often():
     sites = list("abcde")
-    count = Counter(name for t in range(1000) for name in sample(sites, 0.4, Stream(0).at("sample", t)))
+    count = Counter(name for t in range(1000) for name in sample_sites(sites, 0.4, Stream(0).at("sample", t)))
     assert all(340 <= count[name] <= 460 for name in sites)
 
 
 def test_sampling_does_not_depend_on_the_method():
-    plan = Plan(rounds=4, ratio=0.34, seed=2)
+    plan = RoundSettings(rounds=4, ratio=0.34, seed=2)
     runs = [tiny.Run(m, tiny.federation(), plan) for m in METHODS.values()]
     assert len({tuple(r.sampled for r in run.records) for run in runs}) == 1
     assert len({r.sampled for r in runs[0].records[1:]}) > 1
 
 
 def test_the_first_model_does_not_depend_on_the_method():
-    runs = [tiny.Run(m, tiny.federation(), Plan(rounds=1, seed=2)) for m in METHODS.values()]
+    runs = [tiny.Run(m, tiny.federation(), RoundSettings(rounds=1, seed=2)) for m in METHODS.values()]
     assert all(tiny.equal(run.states[0].params, runs[0].states[0].params) for run in runs)
 
 
@@ -73,7 +73,7 @@ def test_the_first_model_does_not_depend_on_the_method():
 @every_method
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(method):
     data = tiny.federation()
-    a, b, c = (tiny.Run(method, data, Plan(rounds=3, ratio=0.67, seed=s)) for s in (1, 1, 2))
+    a, b, c = (tiny.Run(method, data, RoundSettings(rounds=3, ratio=0.67, seed=s)) for s in (1, 1, 2))
     assert tiny.without_seconds(a.records) == tiny.without_seconds(b.records)
     for mine, theirs in zip(a.states, b.states, strict=True):
         assert tiny.equal(mine.params, theirs.params)
@@ -87,7 +87,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(method):
 def test_the_order_of_sites_changes_no_bit(method):
     data = tiny.federation()
     turned = replace(data, sites=data.sites[::-1])
-    plan = Plan(rounds=3, ratio=0.67, seed=1)
+    plan = RoundSettings(rounds=3, ratio=0.67, seed=1)
     a, b = tiny.Run(method, data, plan), tiny.Run(method, turned, plan)
     assert tiny.without_seconds(a.records) == tiny.without_seconds(b.records)
     for mine, theirs in zip(a.states, b.states, strict=True):
@@ -95,7 +95,7 @@ def test_the_order_of_sites_changes_no_bit(method):
 
 
 def test_a_run_neither_reads_nor_moves_the_global_generator():
-    data, plan = tiny.federation(), Plan(rounds=3, seed=1)
+    data, plan = tiny.federation(), RoundSettings(rounds=3, seed=1)
     torch.manual_seed(0)
     a = tiny.Run(METHODS["fedlgd-paper"], data, plan)
     torch.manual_seed(99)
@@ -107,7 +107,7 @@ def test_a_run_neither_reads_nor_moves_the_global_generator():
 
 @every_method
 def test_a_run_taken_up_again_is_bit_equal_to_one_that_never_stopped(method):
-    data, plan = tiny.federation(), Plan(rounds=4, ratio=0.67, seed=3)
+    data, plan = tiny.federation(), RoundSettings(rounds=4, ratio=0.67, seed=3)
     whole = tiny.Run(method, data, plan)
     first = tiny.Run(method, data, plan, rounds=2)
     rest = tiny.Run(method, data, plan, memory=first.memory)
@@ -117,7 +117,7 @@ def test_a_run_taken_up_again_is_bit_equal_to_one_that_never_stopped(method):
 
 
 def test_a_finished_run_has_nothing_left_to_do():
-    data, plan = tiny.federation(), Plan(rounds=2)
+    data, plan = tiny.federation(), RoundSettings(rounds=2)
     run = tiny.Run(METHODS["fedavg-virtual"], data, plan)
     assert list(tiny.play(METHODS["fedavg-virtual"], data, tiny.net(), plan, run.memory)) == []
 
@@ -138,7 +138,7 @@ class Fails:
 
 
 def test_a_round_that_fails_leaves_nothing_behind():
-    data, plan = tiny.federation(), Plan(rounds=4, seed=3)
+    data, plan = tiny.federation(), RoundSettings(rounds=4, seed=3)
     whole = tiny.Run(METHODS["fedlgd-paper"], data, plan)
     method, memory = Fails(METHODS["fedlgd-paper"]), tiny.Kept()
     with pytest.raises(RuntimeError, match="cut"):
@@ -153,7 +153,7 @@ def test_a_round_that_fails_leaves_nothing_behind():
 
 
 def test_sites_that_enrolled_before_a_failure_do_not_enrol_again():
-    data, plan, memory = tiny.federation(), Plan(rounds=1), tiny.Kept()
+    data, plan, memory = tiny.federation(), RoundSettings(rounds=1), tiny.Kept()
     whole = tiny.Run(METHODS["fedlgd-paper"], data, plan)
     enrolled = []
 
@@ -206,13 +206,13 @@ class Watched:
 @every_method
 def test_neither_half_of_a_method_changes_what_it_is_given(method):
     watched = Watched(method)
-    tiny.Run(watched, tiny.federation(), Plan(rounds=4, ratio=0.67))
+    tiny.Run(watched, tiny.federation(), RoundSettings(rounds=4, ratio=0.67))
     assert watched.calls == {"site": 8, "server": 4}
 
 
 def test_norm_counters_and_statistics_are_carried_through_rounds():
     net = build_net("tests.nets.own:Normed", (3, 8, 8), 3)
-    run = tiny.Run(tiny.fedavg(distil__steps=0), tiny.federation(), Plan(rounds=2), using=net)
+    run = tiny.Run(tiny.fedavg(distil__steps=0), tiny.federation(), RoundSettings(rounds=2), using=net)
     batches = 2 * 2
     assert run.states[-1].params["norm.num_batches_tracked"].item() == batches
     assert not torch.equal(run.states[-1].params["norm.running_mean"], torch.zeros(3))
@@ -222,17 +222,17 @@ def test_norm_counters_and_statistics_are_carried_through_rounds():
 
 
 def test_enrolment_is_the_record_before_the_first_round():
-    run = tiny.Run(METHODS["fedlgd-paper"], tiny.federation(), Plan(rounds=2))
+    run = tiny.Run(METHODS["fedlgd-paper"], tiny.federation(), RoundSettings(rounds=2))
     assert [r.round for r in run.records] == [-1, 0, 1]
     assert run.records[0].flags == ("virtual",)
     assert run.records[0].bytes_down == 0
     assert run.records[0].scores == {}
-    assert tiny.Run(METHODS["fedavg-real"], tiny.federation(), Plan(rounds=1)).records[0].flags == ()
+    assert tiny.Run(METHODS["fedavg-real"], tiny.federation(), RoundSettings(rounds=1)).records[0].flags == ()
 
 
 def test_scores_are_those_of_the_new_model_on_every_site_sampled_or_not():
     data, net = tiny.federation(), tiny.net()
-    run = tiny.Run(METHODS["fedlgd-paper"], data, Plan(rounds=3, ratio=0.34))
+    run = tiny.Run(METHODS["fedlgd-paper"], data, RoundSettings(rounds=3, ratio=0.34))
     for record, state in zip(run.records[1:], run.states[1:], strict=True):
         assert list(record.scores) == ["ape", "bee", "cat"]
         for name, got in record.scores.items():
@@ -243,7 +243,7 @@ def test_scores_are_those_of_the_new_model_on_every_site_sampled_or_not():
 
 @pytest.mark.parametrize(("rounds", "first"), [(1, [0]), (9, [0, 1, 2]), (20, [1, 3, 5]), (100, [9, 19, 29])])
 def test_by_default_a_run_is_scored_about_ten_times(rounds, first):
-    scored = [t for t in range(rounds) if Plan(rounds=rounds).scores(t)]
+    scored = [t for t in range(rounds) if RoundSettings(rounds=rounds).scores(t)]
     assert scored[:3] == first
     assert scored[-1] == rounds - 1
     assert len(scored) <= 10
@@ -251,7 +251,7 @@ def test_by_default_a_run_is_scored_about_ten_times(rounds, first):
 
 @pytest.mark.parametrize(("every", "scored"), [(1, [0, 1, 2, 3, 4]), (2, [1, 3, 4]), (5, [4]), (99, [4])])
 def test_the_model_is_scored_as_often_as_asked_and_at_the_end(every, scored):
-    run = tiny.Run(METHODS["fedavg-virtual"], tiny.federation(), Plan(rounds=5, evaluate_every=every))
+    run = tiny.Run(METHODS["fedavg-virtual"], tiny.federation(), RoundSettings(rounds=5, evaluate_every=every))
     assert [r.round for r in run.records if r.scores] == scored
     for record in run.records:
         assert ("evaluate" in record.flops) == bool(record.scores)
@@ -260,7 +260,8 @@ def test_the_model_is_scored_as_often_as_asked_and_at_the_end(every, scored):
 def test_scoring_less_often_changes_no_bit_of_the_model():
     data = tiny.federation()
     a, b = (
-        tiny.Run(METHODS["fedlgd-paper"], data, Plan(rounds=3, evaluate_every=every)).states[-1] for every in (1, 3)
+        tiny.Run(METHODS["fedlgd-paper"], data, RoundSettings(rounds=3, evaluate_every=every)).states[-1]
+        for every in (1, 3)
     )
     assert tiny.equal(a.params, b.params)
 
@@ -276,13 +277,13 @@ def test_scoring_less_often_changes_no_bit_of_the_model():
 )
 def test_senseless_plans_are_refused_by_name(values, name):
     with pytest.raises(SettingError, match=name):
-        Plan(**values)
+        RoundSettings(**values)
 
 
 @pytest.mark.parametrize("name", ["fedavg-real", "fedavg-virtual"])
 def test_a_class_missing_at_a_site_is_no_obstacle(name):
     data = tiny.federation(missing={"bee": 1})
-    run = tiny.Run(METHODS[name], data, Plan(rounds=2))
+    run = tiny.Run(METHODS[name], data, RoundSettings(rounds=2))
     assert all(torch.isfinite(v).all() for v in run.states[-1].params.values())
     assert run.records[-1].scores["bee"].total == (4, 4, 4)
 
@@ -292,7 +293,7 @@ def test_a_class_missing_at_a_site_is_no_obstacle(name):
 
 def test_fedavg_moves_the_model_down_and_up_once_per_site_and_round():
     for method in (METHODS["fedavg-real"], METHODS["fedavg-virtual"]):
-        run = tiny.Run(method, tiny.federation(), Plan(rounds=3, ratio=0.67))
+        run = tiny.Run(method, tiny.federation(), RoundSettings(rounds=3, ratio=0.67))
         for record in run.records[1:]:
             assert len(record.sampled) == 2
             assert (record.bytes_down, record.bytes_up) == (2 * MODEL, 2 * MODEL)
@@ -300,7 +301,9 @@ def test_fedavg_moves_the_model_down_and_up_once_per_site_and_round():
 
 def test_at_enrolment_sites_upload_counts_and_statistics_only_where_asked():
     counts, statistics = 8 * 3, 24 * 3
-    sent = {k: tiny.Run(m, tiny.federation(), Plan(rounds=1)).records[0].bytes_up for k, m in METHODS.items()}
+    sent = {
+        k: tiny.Run(m, tiny.federation(), RoundSettings(rounds=1)).records[0].bytes_up for k, m in METHODS.items()
+    }
     assert sent["fedavg-real"] == sent["fedavg-virtual"] == sent["fedlgd-paper"] == 3 * counts
     assert sent["fedlgd-official"] == 3 * (counts + statistics)
 
@@ -309,7 +312,7 @@ ANCHORS = 4 * 6 * 3 * 8 * 8 + 8 * 6
 
 
 def test_fedlgd_adds_the_anchors_where_they_are_stale_and_needed():
-    run = tiny.Run(METHODS["fedlgd-paper"], tiny.federation(), Plan(rounds=5))
+    run = tiny.Run(METHODS["fedlgd-paper"], tiny.federation(), RoundSettings(rounds=5))
     down = [r.bytes_down - 3 * MODEL for r in run.records[1:]]
     assert down == [0, 3 * ANCHORS, 0, 3 * ANCHORS, 0]
     assert all(r.bytes_up == 3 * MODEL for r in run.records[1:])
@@ -317,13 +320,13 @@ def test_fedlgd_adds_the_anchors_where_they_are_stale_and_needed():
 
 def test_fedlgd_as_released_sends_anchors_before_the_first_round_and_after_each_change():
     method = tiny.fedlgd("official", anchors__selected__count=2)
-    run = tiny.Run(method, tiny.federation(), Plan(rounds=5))
+    run = tiny.Run(method, tiny.federation(), RoundSettings(rounds=5))
     down = [r.bytes_down - 3 * MODEL for r in run.records[1:]]
     assert down == [3 * ANCHORS, 3 * ANCHORS, 0, 3 * ANCHORS, 0]
 
 
 def test_with_sampling_anchors_are_counted_per_stale_site():
-    run = tiny.Run(METHODS["fedlgd-paper"], tiny.federation(), Plan(rounds=8, ratio=0.67, seed=4))
+    run = tiny.Run(METHODS["fedlgd-paper"], tiny.federation(), RoundSettings(rounds=8, ratio=0.67, seed=4))
     version, held = -1, {}
     for record in run.records[1:]:
         t = record.round
@@ -341,25 +344,25 @@ def _enrolling(sites: int, steps: int, real: int, virtual: int) -> int:
 
 
 def test_flops_of_enrolment_are_those_of_the_first_distillation():
-    run = tiny.Run(METHODS["fedlgd-paper"], tiny.federation(), Plan(rounds=1))
+    run = tiny.Run(METHODS["fedlgd-paper"], tiny.federation(), RoundSettings(rounds=1))
     assert run.records[0].flops == {"distil": _enrolling(3, 2, 4, 6)}
     few = tiny.fedlgd(distil__real_per_class=256, distil__steps=3)
-    run = tiny.Run(few, tiny.federation(), Plan(rounds=1))
+    run = tiny.Run(few, tiny.federation(), RoundSettings(rounds=1))
     assert run.records[0].flops == {"distil": _enrolling(3, 3, 6, 6)}
-    assert tiny.Run(METHODS["fedavg-real"], tiny.federation(), Plan(rounds=1)).records[0].flops == {}
+    assert tiny.Run(METHODS["fedavg-real"], tiny.federation(), RoundSettings(rounds=1)).records[0].flops == {}
 
 
 def test_flops_of_fedavg_are_three_passes_per_image_and_epoch():
     for train_on, images in (("real", 18), ("virtual", 6)):
         method = tiny.fedavg(train_on=train_on, local__epochs=2)
-        run = tiny.Run(method, tiny.federation(), Plan(rounds=2))
+        run = tiny.Run(method, tiny.federation(), RoundSettings(rounds=2))
         for record in run.records[1:]:
             assert record.flops == {"train": 3 * 3 * 2 * images * F, "evaluate": 3 * 12 * F}
 
 
 def test_flops_of_a_selected_round():
     """S_c (K min(256, n_k) + 2 n_v) F + 3 E n_v F at a site; S_g n_g 8 F at the server."""
-    run = tiny.Run(METHODS["fedlgd-paper"], tiny.federation(), Plan(rounds=1))
+    run = tiny.Run(METHODS["fedlgd-paper"], tiny.federation(), RoundSettings(rounds=1))
     assert run.records[1].flops == {
         "distil": 3 * 3 * (3 * 4 + 2 * 6) * F,
         "train": 3 * 3 * 6 * F,
@@ -372,7 +375,7 @@ def test_flops_of_a_selected_round():
 def test_flops_of_an_unselected_round(repeat):
     """Every step embeds its local images and all anchors, each once: 3 E n_v F + 3 s n_g F."""
     method = tiny.fedlgd(local__epochs=2, local__batch=5, pull__repeat=repeat)
-    run = tiny.Run(method, tiny.federation(), Plan(rounds=2, evaluate_every=2))
+    run = tiny.Run(method, tiny.federation(), RoundSettings(rounds=2, evaluate_every=2))
     steps = 2 * 3
     assert run.records[2].flops == {
         "train": 3 * (3 * 2 * 6 + 3 * steps * 6) * F,
@@ -382,12 +385,12 @@ def test_flops_of_an_unselected_round(repeat):
 
 def test_flops_of_a_selected_round_as_released():
     method = tiny.fedlgd("official", refine__selected__first=0)
-    run = tiny.Run(method, tiny.federation(), Plan(rounds=1))
+    run = tiny.Run(method, tiny.federation(), RoundSettings(rounds=1))
     assert run.records[1].flops["train"] == 3 * 3 * (6 + 6) * F
 
 
 def test_flops_without_a_pull_embed_no_anchor_twice():
-    run = tiny.Run(tiny.fedlgd(pull__weight=0.0), tiny.federation(), Plan(rounds=2))
+    run = tiny.Run(tiny.fedlgd(pull__weight=0.0), tiny.federation(), RoundSettings(rounds=2))
     assert run.records[2].flops["train"] == 3 * 3 * (6 + 6) * F
 
 
@@ -407,7 +410,7 @@ class Thinks:
 
 def test_all_work_of_a_site_is_charged_to_training_unless_it_says_otherwise():
     plain, more = (
-        tiny.Run(m, tiny.federation(), Plan(rounds=1)).records[1].flops
+        tiny.Run(m, tiny.federation(), RoundSettings(rounds=1)).records[1].flops
         for m in (METHODS["fedlgd-paper"], Thinks(METHODS["fedlgd-paper"]))
     )
     assert more == plain | {"train": plain["train"] + 3 * 5 * F}
@@ -421,7 +424,7 @@ class Box(dict):
 
 
 def test_virtual_sets_from_a_cache_are_charged_as_if_made():
-    data, plan, box = tiny.federation(), Plan(rounds=1), Box()
+    data, plan, box = tiny.federation(), RoundSettings(rounds=1), Box()
     alone = tiny.Run(METHODS["fedlgd-paper"], data, plan)
     with caching(box):
         first = tiny.Run(METHODS["fedavg-virtual"], data, plan)
@@ -436,7 +439,7 @@ def test_virtual_sets_from_a_cache_are_charged_as_if_made():
 
 
 def test_seconds_are_kept_for_the_phases_that_worked():
-    run = tiny.Run(METHODS["fedlgd-paper"], tiny.federation(), Plan(rounds=2))
+    run = tiny.Run(METHODS["fedlgd-paper"], tiny.federation(), RoundSettings(rounds=2))
     assert set(run.records[0].seconds) == {"distil", "server"}
     assert set(run.records[1].seconds) == {"distil", "train", "server", "evaluate"}
     assert set(run.records[2].seconds) == {"train", "server", "evaluate"}

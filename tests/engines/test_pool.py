@@ -22,10 +22,10 @@ from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.meter import listening, spend
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop
-from fedlgd.engines.plan import Plan
 from fedlgd.engines.pool import Crew, Pool
 from fedlgd.engines.process import usable_cores
 from fedlgd.engines.registry import choose, engine
+from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.site import Answer, Task
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
@@ -41,7 +41,7 @@ WITNESSES = [f"{name}-{guise}" for name in registry.names() for guise in ("ancho
 QUICK = {next((c for c in WITNESSES if c in battery.CASES and c.startswith(n)), n) for n in registry.names()}
 
 
-def played(engine: Any, of: Any, data: Federation, plan: Plan = battery.PLAN) -> tuple[Any, Any]:
+def played(engine: Any, of: Any, data: Federation, plan: RoundSettings = battery.PLAN) -> tuple[Any, Any]:
     """Records without seconds, and the states after every commit as bytes."""
     net, diary = tiny.net(classes=len(data.classes)), battery.Diary(engine.states())
     data = battery.prepared(of, data, net, plan.seed)
@@ -52,7 +52,7 @@ def played(engine: Any, of: Any, data: Federation, plan: Plan = battery.PLAN) ->
 TWO = Pool(workers=2)
 
 
-def two(of: Any, plan: Plan, memory: tiny.Kept | None = None) -> Any:
+def two(of: Any, plan: RoundSettings, memory: tiny.Kept | None = None) -> Any:
     """A run over the tiny federation with two workers."""
     return tiny.play(of, tiny.federation(), tiny.net(), plan, memory or tiny.Kept(TWO.states()), TWO)
 
@@ -96,7 +96,7 @@ class Unhurried(FedAvg):
 
 def test_the_server_hears_the_sites_in_the_order_of_their_names_whoever_is_first():
     of, data = Unhurried(arrived=[]), tiny.federation()
-    plan = Plan(rounds=1)
+    plan = RoundSettings(rounds=1)
     fast = played(Pool(workers=3), of, data, plan)
     assert of.arrived == ["ape", "bee", "cat"]
     assert fast == played(Loop(), FedAvg(), data, plan)
@@ -112,7 +112,7 @@ def test_waiting_for_sites_is_not_charged_to_the_server_and_their_work_is_charge
             yield answer
 
     monkeypatch.setattr(Crew, "work", waiting)
-    *_, record = two(Unhurried(arrived=[]), Plan(rounds=1))
+    *_, record = two(Unhurried(arrived=[]), RoundSettings(rounds=1))
     assert record.seconds["train"] > 0.6
     assert record.cpu["train"] > 0
     assert sum(record.flops.values()) < 10**15
@@ -163,7 +163,7 @@ class Impatient(FedAvg):
 
 
 def test_a_server_that_does_not_listen_to_the_end_gets_the_scores_it_asks_for():
-    plan, data = Plan(rounds=2), tiny.federation()
+    plan, data = RoundSettings(rounds=2), tiny.federation()
     records = [played(engine, Impatient(), data, plan)[0] for engine in (Loop(), TWO)]
     assert records[0][-1].scores == records[1][-1].scores
     assert children() == []
@@ -174,7 +174,7 @@ def test_progress_of_a_worker_is_heard():
     of = tiny.fedavg(distil__steps=4)
     with (
         listening(lambda *tick: heard.append(tick)),
-        closing(two(of, Plan())) as it,
+        closing(two(of, RoundSettings())) as it,
     ):
         next(it)
     assert ("enrol", 3, 3) in heard
@@ -183,7 +183,7 @@ def test_progress_of_a_worker_is_heard():
 
 
 def test_a_run_that_is_left_early_leaves_no_process():
-    rounds = two(tiny.fedavg(), Plan(rounds=3))
+    rounds = two(tiny.fedavg(), RoundSettings(rounds=3))
     next(rounds)
     assert len(children()) == 2
     rounds.close()
@@ -191,7 +191,7 @@ def test_a_run_that_is_left_early_leaves_no_process():
 
 
 def test_a_finished_run_starts_no_process(monkeypatch):
-    memory, plan = tiny.Kept(), Plan(rounds=1)
+    memory, plan = tiny.Kept(), RoundSettings(rounds=1)
     list(tiny.play(tiny.fedavg(), tiny.federation(), tiny.net(), plan, memory))
     monkeypatch.setattr("fedlgd.engines.pool.Child", None)
     assert list(two(tiny.fedavg(), plan, memory)) == []
@@ -354,7 +354,7 @@ def test_stopped_workers_do_not_keep_the_run_folder_of_a_parent_that_was_killed(
 
 
 def test_who_is_waited_for_is_said(monkeypatch, caplog):
-    monkeypatch.setattr("fedlgd.engines.process.SILENCE", 0.05)
+    monkeypatch.setattr("fedlgd.engines.process.SILENCE_SECONDS", 0.05)
 
     def stop_self(task: Task) -> Answer:
         os.kill(os.getpid(), signal.SIGSTOP)

@@ -16,8 +16,8 @@ from fedlgd.core.errors import RunError
 from fedlgd.core.score import Score
 from fedlgd.core.types import LabelledSet, Site, SiteState, Update
 from fedlgd.engines import storage
-from fedlgd.engines.plan import Plan
 from fedlgd.engines.server import Server
+from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.storage import Inbox
 from fedlgd.methods import objective
@@ -54,7 +54,7 @@ def test_training_lies_few_calls_below_the_server(monkeypatch):
         return wrapped(logits, labels)
 
     monkeypatch.setattr(objective, "cross_entropy", noted)
-    tiny.Run(tiny.fedlgd(), tiny.federation(), Plan(rounds=2))
+    tiny.Run(tiny.fedlgd(), tiny.federation(), RoundSettings(rounds=2))
     assert max(depths) <= 10
 
 
@@ -83,7 +83,7 @@ def test_a_site_that_sent_nothing_is_left_out():
 
 
 def test_a_run_whose_updates_wait_in_a_file_has_the_same_bits(monkeypatch):
-    data, plan = tiny.federation(), Plan(rounds=3, ratio=0.67)
+    data, plan = tiny.federation(), RoundSettings(rounds=3, ratio=0.67)
     plain = tiny.Run(tiny.fedlgd(), data, plan)
     monkeypatch.setattr(storage, "ROOM", 0)
     filed = tiny.Run(tiny.fedlgd(), data, plan)
@@ -101,7 +101,7 @@ def test_a_site_whose_update_was_lost_is_sent_the_anchors_again():
             yield Answer(site="bee", version=task.after, fault="it was lost") if lost else sites(task)
 
     sent, memory = [], tiny.Kept()
-    held = [storage.server().held for _ in _server(work, Plan(rounds=5, quorum=0.5), memory).run()]
+    held = [storage.server().held for _ in _server(work, RoundSettings(rounds=5, quorum=0.5), memory).run()]
     assert sent == [(1, "ape"), (1, "bee"), (1, "cat"), (3, "ape"), (3, "bee"), (3, "cat"), (4, "bee")]
     assert held[1:] == [
         {},
@@ -112,7 +112,7 @@ def test_a_site_whose_update_was_lost_is_sent_the_anchors_again():
     ]
 
 
-def _server(work: Any, plan: Plan, memory: Any = None) -> Server:
+def _server(work: Any, plan: RoundSettings, memory: Any = None) -> Server:
     method, data = tiny.fedlgd(), tiny.federation()
     memory = memory or tiny.Kept()
     sites = Sites(method, data, tiny.net(), plan, storage.states, Place())
@@ -134,12 +134,12 @@ def test_enrolment_obeys_the_quorum_and_a_missing_site_joins_in_a_round():
     def work(sites: Sites, tasks: Iterator[Task]) -> Iterator[Answer]:
         yield from (sites(task) for task in tasks if (task.what, task.site) != ("enrol", "bee"))
 
-    start, first, second = _server(work, Plan(rounds=2, quorum=0.6)).run()
+    start, first, second = _server(work, RoundSettings(rounds=2, quorum=0.6)).run()
     assert start.refused == {"bee": "it did not answer"}
     assert (first.joined, second.joined) == (("bee",), ())
     assert sorted(first.metrics) == sorted(first.scores or first.metrics) == list(tiny.NAMES)
     with pytest.raises(RunError, match=r"enrolment: refused 'bee'.*2 of 3 sites enrolled, quorum=1 needs 3"):
-        list(_server(work, Plan(rounds=2)).run())
+        list(_server(work, RoundSettings(rounds=2)).run())
 
 
 def test_a_round_without_some_scores_says_whose_and_why():
@@ -153,7 +153,7 @@ def test_a_round_without_some_scores_says_whose_and_why():
             else:
                 yield sites(task)
 
-    last = list(_server(work, Plan(rounds=1)).run())[-1]
+    last = list(_server(work, RoundSettings(rounds=1)).run())[-1]
     assert list(last.scores) == ["ape"]
     assert last.unscored["bee"] == "its disk is full"
     assert "accuracy is 7.0" in last.unscored["cat"]
@@ -183,7 +183,7 @@ def test_a_score_that_cannot_be_true_is_left_out_and_named(lie):
             lies = task.what == "score" and task.site == "bee" and answer.score
             yield replace(answer, score=change(answer.score)) if lies and answer.score else answer
 
-    last = list(_server(work, Plan(rounds=1, quorum=0.6)).run())[-1]
+    last = list(_server(work, RoundSettings(rounds=1, quorum=0.6)).run())[-1]
     assert list(last.scores) == ["ape", "cat"]
     assert re.search(reason, last.unscored["bee"])
     assert decode_record(encode_record(last)) == last
@@ -196,7 +196,7 @@ def test_costs_that_cannot_be_true_are_not_added_up(cost):
             lies = task.what == "train" and task.site != "ape"
             yield replace(sites(task), **cost) if lies else sites(task)
 
-    last = list(_server(work, Plan(rounds=1, quorum=0.3)).run())[-1]
+    last = list(_server(work, RoundSettings(rounds=1, quorum=0.3)).run())[-1]
     assert sorted(last.refused) == ["bee", "cat"]
     assert "costs are not possible" in last.refused["bee"]
     assert decode_record(encode_record(last)) == last
@@ -208,6 +208,6 @@ def test_a_site_that_never_keeps_its_state_is_refused_and_the_round_goes_on():
             forgetful = task.what == "train" and task.site == "bee"
             yield sites(Task(what="enrol", site="bee")) if forgetful else sites(task)
 
-    last = list(_server(work, Plan(rounds=1, quorum=0.6)).run())[-1]
+    last = list(_server(work, RoundSettings(rounds=1, quorum=0.6)).run())[-1]
     assert last.joined == ("bee",)
     assert last.refused == {"bee": "it sent no update"}

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from fedlgd.core.errors import FedlgdError, RunError, SettingError
 from fedlgd.engines.loop import Loop
-from fedlgd.engines.plan import Plan
 from fedlgd.engines.pool import Pool
+from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.validate import check_quorum, hello_refusal, listed, refusal
 from fedlgd.methods import common
 from fedlgd.methods.fedavg import FedAvg
@@ -210,7 +210,7 @@ STATEFUL = ["fedavg", "scaffold", "moon", "fedbn", "fedlgd", "fedproto-local", "
 @every_engine
 def test_the_round_goes_on_without_a_refused_site(engine):
     data, chosen, of = tiny.federation(), engine_of(engine), tiny.fedavg(train_on="real")
-    plan, memory = Plan(rounds=2, quorum=0.6), tiny.Kept(chosen.states())
+    plan, memory = RoundSettings(rounds=2, quorum=0.6), tiny.Kept(chosen.states())
     found = tiny.play(Hostile(method=of, rounds=(0,)), data, tiny.net(), plan, memory, chosen)
     records = list(found)
     assert records[1].sampled == ("ape", "bee", "cat")
@@ -239,7 +239,7 @@ def test_the_model_is_that_of_the_sites_that_were_not_refused():
 )
 def test_a_quorum_is_a_share_of_the_sites_that_were_asked(quorum, sites, passes):
     of = Hostile(method=FedAvg(), sites=tiny.NAMES[:sites], rounds=(0,))
-    plan, memory = Plan(rounds=1, quorum=quorum), tiny.Kept()
+    plan, memory = RoundSettings(rounds=1, quorum=quorum), tiny.Kept()
     if passes:
         assert len(tiny.Run(of, tiny.federation(test=1), plan, memory).records[-1].refused) == sites
         return
@@ -251,13 +251,13 @@ def test_a_quorum_is_a_share_of_the_sites_that_were_asked(quorum, sites, passes)
 def test_a_round_in_which_everybody_is_refused_never_counts():
     of = Hostile(method=FedAvg(), sites=tiny.NAMES, rounds=(0,))
     with pytest.raises(RunError, match="0 of 3"):
-        tiny.Run(of, tiny.federation(), Plan(rounds=1, quorum=0.01))
+        tiny.Run(of, tiny.federation(), RoundSettings(rounds=1, quorum=0.01))
 
 
 @pytest.mark.parametrize("quorum", [0.0, -1.0, 1.1, math.nan])
 def test_a_senseless_quorum_is_refused(quorum):
     with pytest.raises(SettingError, match="quorum"):
-        Plan(quorum=quorum)
+        RoundSettings(quorum=quorum)
 
 
 @pytest.mark.parametrize("name", STATEFUL)
@@ -358,7 +358,7 @@ class Explodes(FedAvg):
 def test_a_model_that_is_not_finite_after_averaging_is_never_committed():
     memory = tiny.Kept()
     with pytest.raises(RunError, match=r"round 1: '.*' of the new model is not finite.*local\.lr.*clip_update"):
-        tiny.Run(Explodes(), tiny.federation(), Plan(rounds=1), memory)
+        tiny.Run(Explodes(), tiny.federation(), RoundSettings(rounds=1), memory)
     assert memory.server().round == 0
 
 

@@ -17,7 +17,7 @@ from fedlgd.core.errors import RunError
 from fedlgd.core.types import Hello, ServerState, SiteState, VirtualSet
 from fedlgd.engines import wire
 from fedlgd.engines.storage import Enrolment
-from fedlgd.engines.wire import decode, encode, pack, read_message, write_message
+from fedlgd.engines.wire import from_bytes, pack, read_message, to_bytes, write_message
 from tests.core.damage import flips, noticed, positions
 
 
@@ -69,15 +69,15 @@ def test_a_message_comes_back_bit_for_bit(tmp_path, message):
 @pytest.mark.parametrize("message", MESSAGES)
 def test_what_a_file_holds_is_what_goes_between_processes(tmp_path, message):
     write_message(tmp_path / "m", message)
-    assert bits(decode(type(message), (tmp_path / "m").read_bytes())) == bits(message)
-    (tmp_path / "m").write_bytes(encode(message))
+    assert bits(from_bytes(type(message), (tmp_path / "m").read_bytes())) == bits(message)
+    (tmp_path / "m").write_bytes(to_bytes(message))
     assert bits(read_message(tmp_path / "m", type(message))) == bits(message)
 
 
 def test_bytes_that_are_no_message_are_refused():
-    for content in (b"", b"not ours", encode(SITE)[:-1], encode(SITE)):
+    for content in (b"", b"not ours", to_bytes(SITE)[:-1], to_bytes(SITE)):
         with pytest.raises(ValueError, match=r".+"):
-            decode(ServerState, content)
+            from_bytes(ServerState, content)
 
 
 @pytest.mark.parametrize("field", ["cpu", "seconds", "hello"])

@@ -10,9 +10,8 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.train import batches
 from fedlgd.core.types import Params
 from fedlgd.data.federation import Federation
-from fedlgd.engines.plan import Plan
 from fedlgd.methods.baselines import LocalOnly, Pooled
-from fedlgd.runs.config import Config
+from fedlgd.runs.config import Config, RunSettings
 from fedlgd.runs.run import Result, execute
 from tests import tiny
 
@@ -42,7 +41,7 @@ def _epochs(x, y, start: Params, local, address: Stream, rounds: int) -> Params:
 def test_a_site_for_itself_is_plain_sgd_on_its_own_images_bit_for_bit():
     data = tiny.federation()
     method = _tiny(LocalOnly)
-    run = tiny.Run(method, data, Plan(rounds=3, seed=4))
+    run = tiny.Run(method, data, RunSettings(rounds=3, seed=4))
     first = tiny.net().init(Stream(4).at("init"))
     for name, site in data.by_name.items():
         part = site.train.take(slice(None))
@@ -52,7 +51,7 @@ def test_a_site_for_itself_is_plain_sgd_on_its_own_images_bit_for_bit():
 
 def test_nothing_is_sent_in_any_round():
     """But for the class counts of enrolment, which every method asks for."""
-    run = tiny.Run(_tiny(LocalOnly), tiny.federation(), Plan(rounds=3))
+    run = tiny.Run(_tiny(LocalOnly), tiny.federation(), RunSettings(rounds=3))
     assert [(r.bytes_up, r.bytes_down) for r in run.records[1:]] == [(0, 0)] * 3
     assert run.records[0].bytes_up == 3 * 8 * 3
     assert all(tiny.equal(s.params, run.states[0].params) for s in run.states)
@@ -60,21 +59,22 @@ def test_nothing_is_sent_in_any_round():
 
 def test_other_sites_make_no_difference():
     alone, together = (
-        tiny.Run(_tiny(LocalOnly), tiny.federation(names=names), Plan(rounds=2)) for names in (("bee",), tiny.NAMES)
+        tiny.Run(_tiny(LocalOnly), tiny.federation(names=names), RunSettings(rounds=2))
+        for names in (("bee",), tiny.NAMES)
     )
     assert tiny.equal(alone.memory.site("bee").trees["model"], together.memory.site("bee").trees["model"])
     assert alone.records[-1].scores["bee"] == together.records[-1].scores["bee"]
 
 
 def test_one_site_for_itself_is_fedavg_of_one_site_bit_for_bit():
-    data, plan = tiny.federation(names=("ape",)), Plan(rounds=3)
+    data, plan = tiny.federation(names=("ape",)), RunSettings(rounds=3)
     a, b = tiny.Run(_tiny(LocalOnly), data, plan), tiny.Run(tiny.fedavg(train_on="real"), data, plan)
     assert tiny.equal(a.memory.site("ape").trees["model"], b.states[-1].params)
 
 
 def test_a_site_that_never_took_part_is_scored_with_the_first_model():
     data = tiny.federation()
-    run = tiny.Run(_tiny(LocalOnly), data, Plan(rounds=1, ratio=0.34))
+    run = tiny.Run(_tiny(LocalOnly), data, RunSettings(rounds=1, ratio=0.34))
     net, first = tiny.net(), run.states[0].params
     away = [name for name in tiny.NAMES if name not in run.records[1].sampled]
     assert len(away) == 2
@@ -89,7 +89,7 @@ def test_a_site_that_never_took_part_is_scored_with_the_first_model():
 
 def _pooled(data: Federation, rounds: int = 3, seed: int = 4, **values) -> Result:
     method = _tiny(Pooled, **values)
-    return execute(Config(method=method, plan=Plan(rounds=rounds, seed=seed), net=NET), data)
+    return execute(Config(method=method, plan=RunSettings(rounds=rounds, seed=seed), net=NET), data)
 
 
 def test_pooled_training_is_plain_sgd_on_the_union_bit_for_bit():
@@ -107,7 +107,7 @@ def test_pooled_training_is_plain_sgd_on_the_union_bit_for_bit():
 def test_pooled_training_on_virtual_sets_takes_the_very_sets_that_other_methods_train_on():
     data = tiny.federation()
     result = _pooled(data, 2, train_on="virtual")
-    run = tiny.Run(tiny.fedavg(), data, Plan(rounds=1, seed=4))
+    run = tiny.Run(tiny.fedavg(), data, RunSettings(rounds=1, seed=4))
     sets = [run.memory.site(site.name).virtual for site in data.sites]
     x, y = torch.cat([s.images for s in sets]), torch.cat([s.labels for s in sets])
     first = tiny.net().init(Stream(4).at("init"))

@@ -7,7 +7,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import batches
 from fedlgd.core.types import Broadcast, ServerState, SiteState, Update
-from fedlgd.engines.plan import Plan
+from fedlgd.engines.settings import RoundSettings
 from fedlgd.methods.anchors import Anchored
 from fedlgd.methods.fedavg import FedAvg
 from tests import tiny
@@ -71,7 +71,7 @@ ANCHORED = {
 
 
 def test_with_anchors_fedavg_is_fedlgd_without_refinement_bit_for_bit():
-    data, plan = tiny.federation(), Plan(rounds=4, ratio=0.67, seed=5)
+    data, plan = tiny.federation(), RoundSettings(rounds=4, ratio=0.67, seed=5)
     a = tiny.Run(tiny.settings(Anchored(method=tiny.fedavg()), ANCHORED), data, plan)
     b = tiny.Run(tiny.fedlgd(refine__steps=0, pull__weight=1.0), data, plan)
     for mine, theirs in zip(a.states, b.states, strict=True):
@@ -82,7 +82,7 @@ def test_with_anchors_fedavg_is_fedlgd_without_refinement_bit_for_bit():
 
 
 def test_without_anchors_none_are_made_sent_or_kept():
-    run = tiny.Run(tiny.fedavg(), tiny.federation(), Plan(rounds=2))
+    run = tiny.Run(tiny.fedavg(), tiny.federation(), RoundSettings(rounds=2))
     assert all(state.anchors is None and not state.held for state in run.states)
     assert all(run.memory.site(name).anchors is None for name in tiny.NAMES)
 
@@ -90,7 +90,7 @@ def test_without_anchors_none_are_made_sent_or_kept():
 def test_anchors_join_real_images_too():
     data, net = tiny.federation(names=("ape",)), tiny.net()
     method = tiny.settings(Anchored(method=tiny.fedavg(train_on="real", local__epochs=2)), ANCHORED)
-    run = tiny.Run(method, data, Plan(rounds=2))
+    run = tiny.Run(method, data, RoundSettings(rounds=2))
     steps = 2 * 6
     assert run.records[1].flops["train"] == 3 * 2 * 18 * net.flops
     assert run.records[2].flops["train"] == 3 * (2 * 18 + steps * 6) * net.flops

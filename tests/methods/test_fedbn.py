@@ -6,16 +6,15 @@ import torch
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import ServerState, SiteState, Update
-from fedlgd.engines.plan import Plan
 from fedlgd.engines.wire import pack
 from fedlgd.methods.fedbn import FedBN
 from fedlgd.methods.registry import find
 from fedlgd.nets.registry import build_net
-from fedlgd.runs.config import Config
+from fedlgd.runs.config import Config, RunSettings
 from fedlgd.runs.run import execute
 from tests import tiny
 
-SAMPLED = Plan(rounds=4, ratio=0.67, seed=5)
+SAMPLED = RunSettings(rounds=4, ratio=0.67, seed=5)
 
 
 def _fedbn(**values) -> FedBN:
@@ -64,7 +63,7 @@ def test_norm_layers_and_buffers_never_leave_a_site(norm):
 @pytest.mark.parametrize("norm", ["instance", "batch"])
 def test_norm_layers_start_alike_and_then_differ_between_sites(norm):
     net = tiny.net(norm=norm)
-    run = tiny.Run(_fedbn(), tiny.federation(), Plan(rounds=2), using=net)
+    run = tiny.Run(_fedbn(), tiny.federation(), RunSettings(rounds=2), using=net)
     first = net.init(Stream(0).at("init"))
     fresh, _ = _fedbn().enrol(tiny.federation().by_name["ape"], net, Stream(0).at("enrol", "ape"))
     assert all(torch.equal(v, first[k]) for k, v in fresh.trees["own"].items())
@@ -114,7 +113,7 @@ def test_a_net_without_norm_layers_makes_it_fedavg_bit_for_bit():
 @pytest.mark.parametrize("norm", ["instance", "batch"])
 def test_every_site_is_scored_with_the_shared_model_and_its_own_norm_layers(norm):
     data, net = tiny.federation(), tiny.net(norm=norm)
-    run = tiny.Run(_fedbn(), data, Plan(rounds=2, ratio=0.34, seed=1), using=net)
+    run = tiny.Run(_fedbn(), data, RunSettings(rounds=2, ratio=0.34, seed=1), using=net)
     for name, site in data.by_name.items():
         whole = {**run.states[-1].params, **run.memory.site(name).trees["own"]}
         logits = net.frozen(whole, site.test.take(slice(None)).x).logits
@@ -124,7 +123,7 @@ def test_every_site_is_scored_with_the_shared_model_and_its_own_norm_layers(norm
 
 def test_layers_of_a_users_own_net_stay_too():
     net = build_net("tests.nets.own:Normed", (3, 8, 8), 3)
-    run = tiny.Run(_fedbn(), tiny.federation(), Plan(rounds=1), using=net)
+    run = tiny.Run(_fedbn(), tiny.federation(), RunSettings(rounds=1), using=net)
     assert set(run.states[-1].params) == {"head.weight", "head.bias"}
     assert set(run.memory.site("ape").trees["own"]) == {
         f"norm.{leaf}" for leaf in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
@@ -134,7 +133,7 @@ def test_layers_of_a_users_own_net_stay_too():
 @pytest.mark.parametrize("name", ["fedbn", "local-only", "fedproto-local"])
 def test_asking_for_the_one_model_of_a_personal_method_says_where_the_models_are(name):
     method = tiny.settings(find(name)(), tiny.SETTINGS)
-    config = Config(method=method, plan=Plan(rounds=1), net={"name": "convnet", "depth": 2, "width": 4})
+    config = Config(method=method, plan=RunSettings(rounds=1), net={"name": "convnet", "depth": 2, "width": 4})
     result = execute(config, tiny.federation(names=("ape",), train=2, test=1))
     with pytest.raises(FedlgdError, match="personal"):
         _ = result.model

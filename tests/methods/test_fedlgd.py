@@ -12,7 +12,7 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, batches
 from fedlgd.core.types import Broadcast, Hello, ServerState, Site, SiteState, Update, VirtualSet
 from fedlgd.dp import distil
-from fedlgd.engines.plan import Plan
+from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.wire import nbytes, pack
 from fedlgd.methods import common
 from fedlgd.methods.fedavg import FedAvg
@@ -404,8 +404,8 @@ def test_the_server_changes_none_of_its_inputs():
 # Facts of section 2.5, on whole runs
 
 
-def _plan(rounds: int = 4, **values) -> Plan:
-    return Plan(rounds=rounds, seed=5, **values)
+def _plan(rounds: int = 4, **values) -> RoundSettings:
+    return RoundSettings(rounds=rounds, seed=5, **values)
 
 
 @pytest.mark.parametrize("ratio", [1.0, 0.67])

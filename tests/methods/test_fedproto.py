@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import batches
 from fedlgd.core.types import Broadcast, LabelledSet, ServerState, SiteState, Update
-from fedlgd.engines.plan import Plan
+from fedlgd.engines.settings import RoundSettings
 from fedlgd.methods import fedproto
 from fedlgd.methods.baselines import LocalOnly
 from fedlgd.methods.fedproto import (
@@ -175,7 +175,7 @@ def test_the_server_replaces_the_prototypes_of_classes_that_were_sent(cls):
 def test_prototypes_outlive_the_absence_of_the_only_site_that_has_the_class(cls):
     """Only "ape" has class 2; whenever it is away the prototype of class 2 is the last it sent."""
     data = tiny.federation(missing={"bee": 2, "cat": 2})
-    run = tiny.Run(_tiny(cls), data, Plan(rounds=6, ratio=0.34, seed=3))
+    run = tiny.Run(_tiny(cls), data, RoundSettings(rounds=6, ratio=0.34, seed=3))
     rows = [s.trees["prototypes"]["means"][2] if s.trees else torch.full((16,), NAN) for s in run.states]
     moved = [not torch.equal(a.nan_to_num(), b.nan_to_num()) for a, b in pairwise(rows)]
     assert moved == ["ape" in record.sampled for record in run.records[1:]]
@@ -220,7 +220,7 @@ def test_local_training_against_a_plain_loop(cls):
 
 
 def test_the_first_round_has_no_term():
-    data, plan = tiny.federation(), Plan(rounds=2)
+    data, plan = tiny.federation(), RoundSettings(rounds=2)
     heavy, none = (tiny.Run(_tiny(FedProtoAvg, weight=w), data, plan) for w in (100.0, 0.0))
     assert tiny.equal(heavy.states[1].params, none.states[1].params)
     assert not tiny.equal(heavy.states[2].params, none.states[2].params)
@@ -241,7 +241,7 @@ def test_a_site_that_comes_late_is_pulled_at_once():
 
 
 def test_models_of_the_original_never_leave_their_site():
-    run = tiny.Run(_tiny(FedProtoLocal), tiny.federation(), Plan(rounds=3))
+    run = tiny.Run(_tiny(FedProtoLocal), tiny.federation(), RoundSettings(rounds=3))
     assert all(tiny.equal(s.params, run.states[0].params) for s in run.states)
     models = [run.memory.site(name).trees["model"] for name in tiny.NAMES]
     assert not tiny.equal(models[0], models[1])
@@ -250,7 +250,7 @@ def test_models_of_the_original_never_leave_their_site():
 
 
 def test_without_weight_the_original_is_every_site_for_itself_bit_for_bit():
-    data, plan = tiny.federation(), Plan(rounds=3, ratio=0.67)
+    data, plan = tiny.federation(), RoundSettings(rounds=3, ratio=0.67)
     a = tiny.Run(_tiny(FedProtoLocal, weight=0.0), data, plan)
     b = tiny.Run(_tiny(LocalOnly), data, plan)
     for name in tiny.NAMES:
@@ -259,7 +259,7 @@ def test_without_weight_the_original_is_every_site_for_itself_bit_for_bit():
 
 
 def test_the_original_differs_from_every_site_for_itself_from_the_second_round_on():
-    data, plan = tiny.federation(), Plan(rounds=2)
+    data, plan = tiny.federation(), RoundSettings(rounds=2)
     a, b = (tiny.Run(_tiny(FedProtoLocal, weight=w), data, plan) for w in (1.0, 0.0))
     assert a.records[1].scores == b.records[1].scores
     assert not tiny.equal(a.memory.site("ape").trees["model"], b.memory.site("ape").trees["model"])
@@ -287,7 +287,7 @@ def test_prototypes_are_weighed_as_the_setting_says():
 
 
 def test_the_extra_pass_for_prototypes_is_metered():
-    run = tiny.Run(_tiny(FedProtoAvg), tiny.federation(names=("ape",)), Plan(rounds=1))
+    run = tiny.Run(_tiny(FedProtoAvg), tiny.federation(names=("ape",)), RoundSettings(rounds=1))
     assert run.records[1].flops["train"] == (3 + 1) * 18 * tiny.forward_flops()
 
 

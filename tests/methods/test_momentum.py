@@ -11,7 +11,7 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, batches, descend
 from fedlgd.core.types import Params
 from fedlgd.distill.gradient import pseudo_gradient
-from fedlgd.engines.plan import Plan
+from fedlgd.engines.settings import RoundSettings
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.methods.parts import Momentum
@@ -52,7 +52,7 @@ def same(a: Params, b: Params) -> None:
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_run_at_one_site_is_torchs_own_sgd(schedule, kept):
     method = tiny.settings(FedAvg(), {"local.momentum": 0.9, "local.schedule": schedule})
-    played = tiny.Run(Momentum(method=method) if kept else method, ONE, Plan(rounds=3), using=NET)
+    played = tiny.Run(Momentum(method=method) if kept else method, ONE, RoundSettings(rounds=3), using=NET)
     same(played.states[-1].params, with_torch(method.local, 3, kept))
     other = with_torch(method.local, 3, not kept)
     assert any(not torch.allclose(other[name], played.states[-1].params[name], atol=1e-5) for name in other)
@@ -77,7 +77,7 @@ def test_both_halves_of_a_method_have_the_rate_of_the_round(monkeypatch):
 
     monkeypatch.setattr(FedLGD, "server", server)
     method = tiny.fedlgd(local__schedule="cosine", local__lr=0.1)
-    tiny.Run(method, ONE, Plan(rounds=2), using=NET)
+    tiny.Run(method, ONE, RoundSettings(rounds=2), using=NET)
     assert rates == [pytest.approx(0.1), pytest.approx(0.05)]
 
 

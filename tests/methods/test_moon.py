@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import batches
 from fedlgd.core.types import Broadcast, SiteState
-from fedlgd.engines.plan import Plan
+from fedlgd.engines.settings import RoundSettings
 from fedlgd.methods import moon
 from fedlgd.methods.moon import Moon, model_contrastive
 from fedlgd.nets.registry import build_net
@@ -138,7 +138,7 @@ def test_a_sites_previous_model_is_what_it_sent_when_it_last_took_part():
             return update, after
 
     method = tiny.settings(Noted(), tiny.SETTINGS | {"mu": 1.0})
-    run = tiny.Run(method, tiny.federation(), Plan(rounds=6, ratio=0.34, seed=2))
+    run = tiny.Run(method, tiny.federation(), RoundSettings(rounds=6, ratio=0.34, seed=2))
     present = [record.sampled for record in run.records[1:]]
     assert any(a != b for a, b in pairwise(present))
     for name, model in sent.items():
@@ -193,7 +193,7 @@ def test_a_batch_of_one_image_works():
 
 
 def test_the_term_costs_two_forward_passes_more_from_the_second_participation_on():
-    run = tiny.Run(_moon(train_on="real"), tiny.federation(names=("ape",)), Plan(rounds=2))
+    run = tiny.Run(_moon(train_on="real"), tiny.federation(names=("ape",)), RoundSettings(rounds=2))
     f, n = tiny.forward_flops(), 18
     assert [r.flops["train"] for r in run.records[1:]] == [3 * n * f, 5 * n * f]
 

@@ -10,16 +10,15 @@ from hypothesis import strategies as st
 
 from fedlgd.core.errors import SettingError
 from fedlgd.core.types import Update
-from fedlgd.engines.plan import Plan
 from fedlgd.engines.storage import Inbox
 from fedlgd.methods import common, registry, robust
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.robust import Median, Trim, Trimmed, middle_mean, middle_model
-from fedlgd.runs.config import Config, resolve
+from fedlgd.runs.config import Config, RunSettings, resolve
 from tests import tiny
 from tests.contract import battery
 
-PLAN = Plan(rounds=3, ratio=0.67, seed=5, evaluate_every=3)
+PLAN = RunSettings(rounds=3, ratio=0.67, seed=5, evaluate_every=3)
 ROBUST = [name for name in registry.names() if "robust" in registry.find(name).stackable]
 
 
@@ -118,7 +117,7 @@ def test_tensors_are_read_in_groups_and_the_order_of_names_is_kept(room, monkeyp
 
 
 def test_updates_that_wait_in_a_file_are_read_too(monkeypatch):
-    monkeypatch.setattr("fedlgd.engines.storage.ROOM", 100)
+    monkeypatch.setattr("fedlgd.engines.storage.MAX_BYTES_IN_RAM", 100)
     updates = sent(random_models(5))
     with Inbox([u.site for u in updates]) as inbox:
         for update in updates:
@@ -147,7 +146,7 @@ def test_a_method_with_a_robust_average_runs_and_resumes_bit_equal(name, part):
 
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "moon", "vhl", "fedlgd"])
 def test_nothing_trimmed_on_virtual_sets_is_the_method_itself(name):
-    data, plan = tiny.federation(test=1), Plan(rounds=2, evaluate_every=2)
+    data, plan = tiny.federation(test=1), RunSettings(rounds=2, evaluate_every=2)
     more = {} if name == "fedlgd" else {"train_on": "virtual"}
     bare = tiny.Run(battery.quick(name, **more), data, plan)
     part = tiny.Run(battery.quick(f"{name}+trimmed", **more, trimmed__share=0.0), data, plan)
@@ -165,7 +164,7 @@ def test_the_server_takes_the_median_of_what_the_sites_sent():
 
 @pytest.mark.parametrize("order", ["anchors+median", "median+anchors"])
 def test_anchors_and_a_median_go_together_in_any_order(order):
-    data, plan = tiny.federation(test=1), Plan(rounds=2, evaluate_every=2)
+    data, plan = tiny.federation(test=1), RunSettings(rounds=2, evaluate_every=2)
     runs = [
         tiny.Run(battery.quick(f"fedavg+{stack}", train_on="virtual"), data, plan)
         for stack in ("anchors+median", order)

@@ -10,7 +10,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local
 from fedlgd.core.types import Broadcast, ServerState, SiteState, Update
-from fedlgd.engines.plan import Plan
+from fedlgd.engines.settings import RoundSettings
 from fedlgd.methods import objective
 from fedlgd.methods.scaffold import Scaffold, new_variate
 from fedlgd.nets.registry import build_net
@@ -129,7 +129,7 @@ def test_a_site_that_takes_part_for_the_first_time_has_a_variate_of_zero():
 @pytest.mark.parametrize("net", ["tests.nets.own:Normed", "tests.nets.own:HalfFrozen"])
 def test_variates_are_for_trainable_parameters_only(net):
     net = build_net(net, (3, 8, 8), 3)
-    run = tiny.Run(tiny.settings(Scaffold(), tiny.SETTINGS), tiny.federation(), Plan(rounds=2), using=net)
+    run = tiny.Run(tiny.settings(Scaffold(), tiny.SETTINGS), tiny.federation(), RoundSettings(rounds=2), using=net)
     names = net.trainable
     assert names < set(run.states[0].params)
     assert all(set(state.trees["variate"]) == names for state in run.states)
@@ -137,7 +137,7 @@ def test_variates_are_for_trainable_parameters_only(net):
 
 
 def test_everything_starts_from_zero_and_all_sites_are_counted():
-    run = tiny.Run(tiny.settings(Scaffold(), tiny.SETTINGS), tiny.federation(), Plan(rounds=1, ratio=0.34))
+    run = tiny.Run(tiny.settings(Scaffold(), tiny.SETTINGS), tiny.federation(), RoundSettings(rounds=1, ratio=0.34))
     start = run.states[0]
     assert all(not v.any() for v in start.trees["variate"].values())
     assert start.trees["federation"]["sites"].item() == 3
@@ -148,7 +148,7 @@ def test_everything_starts_from_zero_and_all_sites_are_counted():
 def test_the_servers_variate_stays_the_mean_of_all_sites_variates(ratio):
     """True of c <- c + 1/N sum (c_i+ - c_i) under any sampling, as all start at zero; false if divided by |S|."""
     method = tiny.settings(Scaffold(), tiny.SETTINGS)
-    run = tiny.Run(method, tiny.federation(), Plan(rounds=4, ratio=ratio))
+    run = tiny.Run(method, tiny.federation(), RoundSettings(rounds=4, ratio=ratio))
     kept = [run.memory.site(name).trees.get("variate") for name in tiny.NAMES]
     for name, value in run.states[-1].trees["variate"].items():
         mean = sum(k[name].double() if k else torch.zeros(()) for k in kept) / 3

@@ -9,11 +9,10 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, batches
 from fedlgd.core.types import Broadcast, SiteState, VirtualSet
-from fedlgd.engines.plan import Plan
 from fedlgd.methods import common, registry
 from fedlgd.methods.objective import pulled as objective
 from fedlgd.runs.comparing.entries import matched_steps
-from fedlgd.runs.config import Config, resolve
+from fedlgd.runs.config import Config, RunSettings, resolve
 from tests import tiny
 from tests.contract.battery import Watched, uneven
 from tests.vectors import vector
@@ -27,7 +26,7 @@ ANCHORS = {
     "pull.weight": 1.0,
 }
 NOISE = ANCHORS | {"anchors.steps": 0, "pull.weight": 0.0, "anchors.in_loss": "always"}
-PLAN = Plan(rounds=4, ratio=0.67, seed=5, evaluate_every=4)
+PLAN = RunSettings(rounds=4, ratio=0.67, seed=5, evaluate_every=4)
 """Selected rounds are 0 and 2; sites train on anchors in 1 and 3."""
 
 STRONG = {
@@ -49,7 +48,7 @@ def _tiny(name: str, *more: dict, **values):
     return tiny.settings(tiny.stacked(stacked), own | {k.replace("__", "."): v for k, v in values.items()})
 
 
-def _run(method, plan: Plan = PLAN, data=None) -> tiny.Run:
+def _run(method, plan: RunSettings = PLAN, data=None) -> tiny.Run:
     return tiny.Run(method, data or tiny.federation(test=1), plan)
 
 
@@ -82,7 +81,7 @@ def test_anchors_move_in_selected_rounds_only(name):
 @every_averaging
 def test_anchors_are_sent_to_a_site_whose_copy_is_old_and_to_no_other(name):
     watched = Watched(_tiny(name, ANCHORS, STRONG[name]), times=1)
-    run = _run(watched, Plan(rounds=6, ratio=0.67, seed=5, evaluate_every=6))
+    run = _run(watched, RunSettings(rounds=6, ratio=0.67, seed=5, evaluate_every=6))
     sent = [(message.round, site) for site, message in watched.sent if message.anchors is not None]
     wanted, held = [], {}
     for record, before in zip(run.records[1:], run.states, strict=False):
@@ -105,7 +104,7 @@ def test_a_methods_own_term_still_acts_beside_anchors(name, anchored):
 
 
 def test_fednova_still_normalises_beside_anchors_where_work_is_unequal():
-    plan = Plan(rounds=2, evaluate_every=2)
+    plan = RunSettings(rounds=2, evaluate_every=2)
     a, b = (_run(_tiny(name, ANCHORS, train_on="real"), plan, uneven()) for name in ("fednova", "fedavg"))
     assert not tiny.equal(a.states[1].params, b.states[1].params)
     assert not torch.equal(a.states[1].anchors.images, b.states[1].anchors.images)
@@ -120,8 +119,8 @@ def test_anchors_make_a_difference_beside_a_methods_own_term(name):
 
 @every_averaging
 def test_states_of_the_method_and_anchors_are_kept_side_by_side(name):
-    run = _run(_tiny(name, ANCHORS, STRONG[name]), Plan(rounds=2, evaluate_every=2))
-    bare = _run(_tiny(name, STRONG[name]), Plan(rounds=2, evaluate_every=2))
+    run = _run(_tiny(name, ANCHORS, STRONG[name]), RunSettings(rounds=2, evaluate_every=2))
+    bare = _run(_tiny(name, STRONG[name]), RunSettings(rounds=2, evaluate_every=2))
     for site in tiny.NAMES:
         assert run.memory.site(site).anchors is run.states[1].anchors
         assert run.memory.site(site).trees.keys() == bare.memory.site(site).trees.keys()
@@ -191,7 +190,9 @@ def test_fedavg_with_anchors_and_refinement_is_fedlgd_bit_for_bit(order):
 
 @pytest.mark.parametrize("name", [n for n in registry.names() if "refine" in registry.find(n).stackable])
 def test_refinement_moves_virtual_sets_of_other_methods_in_selected_rounds(name):
-    run = _run(_stacked(f"{name}+refine", REFINE | {"train_on": "virtual"}), Plan(rounds=3, evaluate_every=3))
+    run = _run(
+        _stacked(f"{name}+refine", REFINE | {"train_on": "virtual"}), RunSettings(rounds=3, evaluate_every=3)
+    )
     moved = [
         any(not torch.equal(before[n], after[n]) for n in before)
         for before, after in zip(run.virtual[:-1], run.virtual[1:], strict=True)
@@ -215,7 +216,7 @@ def test_every_method_can_be_given_a_regulariser(name):
     """One that holds every weight at its place: the model moves less."""
     values = {"train_on": "real"} if name != "fedlgd" else {}
     runs = [
-        _run(method, Plan(rounds=2, evaluate_every=2), uneven(("bee",)))
+        _run(method, RunSettings(rounds=2, evaluate_every=2), uneven(("bee",)))
         for method in (_stacked(f"{name}+tests.methods.own:Heavy", values), _stacked(name, values))
     ]
     models = [run.memory.site("bee").trees.get("model") or run.states[-1].params for run in runs]
@@ -279,7 +280,7 @@ def fits(monkeypatch) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("name", ["fedavg", *AVERAGING])
 def test_noise_images_are_in_every_epoch_and_never_move(name, fits):
-    run = _run(_tiny(name, NOISE), Plan(rounds=3, evaluate_every=3))
+    run = _run(_tiny(name, NOISE), RunSettings(rounds=3, evaluate_every=3))
     assert fits == [(6 + 6, 3)] * 9
     assert all(state.anchors is run.states[0].anchors for state in run.states)
     assert abs(run.states[0].anchors.images.std() - 1) < 0.1
@@ -291,7 +292,7 @@ def test_noise_images_are_in_every_epoch_and_never_move(name, fits):
 
 @pytest.mark.parametrize("name", [name for name in AVERAGING if name != "fednova"])
 def test_a_methods_own_term_still_acts_beside_noise_images(name):
-    plan = Plan(rounds=2, evaluate_every=2)
+    plan = RunSettings(rounds=2, evaluate_every=2)
     a, b = (_run(method, plan) for method in (_tiny(name, NOISE, STRONG[name]), _tiny("fedavg", NOISE)))
     assert tiny.equal(a.states[0].params, b.states[0].params)
     assert not tiny.equal(a.states[2].params, b.states[2].params)
@@ -338,7 +339,7 @@ def test_anchors_make_more_steps_of_an_epoch_and_a_budget_makes_them_equal(per_c
 
 
 def test_fedavg_takes_as_many_steps_as_fedlgd_if_that_is_its_budget(fits):
-    data, plan = tiny.federation(names=("ape",), test=1), Plan(rounds=2)
+    data, plan = tiny.federation(names=("ape",), test=1), RunSettings(rounds=2)
     _run(tiny.fedlgd(refine__steps=0), plan, data)
     _run(_tiny("fedavg", local__steps=3), plan, data)
     assert [steps for _, steps in fits] == [2, 3, 3, 3]

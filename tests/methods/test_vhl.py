@@ -11,7 +11,7 @@ from fedlgd.core.losses import supervised_contrastive
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import batches
 from fedlgd.core.types import Broadcast, LabelledSet, Scale, ServerState, SiteState, Update, VirtualSet
-from fedlgd.engines.plan import Plan
+from fedlgd.engines.settings import RoundSettings
 from fedlgd.methods.objective import Batch
 from fedlgd.methods.vhl import VHL
 from tests import tiny
@@ -161,7 +161,7 @@ def test_sites_with_different_scales_are_sent_the_same_set():
     scaled = [
         replace(s, train=replace(s.train, scale=o)) for s, o in zip(data.sites, (NONE, OWN, Scale()), strict=True)
     ]
-    run = tiny.Run(_vhl(), replace(data, sites=tuple(scaled)), Plan(rounds=1))
+    run = tiny.Run(_vhl(), replace(data, sites=tuple(scaled)), RoundSettings(rounds=1))
     assert all(run.memory.site(name).anchors is run.states[0].anchors for name in tiny.NAMES)
 
 
@@ -238,7 +238,7 @@ def test_a_site_is_sent_the_set_when_it_first_takes_part_and_never_again(ratio):
             return message
 
     noted = tiny.settings(Noted(), tiny.SETTINGS | FEW)
-    run = tiny.Run(noted, tiny.federation(), Plan(rounds=6, ratio=ratio, seed=3))
+    run = tiny.Run(noted, tiny.federation(), RoundSettings(rounds=6, ratio=ratio, seed=3))
     for name in tiny.NAMES:
         present = [r.round for r in run.records[1:] if name in r.sampled]
         assert sent[name] == present[:1]
@@ -303,7 +303,7 @@ def test_a_whole_run_is_scored_by_the_first_classes_alone():
             bias[K:] += 50
             return replace(after, params={**after.params, "head.bias": bias})
 
-    data, plan = tiny.federation(), Plan(rounds=1)
+    data, plan = tiny.federation(), RoundSettings(rounds=1)
     loud, calm = (tiny.Run(tiny.settings(cls(), tiny.SETTINGS | FEW), data, plan) for cls in (Loud, VHL))
     assert loud.records[-1].scores == calm.records[-1].scores
 
@@ -319,5 +319,5 @@ def test_virtual_sets_of_sites_do_not_depend_on_the_wider_head():
 @pytest.mark.parametrize("side", [6, 12, 20])
 def test_the_set_has_the_size_of_the_tasks_images(side):
     data = tiny.federation(names=("ape",), side=side, test=1, train=2)
-    run = tiny.Run(_vhl(), data, Plan(rounds=1), using=tiny.net((3, side, side)))
+    run = tiny.Run(_vhl(), data, RoundSettings(rounds=1), using=tiny.net((3, side, side)))
     assert run.states[0].anchors.images.shape == (6, 3, side, side)

@@ -12,11 +12,10 @@ from fedlgd.core.files import safe_name
 from fedlgd.core.types import Params
 from fedlgd.data.federation import Federation
 from fedlgd.data.suites import DataChoice
-from fedlgd.engines.plan import Plan
 from fedlgd.engines.storage import version_name
 from fedlgd.methods import registry
 from fedlgd.rundir.records import RoundRecord
-from fedlgd.runs.config import Config
+from fedlgd.runs.config import Config, RunSettings
 from fedlgd.runs.run import Listener, Result, execute
 from tests import tiny
 
@@ -45,7 +44,7 @@ def _leaves(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 def config(of: Any, rounds: int = ROUNDS, net: Mapping[str, Any] = NET, **plan: Any) -> Config:
     """Without what only a report reads, unless asked for."""
     plan = {"analysis": False, "real_samples": 0} | plan
-    return Config(method=of, plan=Plan(rounds=rounds, **plan), data=DataChoice(name="tiny"), net=net)
+    return Config(method=of, plan=RunSettings(rounds=rounds, **plan), data=DataChoice(name="tiny"), net=net)
 
 
 @dataclass

@@ -13,9 +13,9 @@ from PIL import Image
 from fedlgd.core.errors import SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Scale
-from fedlgd.engines.plan import Plan
 from fedlgd.runs import analysis
 from fedlgd.runs.analysis import Subject
+from fedlgd.runs.config import RunSettings
 from fedlgd.runs.contact_sheets import write_samples
 from fedlgd.runs.run import execute
 from tests import tiny
@@ -147,7 +147,7 @@ def test_personal_models_have_no_common_features(data, tmp_path):
 
 
 def test_a_model_that_is_not_a_number_says_nothing(data):
-    run = tiny.Run(method("fedlgd"), data, Plan(rounds=1))
+    run = tiny.Run(method("fedlgd"), data, RunSettings(rounds=1))
     state = run.states[-1]
     broken = {name: torch.full_like(value, torch.nan) for name, value in state.params.items()}
     run.memory.commit(replace(state, params=broken), run.records[-1], {})
@@ -204,4 +204,4 @@ def test_samples_are_written_once(tmp_path):
 
 def test_fewer_than_no_samples_are_refused():
     with pytest.raises(SettingError, match="real_samples is -2; use -1"):
-        Plan(real_samples=-2)
+        RunSettings(real_samples=-2)

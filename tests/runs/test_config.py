@@ -15,13 +15,12 @@ from fedlgd.cli.options import RunOptions
 from fedlgd.core.errors import FedlgdError, SettingError
 from fedlgd.core.train import Local
 from fedlgd.distill.settings import Distil
-from fedlgd.engines.plan import Plan
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.methods.parts import name_of
 from fedlgd.nets.registry import NETS
-from fedlgd.runs.config import Config, configure, resolve
+from fedlgd.runs.config import Config, RunSettings, configure, resolve
 from fedlgd.runs.described import described_net
 from fedlgd.runs.parse import parse_assignment, read_toml
 from tests.runs.own import Own
@@ -64,7 +63,7 @@ def test_a_file_and_set_give_the_same_configuration():
     )
     config = resolve(tomllib.loads(text))
     assert config == resolve({}, by_set)
-    assert config.plan == Plan(rounds=7, ratio=0.5, real_samples=4)
+    assert config.plan == RunSettings(rounds=7, ratio=0.5, real_samples=4)
     assert config.data.limit == 30
     assert config.net == {"name": "convnet", "width": 8, "norm": "batch"}
     assert config.method.distil == Distil(augment=("flip", "crop"), start="noise")
@@ -413,7 +412,7 @@ def leaves(raw: dict[str, Any], prefix: str = "") -> list[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_default_given_by_hand_is_the_same_configuration(name):
     plain = resolve({"method": name})
-    by_hand = resolve({"method": name}, {"local.lr": Local().lr, "seed": 0, "rounds": Plan().rounds})
+    by_hand = resolve({"method": name}, {"local.lr": Local().lr, "seed": 0, "rounds": RunSettings().rounds})
     by_class = Config(method=configure(name))
     assert plain.toml() == by_hand.toml() == by_class.toml()
     assert plain.digest == by_hand.digest == by_class.digest

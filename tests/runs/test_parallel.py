@@ -123,7 +123,7 @@ def test_jobs_at_once_have_one_thread_each():
 
 
 def test_who_is_waited_for_is_said(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("fedlgd.engines.process.SILENCE", 0.05)
+    monkeypatch.setattr("fedlgd.engines.process.SILENCE_SECONDS", 0.05)
 
     def do(job, listener):
         os.kill(os.getpid(), signal.SIGSTOP)

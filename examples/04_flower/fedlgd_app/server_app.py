@@ -6,7 +6,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedlgd.deploy.server import Request, coordinate
+from fedlgd.deploy.coordinator import Request, coordinate
 from fedlgd.runs.config import resolve
 from fedlgd.runs.parse import parse_assignment
 

@@ -22,7 +22,7 @@ from fedlgd.core.types import LabelledSet, Params, Site
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import serve
 from fedlgd.engines.site import Sites
-from fedlgd.engines.storage import Ram, RamStates
+from fedlgd.engines.storage import RamStates, RamStorage
 from fedlgd.rundir.records import RoundRecord
 from fedlgd.rundir.results import Finding, Kind
 from fedlgd.runs.config import Config
@@ -61,7 +61,7 @@ def trained(
     on_round: Callable[[RoundRecord], None],
 ) -> Seen:
     """Run a control on all images, and attack its model."""
-    method, plan, memory = config.method, config.plan, Ram()
+    method, plan, memory = config.method, config.plan, RamStorage()
     net = method.adapt(net)
     work = partial(map, Sites(method, federation, net, plan, RamStates(), Place()))
     for record in serve(method, federation, net, plan, memory, work, Place()):

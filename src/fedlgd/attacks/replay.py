@@ -21,7 +21,7 @@ from fedlgd.data.federation import Federation
 from fedlgd.distill.cache import caching
 from fedlgd.dp.guarantee import budget_of
 from fedlgd.engines.loop import Loop
-from fedlgd.engines.storage import Ram, RamStates
+from fedlgd.engines.storage import RamStates, RamStorage
 from fedlgd.methods.common import in_round
 from fedlgd.methods.objective import Beside, Term
 from fedlgd.methods.parts import all_settings
@@ -79,7 +79,7 @@ class Replay:
                 f"{str(self.folder)!r} promises differential privacy, and to compute round {t} again could ask its "
                 f"images again; use the stored state, round {self.rounds}"
             )
-        memory, states = Ram(), RamStates()
+        memory, states = RamStorage(), RamStates()
         plan = replace(self.config.plan, evaluate_every=NEVER)
         with caching(shared_cache(Place())):
             rounds = Loop().run(self.config.method, self.federation, self.net.base, plan, memory, states)

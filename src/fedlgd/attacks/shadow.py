@@ -39,7 +39,7 @@ from fedlgd.engines.loop import serve
 from fedlgd.engines.process import Child
 from fedlgd.engines.server import Work
 from fedlgd.engines.site import Answer, Sites, Task
-from fedlgd.engines.storage import Ram, RamStates
+from fedlgd.engines.storage import RamStates, RamStorage
 from fedlgd.engines.wire import read_message, write_message
 from fedlgd.methods.common import Training
 from fedlgd.rundir.records import RoundRecord
@@ -199,7 +199,12 @@ def watched(
     on_round: Callable[[RoundRecord], None] = lambda _: None,
 ) -> Seen:
     """Run a federation and return what its attacker has seen."""
-    half, method, plan, memory = halved(federation, study.pool, members), config.method, config.plan, Ram()
+    half, method, plan, memory = (
+        halved(federation, study.pool, members),
+        config.method,
+        config.plan,
+        RamStorage(),
+    )
     net = method.adapt(net)
     watch = Watch(study, net, plan.rounds)
     work = tapped(partial(map, Sites(method, half, net, plan, watch, Place())), watch.tap)

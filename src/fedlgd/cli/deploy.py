@@ -28,13 +28,13 @@ from fedlgd.deploy import check_flower
 from fedlgd.runs.parse import parse_assignment
 
 if TYPE_CHECKING:
-    from fedlgd.deploy.coordinator import Operator
+    from fedlgd.deploy.connection import Operator
     from fedlgd.deploy.kit import Address, Kit
 
-LARGEST_LOG = 10 << 20  # bytes
-STARTED = 60.0  # seconds that the server may take to start
-PATIENCE = 120.0  # seconds for which a server that is busy is asked again
-LOOK = 2.0  # seconds between two looks at who is connected
+MAX_LOG_BYTES = 10 << 20  # bytes
+START_SECONDS = 60.0  # seconds that the server may take to start
+BUSY_SECONDS = 120.0  # seconds for which a server that is busy is asked again
+LOOK_SECONDS = 2.0  # seconds between two looks at who is connected
 
 
 def say(text: str) -> None:
@@ -64,7 +64,7 @@ def logged(file: Path) -> Iterator[Callable[[str], None]]:
             if opened.closed:
                 return
             print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC  {line}", file=opened)
-            if opened.tell() > LARGEST_LOG:
+            if opened.tell() > MAX_LOG_BYTES:
                 opened.close()
                 opened = _new_log(file)
 
@@ -136,7 +136,7 @@ def serve(given: ServeOptions) -> None:
     check_flower()
     from fedlgd.deploy import kit as kits
     from fedlgd.deploy import processes
-    from fedlgd.deploy.superlink import EVENT
+    from fedlgd.deploy.superlink import EVENT_PREFIX
 
     kit = kits.read_kit(given.kit, "server")
     listen = kits.address(given.listen) if given.listen else kit.server
@@ -147,16 +147,16 @@ def serve(given: ServeOptions) -> None:
 
         def hear(line: str) -> None:
             log(line)
-            if line.startswith(EVENT):
-                say(line.removeprefix(EVENT))
+            if line.startswith(EVENT_PREFIX):
+                say(line.removeprefix(EVENT_PREFIX))
 
         server = ["fedlgd.deploy.superlink", str(kit.folder), str(listen), str(given.store << 20)]
-        child = processes.start(server, kit.state, hear)
+        child = processes.start_child(server, kit.state, hear)
         with stopped_by_signal():
             try:
                 _show_sites(kit, str(listen), lambda: child.poll() is None)
             finally:
-                processes.stop(child)
+                processes.stop_child(child)
 
 
 def _check_free(listen: "Address") -> None:
@@ -174,9 +174,9 @@ def _check_free(listen: "Address") -> None:
 
 def _show_sites(kit: "Kit", where: str, alive: Callable[[], bool]) -> None:
     """Wait for the server, register the sites, and print who comes and goes."""
-    from fedlgd.deploy.coordinator import Operator
+    from fedlgd.deploy.connection import Operator
 
-    with live_line() as show, Operator(kit) as starting, Operator(kit, PATIENCE) as operator:
+    with live_line() as show, Operator(kit) as starting, Operator(kit, BUSY_SECONDS) as operator:
         show("starting")
         _await(starting, where, alive, kit.state / "server.log")
         registered: dict[str, bytes] = {}
@@ -190,14 +190,14 @@ def _show_sites(kit: "Kit", where: str, alive: Callable[[], bool]) -> None:
                 say(_connected(now, list(registered)))
             before = now
             show(_connected(now, list(registered)))
-            time.sleep(LOOK)
+            time.sleep(LOOK_SECONDS)
     raise RunError(
         f"the server ended; the last lines of {kit.state / 'server.log'} say why. Start it again to resume"
     )
 
 
 def _await(operator: "Operator", where: str, alive: Callable[[], bool], log: Path) -> None:
-    end = time.monotonic() + STARTED
+    end = time.monotonic() + START_SECONDS
     while alive() and time.monotonic() < end:
         try:
             operator.connected()

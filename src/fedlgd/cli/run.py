@@ -188,8 +188,8 @@ def _execute_at_sites(config: Config, folder: Path, given: RunOptions, title: st
     assert given.kit is not None
     kit = kits.read_kit(given.kit, "server")
     processes.be_quiet(kit.state)
-    from fedlgd.deploy.coordinator import Operator
-    from fedlgd.deploy.server import Request, coordinate
+    from fedlgd.deploy.connection import Operator
+    from fedlgd.deploy.coordinator import Request, coordinate
 
     set_up(given.threads)
     logging.getLogger("flwr").setLevel(logging.ERROR)

@@ -16,11 +16,11 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.text import duration as exact
 from fedlgd.core.text import plural
 from fedlgd.data.federation import Federation, validation_of
-from fedlgd.engines.plan import Plan
 from fedlgd.engines.registry import Engine
 from fedlgd.report.formats import NONE, Cell, Column, Table, percent, percentage_points
 from fedlgd.runs.comparing.entries import Job, Outcome
 from fedlgd.runs.comparing.parallel import check_jobs, run_jobs
+from fedlgd.runs.config import RunSettings
 from fedlgd.runs.folder import locked
 from fedlgd.runs.parse import parse_duration
 from fedlgd.runs.run import Listener
@@ -60,7 +60,7 @@ def _planned(given: TuneOptions) -> Search:
     settings = assignments(given, {})
     return planned_search(
         given.methods.split(","),
-        Halving(rounds=settings.pop("rounds", Plan().rounds), rungs=given.rungs, eta=given.eta),
+        Halving(rounds=settings.pop("rounds", RunSettings().rounds), rungs=given.rungs, eta=given.eta),
         given.out,
         given.space,
         settings=settings,

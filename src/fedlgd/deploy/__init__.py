@@ -1,9 +1,26 @@
-"""Real sites over Flower: kits, the coordinator's server, the site's program, its policy and its journal.
+"""Real sites over Flower. Nothing imports this package but its commands (`cli/deploy`, `run --engine flower`).
 
-Everyone gets a `kit`, with the `texts` in it. The server is `superlink` behind a `gate`, which counts by `limits`;
-TLS begins in `handshake`. The `coordinator` connects to it for a run of `server`, and replies are `arriving`. A
-site starts `supernode` and `worker`, which gives tasks to `client`: it obeys the `policy` and writes the
-`journal`. `processes` starts and ends all of them.
+Everyone gets a folder of keys and settings:
+
+    kit          makes and reads kits; `templates/` holds their instructions and the default policy of a site
+
+On the coordinator's machine, `fedlgd serve` and `fedlgd run --engine flower`:
+
+    superlink    the process that relays messages: Flower's SuperLink with TLS, without torch
+    proxy        stands before the SuperLink: who may ask for what, and how much
+    connection   the coordinator's requests to the SuperLink, and the replies of sites that arrive through it
+    coordinator  the server's half of a run: asks the sites for their classes and starts the run
+    engine       the engine `flower`: tasks of a run to real sites, and their answers
+    real_sites   the suite `real-sites`: a federation without images
+
+At a site, `fedlgd join`:
+
+    supernode    the process that holds the connection, and the supervisor of both processes
+    worker       the process that computes: it takes tasks from the SuperNode and gives them to `client`
+    client       carries out a task with the images of the site
+    policy       what a site allows (`site.toml`), and the journal of what left it
+
+`messages` turns tasks and answers into Flower messages; `processes` starts and ends child processes.
 """
 
 from importlib.util import find_spec

@@ -33,20 +33,19 @@ from fedlgd.core.files import safe_name
 from fedlgd.core.types import LabelledSet, Site
 from fedlgd.data.federation import Federation
 from fedlgd.data.own.suite import Folders
-from fedlgd.deploy.journal import Journal
 from fedlgd.deploy.messages import Description, Order, read_question, reply
-from fedlgd.deploy.policy import Asked, Policy
+from fedlgd.deploy.policy import Asked, Journal, Policy
 from fedlgd.deploy.real_sites import NAME
 from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.storage import FolderStates
-from fedlgd.engines.wire import encode, nbytes
+from fedlgd.engines.wire import nbytes, to_bytes
 from fedlgd.runs.config import resolve
 
 log = logging.getLogger(__name__)
 
 app = ClientApp()
 
-SILENT = "it could not do the task; its journal says why"
+HIDDEN_REASON = "it could not do the task; its journal says why"
 
 
 @app.train()
@@ -133,7 +132,7 @@ class SiteHalf:
 
     def recorded(self, what: str, round: int, answer: Answer | Description) -> bytes:
         """The answer as bytes, written to the journal before it leaves."""
-        content, parts = encode(answer), _parts(answer)
+        content, parts = to_bytes(answer), _parts(answer)
         self._journal.left(what, round, parts | {"names and format": len(content) - sum(parts.values())})
         return content
 
@@ -151,7 +150,7 @@ class SiteHalf:
         if not in_words(error):
             log.exception("%s failed", what)
         self._journal.refused(what, round, in_words(error) or f"{type(error).__name__}: {error}")
-        return str(error) if isinstance(error, TaskError) else SILENT
+        return str(error) if isinstance(error, TaskError) else HIDDEN_REASON
 
     def _disclosed(self, answer: Answer) -> Answer:
         if "seconds" not in self._policy.disclose:
@@ -165,14 +164,14 @@ class SiteHalf:
 def _sites(at: SiteSettings, order: Order) -> Sites:
     """The sites' half for a run. It is kept for the next task, if that comes to the same process."""
     torch.set_num_threads(at.threads)
-    config, federation = resolve(tomllib.loads(order.config)), Federation(NAME, (fitted(at.open(), order),))
+    config, federation = resolve(tomllib.loads(order.config)), Federation(NAME, (relabelled(at.open(), order),))
     net = config.net_for(federation)
     states = FolderStates(at.folder / "state" / safe_name(order.run))
     place = Place(device=at.device)
     return Sites(config.method, federation, config.method.adapt(net), config.plan, states, place)
 
 
-def fitted(site: Site, order: Order) -> Site:
+def relabelled(site: Site, order: Order) -> Site:
     """The site with the classes of the run, in its order."""
     shape = tuple(site.train.x.shape[1:])
     if shape != order.shape:

@@ -1,252 +1,141 @@
-"""The coordinator's connection to its server: who is connected, and a Flower grid for one run.
+"""The coordinator's half of a run at real sites: `runs.run.execute` with the engine flower.
 
-`fedlgd run --engine flower` is itself the server half of the Flower app: it claims the task of its run and
-sends the messages. So its progress, its exit code and Ctrl-C are those of every other run.
+`fedlgd run --engine flower` calls `coordinate` with a grid of its own. `app` does the same for users of `flwr run`:
+the run configuration names the file of a `Request`. The run folder is on the coordinator, as in any other
+run. Stop it at any moment: the same request resumes.
 """
 
-import hashlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
-import httpx
-import tomli_w
-from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-from flwr.app import Message
-from flwr.cli.build import build_fab_from_files
-from flwr.common.constant import SubStatus
-from flwr.common.serde import run_from_proto
-from flwr.proto import control_pb2, fab_pb2, message_pb2, runtime_pb2
-from flwr.supercore.constant import NodeStatus, TaskType
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
-from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
-from flwr.supercore.retry import RetryInvoker, exponential
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supercore.task_identity import TaskIdentity
-from flwr.superlink.grid import HttpGrid
+import msgspec
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
 
-from fedlgd.core.errors import RunError
-from fedlgd.core.files import locked, private_folder
-from fedlgd.deploy.kit import Kit
-from fedlgd.deploy.processes import beating
-from fedlgd.deploy.proxy import SECRET_HEADER
-from fedlgd.deploy.replies import Arriving, room
+from fedlgd.core import files
+from fedlgd.core.errors import RunError, one_line
+from fedlgd.core.text import plural
+from fedlgd.data.federation import Federation
+from fedlgd.data.own.sites import natural
+from fedlgd.deploy.engine import MARGIN_BYTES, PAUSE_SECONDS, Flower, Post, is_name
+from fedlgd.deploy.messages import Description, Order, UnreadableError, read_reply
+from fedlgd.deploy.real_sites import without_images
+from fedlgd.engines.validate import check_enrolled
+from fedlgd.runs.config import Config, resolve
+from fedlgd.runs.folder import continued
+from fedlgd.runs.result import Result
+from fedlgd.runs.run import Listener, execute
 
-OUTAGE = 45.0  # seconds for which a run waits for a server that is away
-START = "start it: fedlgd serve KIT; then the same command starts or resumes the run"
+app = ServerApp()
+
+MAX_CLASSES = 10_000
+MAX_SIDE_PIXELS = 4_096
 
 
-class _Operator:
-    """Shows the secret of the kit to the gate of the server."""
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A run of real sites. `sites`: the node id of every site, from the registered keys. `timeout`: seconds that a
+    round waits for its sites. `config` is the text of the run's `config.toml`, with data name "real-sites"."""
 
-    def __init__(self, secret: str) -> None:
-        self._secret = secret
+    config: str
+    out: str
+    sites: dict[str, int]
+    timeout: float = 3600.0
+    threads: int = 1
+    command: str = ""
 
-    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
-        context.request.headers[SECRET_HEADER] = self._secret
-        return call_next(context)
+    def write(self, file: Path) -> None:
+        files.write_json(file, msgspec.to_builtins(self))
+
+    @classmethod
+    def read(cls, file: Path) -> "Request":
+        given = files.read_json(file)
+        with files.reading(file):
+            return msgspec.convert(given, cls)
 
 
-class _InWords:
-    """Errors of the connection as errors that a user can act on."""
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    coordinate(grid, Request.read(Path(str(context.run_config["request"]))))
 
-    def _unary_unary(self, **given: Any) -> Any:
+
+def coordinate(
+    grid: Grid, request: Request, on_round: Listener | None = None, pause: float = PAUSE_SECONDS
+) -> Result:
+    """Run or resume the request with the sites that the grid reaches."""
+    torch.set_num_threads(request.threads)
+    out = Path(request.out).absolute()
+    config = continued(resolve(tomllib.loads(request.config)), out)
+    post = Post(grid=grid, nodes=request.sites, timeout=request.timeout, pause=pause)
+    run = files.digest(str(out).encode(), request.config.encode())
+    federation = _known(out, request.sites) or _described(post, config, run, request)
+    order = Order(run=run, config=config.toml(), classes=federation.classes, shape=federation.shape)
+    return execute(config, federation, out, on_round, request.command, engine=Flower(post=post, order=order))
+
+
+def _known(out: Path, sites: Mapping[str, int]) -> Federation | None:
+    """The federation of a run that has started; its sites are not asked again."""
+    if not (out / "state").exists():
+        return None
+    file = out / "manifest.json"
+    data = files.read_json(file)["data"]
+    with files.reading(file):
+        notes = {site["name"]: site["note"] for site in data["sites"]}
+        if notes.keys() != sites.keys():
+            raise RunError(
+                f"{str(out)!r} was started with the sites {sorted(notes)}, the kit has {sorted(sites)}; use the "
+                "kit of the run, or start a new run with --out"
+            )
+        return without_images(notes, tuple(data["classes"]), tuple(data["shape"]))
+
+
+def _described(post: Post, config: Config, run: str, request: Request) -> Federation:
+    """Ask the sites for their classes and the shape of their images."""
+    names = list(request.sites)
+    told: dict[str, Description] = {}
+    refused = dict.fromkeys(names, "it is not connected")
+    here = post.wait_for(names, config.plan.quorum)
+    for sent, got in post.ask(Order(run=run, config=request.config), dict.fromkeys(here, ())):
         try:
-            return super()._unary_unary(**given)  # type: ignore[misc]
-        except httpx.HTTPStatusError as error:
-            raise RunError(_refused(error.response)) from error
-        except httpx.TransportError as error:
-            raise RunError(f"cannot reach the server ({error}); {START}") from error
+            if isinstance(got, str):
+                raise UnreadableError(got)
+            (found,) = read_reply(got.content, sent.question, Description, 1, MARGIN_BYTES)
+            if why := _refusal(found, sent.site):
+                raise UnreadableError(why)
+        except UnreadableError as error:
+            refused[sent.site] = str(error)
+            continue
+        told[sent.site] = found
+        del refused[sent.site]
+    check_enrolled(len(names), refused, config.plan.quorum)
+    classes = tuple(natural({name for each in told.values() for name in each.classes}))  # as for folders
+    return without_images({name: _note(told.get(name)) for name in names}, classes, _shape(told))
 
 
-class _Control(_InWords, ControlHttpClient):
-    pass
+def _refusal(told: Description, site: str) -> str:
+    """Why a description is not used; empty if it is."""
+    if told.fault or told.site != site:
+        return one_line(told.fault) or f"it answered in the name of {told.site[:40]!r}"
+    if not all(map(is_name, told.classes)) or not 2 <= len(set(told.classes)) == len(told.classes) <= MAX_CLASSES:
+        return "it has fewer than two classes, too many, or names that cannot be shown"
+    if not all(0 < side <= MAX_SIDE_PIXELS for side in told.shape):
+        return f"its images have shape {told.shape}"
+    return ""
 
 
-class _Runtime(_InWords, RuntimeHttpClient):
-    pass
+def _note(told: Description | None) -> str:
+    if told is None or told.images is None:
+        return ""
+    return f"{told.images[0]} training and {plural(told.images[1], 'test image')}"
 
 
-def _refused(response: httpx.Response) -> str:
-    if response.status_code in (401, 403) and "/runtime/" in response.url.path:
-        return "the server has ended this run: it was stopped or not heard of; run the same command to resume"
-    return f"the server refused a request: status {response.status_code}, {response.text[:200]}"
-
-
-class Operator:
-    """What the owner of the server's kit can do."""
-
-    def __init__(self, kit: Kit, wait: float = 0.0) -> None:
-        """`wait`: for how many seconds an absent server is awaited."""
-        self.kit = kit
-        self._secret = _Operator((kit.folder / "secret").read_text())
-        self._control = self._client(_Control, wait)
-
-    def __enter__(self) -> "Operator":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._control.close()
-
-    def nodes(self) -> dict[str, int]:
-        """The Flower node of each registered site of this kit, by the site's public key."""
-        return {name: node.node_id for name, node in self._registered().items()}
-
-    def connected(self) -> list[str]:
-        return [name for name, node in self._registered().items() if node.status == NodeStatus.ONLINE]
-
-    def register(self) -> None:
-        """Register the public keys of the kit and remove all others."""
-        keys, nodes = _keys(self.kit), self._nodes()
-        for node in nodes:
-            if node.public_key not in keys.values():
-                self._control.UnregisterNode(control_pb2.UnregisterNodeRequest(node_id=node.node_id))
-        known = {node.public_key for node in nodes}
-        for name, key in keys.items():
-            if key not in known:
-                self._control.RegisterNode(control_pb2.RegisterNodeRequest(public_key=key, name=name))
-
-    @contextmanager
-    def grid(self) -> Iterator["KitGrid"]:
-        """A Flower run and its grid. The run ends with the context; Flower forgets it 60 s after a kill."""
-        busy = RunError(f"another run uses the kit {str(self.kit.folder)!r}; wait until it ends, or stop it")
-        with locked(private_folder(self.kit.state) / "run.lock", busy):
-            self._control.ListRuns(control_pb2.ListRunsRequest())  # Flower deletes what ended runs left
-            grid = self._claim(self._control.StartRun(_start_request()).run_id)
-            status = SubStatus.FAILED
-            try:
-                with beating(grid.send_sign_of_life):
-                    yield grid
-                status = SubStatus.COMPLETED
-            except KeyboardInterrupt:
-                status = SubStatus.STOPPED
-                raise
-            finally:
-                grid.finish(status)
-
-    def _claim(self, run_id: int) -> "KitGrid":
-        """Claim the task of this run; those of runs that were killed before they claimed theirs expire."""
-        with self._client(_Runtime, OUTAGE) as runtime:
-            while True:
-                request = runtime_pb2.AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
-                answer = runtime.AcquireTask(request)
-                if not answer.HasField("task"):
-                    raise RunError("the server lost the run that was started; run the same command again")
-                if answer.task.run_id == run_id:
-                    return KitGrid(self, answer.token)
-
-    def runtime(self, token: str, wait: float = OUTAGE) -> RuntimeHttpClient:
-        client: RuntimeHttpClient = self._client(_Runtime, wait, RuntimeTokenHttpInterceptor(token))
-        return client
-
-    def _client(self, kind: Any, wait: float, *more: Any) -> Any:
-        versions = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
-        return kind.from_server_address(
-            server_address=str(self.kit.server),
-            insecure=False,
-            root_certificates=self.kit.ca.read_bytes(),
-            interceptors=[self._secret, versions, *more],
-            retry_invoker=_patient(wait) if wait else None,
+def _shape(told: Mapping[str, Description]) -> tuple[int, ...]:
+    shapes = {name: each.shape for name, each in sorted(told.items())}
+    if len(set(shapes.values())) > 1:
+        raise RunError(
+            f"images differ in shape: {shapes}; sites join with the same --set data.size=... and data.colour=..."
         )
-
-    def _nodes(self) -> list[Any]:
-        found = self._control.ListNodes(control_pb2.ListNodesRequest()).nodes_info
-        return [node for node in found if node.status != NodeStatus.UNREGISTERED]
-
-    def _registered(self) -> dict[str, Any]:
-        nodes = {node.public_key: node for node in self._nodes()}
-        return {name: nodes[key] for name, key in _keys(self.kit).items() if key in nodes}
-
-
-class KitGrid(HttpGrid):
-    """Flower's grid, which also passes the gate and survives a short outage.
-
-    Replies are read by `Arriving`, because Flower's grid trusts them.
-    """
-
-    def __init__(self, operator: Operator, token: str) -> None:
-        super().__init__(str(operator.kit.server), token=token)
-        self._client, self._goodbye = operator.runtime(token), operator.runtime(token, wait=0.0)
-        self._arriving: list[Arriving] = []
-        self._room = 0
-        given = self._client.PullTaskInput(runtime_pb2.PullTaskInputRequest())
-        self.set_run(run_from_proto(given.run))
-        self.nodes = operator.nodes()
-        TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
-        TaskIdentity.node_id = given.context.node_id
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        sent = list(messages)
-        self._room = max(self._room, room(sent))
-        return super().push_messages(sent)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """The replies that have arrived. The server names each reply once, when its upload begins."""
-        wanted = set(message_ids)
-        for late in [reply for reply in self._arriving if reply.question not in wanted]:
-            self._arriving.remove(late)
-            self._confirm(late)
-        if unknown := wanted - {reply.question for reply in self._arriving}:
-            found = self._runtime_client.PullMessages(runtime_pb2.PullAppMessagesRequest(message_ids=unknown))
-            new = zip(found.messages_list, found.message_object_trees, strict=True)
-            self._arriving += [Arriving(head, tree, self._room) for head, tree in new]
-        pull = make_pull_object_fn_protobuf(self._runtime_client.PullObject, self.node, self.run.run_id)
-        for reply in list(self._arriving):
-            if message := reply.receive(pull):
-                self._arriving.remove(reply)
-                self._confirm(reply)
-                yield message
-
-    def _confirm(self, reply: Arriving) -> None:
-        """The server can delete the reply."""
-        key, run = reply.metadata.message_id, self.run.run_id
-        request = message_pb2.ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=key)
-        self._runtime_client.ConfirmMessageReceived(request)
-
-    def send_sign_of_life(self) -> None:
-        self._runtime_client.SendTaskHeartbeat(runtime_pb2.SendTaskHeartbeatRequest())
-
-    def finish(self, status: str) -> None:
-        """Tell the server that the run has ended; if it is away, it will notice."""
-        with suppress(RunError), self._goodbye as client:
-            client.PushTaskOutput(runtime_pb2.PushTaskOutputRequest(sub_status=status))
-        self.close()
-
-
-def _keys(kit: Kit) -> dict[str, bytes]:
-    """The public keys of the sites in Flower's format."""
-    keys = {}
-    for name, content in kit.public_keys.items():
-        try:
-            keys[name] = public_key_to_bytes(load_ssh_public_key(content))  # type: ignore[arg-type]
-        except ValueError as error:
-            raise RunError(f"sites/{name}.pub of {str(kit.folder)!r} is no public key; restore it") from error
-    return keys
-
-
-def _patient(seconds: float) -> RetryInvoker:
-    def hopeless(error: Exception) -> bool:
-        return any(word in str(error).lower() for word in ("certificate", "ssl"))
-
-    return RetryInvoker(
-        lambda: exponential(base_delay=0.25, max_delay=5),
-        httpx.TransportError,
-        max_tries=None,
-        max_time=seconds,
-        should_giveup=hopeless,
-    )
-
-
-def _start_request() -> control_pb2.StartRunRequest:
-    """The description of an app without code: the sites run the `fedlgd` that is installed there."""
-    components = {"serverapp": "fedlgd.deploy.server:app", "clientapp": "fedlgd.deploy.client:app"}
-    app = {"publisher": "fedlgd", "components": components, "config": {}}
-    project = {"name": "fedlgd", "version": "1.0.0", "license": "Apache-2.0", "description": "fedlgd"}
-    content = tomli_w.dumps({"project": project, "tool": {"flwr": {"app": app}}}).encode()
-    fab, _ = build_fab_from_files({"pyproject.toml": content})
-    return control_pb2.StartRunRequest(
-        fab=fab_pb2.Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab), federation=""
-    )
+    return next(iter(shapes.values()))

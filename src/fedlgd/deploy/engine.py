@@ -1,6 +1,6 @@
 """The engine `flower`: the sites' half runs at real sites, reached through a Flower `Grid`.
 
-`deploy/server.py` runs it inside a Flower `ServerApp`, and `deploy/client.py` is the program at a site. The
+`coordinator` runs it, also inside a Flower `ServerApp`, and `client` is the program at a site. The
 coordinator knows from the registered keys which node is which site; what an answer says about its sender is not
 believed. With all sites answering, the results have the bits of `loop`.
 
@@ -28,19 +28,20 @@ from fedlgd.core.meter import tick
 from fedlgd.core.net import Net
 from fedlgd.core.text import plural
 from fedlgd.data.federation import Federation
+from fedlgd.deploy.connection import DAMAGED, OVERSIZED
 from fedlgd.deploy.messages import Order, UnreadableError, question, question_digest, read_reply
 from fedlgd.engines.loop import Rounds, serve
-from fedlgd.engines.plan import Plan
+from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.site import Answer, Task
-from fedlgd.engines.storage import Memory, RamStates, States
+from fedlgd.engines.storage import RamStates, States, Storage
 from fedlgd.engines.validate import needed
 from fedlgd.engines.wire import nbytes
 from fedlgd.methods.protocol import Method
 
-PAUSE = 0.5  # seconds between two looks at the post
-LONGEST = 100  # letters of a name that a site sends
-MOST_NAMES = 1_000
-MARGIN = 1 << 20  # bytes of an answer beside its tensors: names, scores, costs
+PAUSE_SECONDS = 0.5  # seconds between two looks at the post
+MAX_NAME_LETTERS = 100  # letters of a name that a site sends
+MAX_NAMES = 1_000
+MARGIN_BYTES = 1 << 20  # bytes of an answer beside its tensors: names, scores, costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Post:
     grid: Grid
     nodes: Mapping[str, int]
     timeout: float = 3600.0
-    pause: float = PAUSE
+    pause: float = PAUSE_SECONDS
 
     def wait_for(self, names: Sequence[str], quorum: float) -> list[str]:
         """The sites among `names` that are connected, as soon as they are enough, or after the time-out."""
@@ -107,14 +108,13 @@ class Post:
 def _fault(message: Message, sent: Sent) -> str:
     """Why a reply is not read; empty if it is."""
     if message.has_error():
-        return LOST.get(message.error.code, "its program failed; its log says why")
+        return LOST_REASONS.get(message.error.code, "its program failed; its log says why")
     if message.metadata.src_node_id != sent.node:
         return f"another node ({message.metadata.src_node_id}) answered for it"
     return ""
 
 
-DAMAGED, OVERSIZED = 1001, 1002
-LOST = {
+LOST_REASONS = {
     3: "its answer was lost",
     4: "its answer was lost",
     5: "the connection to it was lost",
@@ -135,14 +135,20 @@ class Flower:
     place: Place = Place()
 
     def run(
-        self, method: Method, federation: Federation, net: Net, plan: Plan, memory: Memory, states: States
+        self,
+        method: Method,
+        federation: Federation,
+        net: Net,
+        plan: RoundSettings,
+        memory: Storage,
+        states: States,
     ) -> Rounds:
         """Like `loop`, with the sites' work elsewhere."""
         net = method.adapt(net)
 
         def limit(task: Task) -> int:
             update = nbytes(method.expects(task.message, net)) if task.message else 0
-            return MARGIN + 2 * (update + nbytes(method.expects_hello(net)))
+            return MARGIN_BYTES + 2 * (update + nbytes(method.expects_hello(net)))
 
         def work(tasks: Iterator[Task]) -> Iterator[Answer]:
             return self._work(list(tasks), plan.quorum, limit)
@@ -196,11 +202,11 @@ def _plain(answer: Answer) -> bool:
     """Whether the names in an answer can stand in tables and terminals."""
     metrics = answer.update.metrics if answer.update else {}
     names = [*answer.flags, *metrics, *answer.seconds, *answer.cpu, *answer.flops]
-    return len(names) <= MOST_NAMES and all(is_name(name) for name in names)
+    return len(names) <= MAX_NAMES and all(is_name(name) for name in names)
 
 
 def is_name(text: str) -> bool:
-    return 0 < len(text) <= LONGEST and text.isprintable()
+    return 0 < len(text) <= MAX_NAME_LETTERS and text.isprintable()
 
 
 def _failed(tasks: Sequence[Task], fault: str) -> Iterator[Answer]:

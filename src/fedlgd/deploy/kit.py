@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,15 +34,15 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import private_folder, sync_folder, write_atomic, writing
-from fedlgd.deploy import texts
 from fedlgd.runs.parse import read_toml
 
-DAYS = 730  # validity of the server's certificate
-CA_DAYS = 3650
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
-HOST = re.compile(
+CERTIFICATE_DAYS = 730  # validity of the server's certificate
+AUTHORITY_DAYS = 3650
+SITE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
+HOST_NAME = re.compile(
     r"(?=.{1,253}$)([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
 )
+KIT_NAMES = {"server": "FOLDER/server", "site": "FOLDER/site-NAME"}
 ANOTHER_FOLDER = "Choose a folder that you can write"
 
 
@@ -70,7 +71,7 @@ def address(text: str) -> Address:
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     found = Address(bare, int(port))
     if found.ip is None and (
-        ":" in bare or bare != host or not HOST.fullmatch(bare) or bare.replace(".", "").isdecimal()
+        ":" in bare or bare != host or not HOST_NAME.fullmatch(bare) or bare.replace(".", "").isdecimal()
     ):
         raise SettingError(f"server is {text!r}; its host is neither an IP address nor a DNS name")
     if found.ip is not None and found.ip.version == 6 and bare == host:
@@ -100,7 +101,7 @@ class Kit:
         return {file.stem: file.read_bytes() for file in sorted((self.folder / "sites").glob("*.pub"))}
 
 
-def provision(folder: Path, sites: Sequence[str], server: Address, days: int = DAYS) -> list[Path]:
+def provision(folder: Path, sites: Sequence[str], server: Address, days: int = CERTIFICATE_DAYS) -> list[Path]:
     """Make a kit for the server and one for each site in a new folder; returns the kits."""
     _check_names(sites)
     if folder.exists():
@@ -130,7 +131,7 @@ def add_sites(folder: Path, sites: Sequence[str]) -> list[Path]:
         return [_site_kit(folder, name, kit.server) for name in sites]
 
 
-def renew(folder: Path, days: int = DAYS) -> Path:
+def renew(folder: Path, days: int = CERTIFICATE_DAYS) -> Path:
     """A new key and certificate for the server, signed by the authority that the sites trust already."""
     kit = read_kit(folder / "server", expired=True)
     if not (folder / "ca" / "ca.key").exists():
@@ -152,7 +153,7 @@ def read_kit(folder: Path, role: str = "", expired: bool = False) -> Kit:
     except (KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{str(folder / 'kit.toml')!r} is not the file of a kit; restore it from a copy") from error
     if role and role != given["role"]:
-        raise RunError(f"{str(folder)!r} is a kit for a {given['role']}; {role} kits are {texts.KIT_NAMES[role]}")
+        raise RunError(f"{str(folder)!r} is a kit for a {given['role']}; {role} kits are {KIT_NAMES[role]}")
     if not expired:
         own = ("key",) if kit.site else ("server.key", "secret")
         if lost := [name for name in own if not (folder / name).is_file()]:
@@ -161,6 +162,11 @@ def read_kit(folder: Path, role: str = "", expired: bool = False) -> Kit:
         if not kit.site:
             _refuse_expired(folder / "server.crt", "renew it: fedlgd provision FOLDER --renew")
     return kit
+
+
+def template(name: str) -> str:
+    """A file for kits: `server.md` and `site.md` are instructions, `site.toml` is the policy of a site."""
+    return (resources.files("fedlgd.deploy") / "templates" / name).read_text(encoding="utf-8")
 
 
 def expiry(certificate: Path) -> dt.datetime:
@@ -188,7 +194,7 @@ def _check_names(sites: Sequence[str]) -> None:
     if not sites:
         raise SettingError("no sites are given; name them: --sites a,b,c")
     for name in sites:
-        if not NAME.fullmatch(name):
+        if not SITE_NAME.fullmatch(name):
             raise SettingError(
                 f"site {name!r} is not a valid name; use up to 40 letters, digits, - and _, first a letter"
             )
@@ -204,7 +210,7 @@ def _authority(folder: Path) -> bytes:
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedlgd federation CA")])
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
-    builder = _certificate(name, name, key.public_key(), CA_DAYS)
+    builder = _certificate(name, name, key.public_key(), AUTHORITY_DAYS)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     certificate = builder.add_extension(usage, critical=True).sign(key, hashes.SHA384())
     _write(folder / "ca.key", _pem(key))
@@ -258,23 +264,24 @@ def _site_kit(folder: Path, name: str, server: Address) -> Path:
         _write(kit / "key", key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
         _write(kit / "key.pub", public)
         _write(kit / "ca.crt", (folder / "server" / "ca.crt").read_bytes())
-        _write(kit / "site.toml", texts.POLICY.encode())
-        _describe(kit, {"role": "site", "site": name, "server": str(server)}, "join", texts.SITE_README)
+        _write(kit / "site.toml", template("site.toml").encode())
+        _describe(kit, {"role": "site", "site": name, "server": str(server)}, "join")
     _write(folder / "server" / "sites" / f"{name}.pub", public)
     return folder / f"site-{name}"
 
 
 def _describe_server(kit: Path, server: Address) -> None:
-    _describe(kit, {"role": "server", "server": str(server)}, "serve", texts.SERVER_README)
+    _describe(kit, {"role": "server", "server": str(server)}, "serve")
 
 
-def _describe(kit: Path, settings: dict[str, Any], command: str, readme: str) -> None:
+def _describe(kit: Path, settings: dict[str, Any], command: str) -> None:
     """The settings, the start script and the README of a kit."""
     _write(kit / "kit.toml", tomli_w.dumps(settings).encode())
     script = f'#!/bin/sh\nexec fedlgd {command} "$(dirname "$0")" "$@"\n'
     _write(kit / "start.sh", script.encode())
     (kit / "start.sh").chmod(0o700)
     until = expiry(kit / "server.crt" if settings["role"] == "server" else kit / "ca.crt")
+    readme = template(f"{settings['role']}.md")
     _write(kit / "README.md", readme.format(**{"site": "", **settings}, until=f"{until:%Y-%m-%d}").encode())
 
 

@@ -19,7 +19,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedlgd.core.files import MALFORMED, digest
 from fedlgd.engines.site import Task
-from fedlgd.engines.wire import decode, encode
+from fedlgd.engines.wire import from_bytes, to_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +51,13 @@ class UnreadableError(ValueError):
 
 def question(order: Order, tasks: Sequence[Task]) -> RecordDict:
     head = ConfigRecord({"json": msgspec.json.encode(order)})
-    return RecordDict({"order": head, "tasks": _parcel([encode(task) for task in tasks])})
+    return RecordDict({"order": head, "tasks": _parcel([to_bytes(task) for task in tasks])})
 
 
 def read_question(content: RecordDict) -> tuple[Order, list[Task]]:
     try:
         order = msgspec.json.decode(_bytes(content["order"]["json"]), type=Order)
-        return order, [decode(Task, part, strict=True) for part in _contents(content, "tasks")]
+        return order, [from_bytes(Task, part, strict=True) for part in _contents(content, "tasks")]
     except MALFORMED as error:
         raise UnreadableError(f"it cannot be read: {error}") from error
 
@@ -87,7 +87,7 @@ def read_reply(content: RecordDict, asked: str, kind: type[Any], count: int, lim
     if (size := sum(map(len, parts))) > limit:
         raise UnreadableError(f"its answer has {size:,} bytes; at most {limit:,} are expected")
     try:
-        return [decode(kind, part, strict=True) for part in parts]
+        return [from_bytes(kind, part, strict=True) for part in parts]
     except MALFORMED as error:
         raise UnreadableError(f"its answer cannot be read: {error}") from error
 

@@ -1,22 +1,27 @@
-"""The policy of a site (`site.toml`): which tasks of the server it carries out, and what it discloses.
+"""What a site allows, and what left it.
+
+The policy (`site.toml`) says which tasks of the server the site carries out, and what it discloses. The journal
+says in plain words everything that left the site, and what it refused: one line per event.
 
 Names of the form `package.module:Class` import code; they are refused unless the policy lists them literally.
 """
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from fedlgd.core.errors import SettingError, did_you_mean
+from fedlgd.core.errors import SettingError, did_you_mean, one_line
 from fedlgd.core.text import plural
 from fedlgd.runs.parse import read_toml
 
-DISCLOSED = ("counts", "scores", "seconds")
-PATH = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
-CODE = re.compile(r"[\w.]+:\w+")  # package.module:Class
+DISCLOSURES = ("counts", "scores", "seconds")
+SETTING_PATH = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
+CODE_NAME = re.compile(r"[\w.]+:\w+")  # package.module:Class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +83,7 @@ class Policy:
         if type(given["rounds"]) is not int or given["rounds"] < 0:
             raise SettingError(f"{where}: rounds is {given['rounds']!r}; give a number of rounds, 0 or more")
         disclose = _words(where, "disclose", given["disclose"])
-        _refuse_unknown(f"{where}: disclose", disclose, DISCLOSED)
+        _refuse_unknown(f"{where}: disclose", disclose, DISCLOSURES)
         bounds = given.get("settings", {})
         if not isinstance(bounds, Mapping):
             raise SettingError(f"{where}: settings is {bounds!r}; write a section [settings]")
@@ -108,7 +113,7 @@ class Policy:
         for path, value in settings.items():
             if not isinstance(value, str) or (path in self.settings and value in self.settings[path].values):
                 continue
-            if CODE.fullmatch(value):
+            if CODE_NAME.fullmatch(value):
                 return f"{path} is {value!r}, which would run code; list the value in [settings] to allow it"
             if value and path.rpartition(".")[2] == "test_key":
                 return f"{path} is {value!r}: everyone could compute the noise of this site; leave it empty"
@@ -136,7 +141,7 @@ def _leaves(bounds: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]
 
 
 def _bound(where: str, path: str, given: Any) -> Bound:
-    if not PATH.fullmatch(path):
+    if not SETTING_PATH.fullmatch(path):
         raise SettingError(f'{where}: {path!r} is not the name of a setting; write for example "distil.per_class"')
     if isinstance(given, list) and given:
         return Bound(values=tuple(given))
@@ -163,3 +168,36 @@ def _refuse_unknown(where: str, given: Sequence[str] | Mapping[str, Any], known:
         if word not in known:
             hint = did_you_mean(word, known) or f"; available: {', '.join(known)}"
             raise SettingError(f"{where}: {word!r} is unknown{hint}")
+
+
+MAX_LINE_LETTERS = 10_000  # letters of a line
+
+
+class Journal:
+    """Appends to a private file. A line is on the disk before the answer is sent."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def left(self, what: str, round: int, parts: Mapping[str, int]) -> None:
+        """What was sent, with its number of bytes: {"model": 80_000, "scores": 120}."""
+        listed = ", ".join(f"{name} ({size:,} bytes)" for name, size in parts.items()) or "nothing"
+        self._add(f"sent: answer to {what}{_during(round)}: {listed}; in total {sum(parts.values()):,} bytes")
+
+    def refused(self, what: str, round: int, why: str) -> None:
+        self._add(f"refused: {what}{_during(round)}: {why}; no result is sent")
+
+    def _add(self, text: str) -> None:
+        """One line, whatever the text contains: parts of it come from the server."""
+        line = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC  {one_line(text, MAX_LINE_LETTERS)}\n"
+        handle = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(handle, line.encode())
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _during(round: int) -> str:
+    """Rounds are counted from 1 here, as in the terminal of the coordinator."""
+    return "" if round < 0 else f" in round {round + 1}"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from fedlgd.core.files import private_folder
 
-BEAT = 10.0  # seconds between two signs of life; Flower gives a task up after 60
-PATIENCE = 10.0  # seconds that a child has to end after SIGTERM
-OFFLINE = {
+BEAT_SECONDS = 10.0  # seconds between two signs of life; Flower gives a task up after 60
+STOP_SECONDS = 10.0  # seconds that a child has to end after SIGTERM
+OFFLINE_ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -22,7 +22,7 @@ OFFLINE = {
 
 def quiet(state: Path) -> dict[str, str]:
     """The environment in which Flower neither calls home nor installs anything; it writes below `state` only."""
-    return {**OFFLINE, "FLWR_HOME": str(private_folder(state / "flwr"))}
+    return {**OFFLINE_ENVIRONMENT, "FLWR_HOME": str(private_folder(state / "flwr"))}
 
 
 def be_quiet(state: Path) -> None:
@@ -30,7 +30,7 @@ def be_quiet(state: Path) -> None:
     os.environ.update(quiet(state))
 
 
-def start(
+def start_child(
     arguments: Sequence[str], state: Path, on_line: Callable[[str], None], more: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
     """Start a Python module of this installation; `on_line` receives what it prints.
@@ -59,7 +59,7 @@ def _forward(child: subprocess.Popen[str], on_line: Callable[[str], None]) -> No
         on_line(line.rstrip("\n"))
 
 
-def stop(child: subprocess.Popen[str], patience: float = PATIENCE) -> None:
+def stop_child(child: subprocess.Popen[str], patience: float = STOP_SECONDS) -> None:
     """Ask a child and all that it started to end, and end them."""
     for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, patience)):
         with suppress(ProcessLookupError):
@@ -74,7 +74,7 @@ def beating(send: Callable[[], object]) -> Iterator[None]:
     over = threading.Event()
 
     def beat() -> None:
-        while not over.wait(BEAT):
+        while not over.wait(BEAT_SECONDS):
             with suppress(Exception):
                 send()
 
@@ -95,7 +95,7 @@ def end_with_parent() -> None:
         while os.getppid() == parent:
             threading.Event().wait(0.5)
         os.killpg(0, signal.SIGTERM)
-        threading.Event().wait(PATIENCE)
+        threading.Event().wait(STOP_SECONDS)
         os.killpg(0, signal.SIGKILL)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -1,12 +1,12 @@
-"""The gate of the server: it stands before Flower's three interfaces.
+"""The proxy before Flower's three interfaces, and its quotas.
 
 The fleet interface is for sites and checks their signatures. The other two start runs and register sites, and
-Flower's open package asks nobody for a password there: the gate asks for the secret of the server's kit. It also
-refuses keys that are not in the kit, requests of more than `LARGEST` bytes before they are read, replies in the
-name of another site, and uploads of a site of which `store` bytes wait already. It reports every refusal
-with the name of the site if its key is known.
+Flower's open package asks nobody for a password there: the proxy asks for the secret of the server's kit. It also
+refuses keys that are not in the kit, requests of more than `MAX_REQUEST_BYTES` before they are read, replies in
+the name of another site, and uploads of a site of which `store` bytes wait already. It reports every refusal with
+the name of the site if its key is known.
 
-A site asks for messages again and again. The gate holds such a request until there is one, because Flower's
+A site asks for messages again and again. The proxy holds such a request until there is one, because Flower's
 SuperNode sleeps for 3 s after an empty answer.
 """
 
@@ -14,6 +14,7 @@ import asyncio
 import hmac
 import time
 import traceback
+from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,7 +26,72 @@ from flwr.proto.runtime_pb2 import PushAppMessagesRequest
 from google.protobuf.message import DecodeError, Message
 
 from fedlgd.core.errors import one_line
-from fedlgd.deploy.quotas import Reports, Uploads
+from fedlgd.core.text import plural
+
+MIN_COUNTED_BYTES = 64 << 10  # bytes that a stored request counts at least, so that their number is bounded too
+REPORT_PERIOD = 60.0  # seconds for which the same refusal is not reported again
+MAX_REPORTS = 100  # refusals that are reported in that time
+
+
+class Reports:
+    """Reports a refusal once a minute, and at most `MAX_REPORTS` of them: strangers choose parts of the texts."""
+
+    def __init__(self, report: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
+        self._report, self._clock = report, clock
+        self._began, self._told, self._more = -REPORT_PERIOD, set[str](), 0
+
+    def __call__(self, peer: str, why: str, site: str = "") -> None:
+        text = f"refused {f'site {site} at ' if site else ''}{peer}: {why}"
+        if self._clock() - self._began >= REPORT_PERIOD:
+            if self._more:
+                self._report(f"{plural(self._more, 'more refusal')} in the last minute")
+            self._began, self._told, self._more = self._clock(), set(), 0
+        if text in self._told:
+            return
+        if len(self._told) >= MAX_REPORTS:
+            self._more += 1
+            return
+        self._told.add(text)
+        self._report(text)
+
+
+class Uploads:
+    """The bytes that each site has uploaded and nobody has taken. Flower stores them in sessions of one reply."""
+
+    def __init__(self, store: int) -> None:
+        self._store = store
+        self._replies: dict[str, str] = {}
+        self._sizes = Counter[tuple[str, str]]()
+
+    def begin(self, session: str, reply: str) -> None:
+        self._replies[session] = reply
+
+    def reply(self, session: str) -> str:
+        """The reply of a session; empty for one from before a restart of the server."""
+        return self._replies.get(session, "")
+
+    def add(self, site: str, reply: str, size: int) -> bool:
+        """Count an upload; False if the site has too much stored already."""
+        size = max(size, MIN_COUNTED_BYTES)
+        if sum(stored for (owner, _), stored in self._sizes.items() if owner == site) + size > self._store:
+            return False
+        self._sizes[site, reply] += size
+        return True
+
+    def remove(self, site: str, reply: str, size: int) -> None:
+        """Flower did not store an upload."""
+        self._sizes[site, reply] -= max(size, MIN_COUNTED_BYTES)
+
+    def take(self, reply: str) -> None:
+        """The coordinator has read a reply, or does not wait for it any more: Flower deletes it."""
+        self._sizes = Counter({key: size for key, size in self._sizes.items() if key[1] != reply})
+        self._replies = {session: of for session, of in self._replies.items() if of != reply}
+
+    def clear(self) -> None:
+        """A new run begins: what earlier ones left is deleted."""
+        self._replies.clear()
+        self._sizes.clear()
+
 
 SECRET_HEADER = "x-fedlgd-secret"
 KEY_HEADER = b"flwr-public-key"
@@ -34,11 +100,11 @@ OPERATOR = ("/v1/control/", "/v1/runtime/")
 ACTIVATE, PULL = "/v1/fleet/activate-node", "/v1/fleet/pull-messages"
 PUSH, UPLOAD = "/v1/fleet/push-messages", "/v1/fleet/push-object"
 ASK, TAKE, BEGIN = "/v1/runtime/push-messages", "/v1/runtime/confirm-message-received", "/v1/control/start-run"
-LARGEST = 32 << 20  # bytes of a request; Flower cuts arrays into parts of 5 MiB
-HOLD = 15.0  # seconds for which a request for messages is held; a SuperNode waits 30 s for an answer
-TAKEN = 412  # Flower's answer to a site that is not registered yet, or was here less than a minute ago
-AGAIN = 503  # at this status a SuperNode tries again; at 412 and 500 it ends
-STATUS = {403: "the run has ended", TAKEN: "it is connected already, or not registered yet"}
+MAX_REQUEST_BYTES = 32 << 20  # bytes of a request; Flower cuts arrays into parts of 5 MiB
+HOLD_SECONDS = 15.0  # seconds for which a request for messages is held; a SuperNode waits 30 s for an answer
+STATUS_TAKEN = 412  # Flower's answer to a site that is not registered yet, or was here less than a minute ago
+STATUS_TRY_AGAIN = 503  # at this status a SuperNode tries again; at 412 and 500 it ends
+STATUS_WORDS = {403: "the run has ended", STATUS_TAKEN: "it is connected already, or not registered yet"}
 
 Kind = TypeVar("Kind", bound=Message)
 Scope = MutableMapping[str, Any]
@@ -46,7 +112,7 @@ App = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
 @dataclass(slots=True)
-class Answer:
+class Response:
     """What the app answers to a request."""
 
     parts: list[Scope] = field(default_factory=list)
@@ -60,7 +126,7 @@ class Answer:
         return b"".join(part.get("body", b"") for part in self.parts[1:])
 
 
-class Gate:
+class Proxy:
     """Passes requests of sites and of the operator to `app`; refuses and reports all others.
 
     `site_of` is the name of the site that has a public key, in the form of Flower's header; empty if there is none.
@@ -91,9 +157,9 @@ class Gate:
 
         async def watch(message: Scope) -> None:
             if message["type"] == "http.response.start" and message["status"] >= 400:
-                self._tell(scope, STATUS.get(message["status"], f"status {message['status']}"))
-                if (scope["path"], message["status"]) in ((ACTIVATE, TAKEN), (PULL, 500)):
-                    message = {**message, "status": AGAIN}
+                self._tell(scope, STATUS_WORDS.get(message["status"], f"status {message['status']}"))
+                if (scope["path"], message["status"]) in ((ACTIVATE, STATUS_TAKEN), (PULL, 500)):
+                    message = {**message, "status": STATUS_TRY_AGAIN}
             await send(message)
 
         return watch
@@ -110,15 +176,15 @@ class Gate:
         length = headers.get(b"content-length", b"")
         if not length.isdigit() or b"transfer-encoding" in headers:
             return 411, "without a content-length"
-        return (413, f"{int(length):,} bytes are too many") if int(length) > LARGEST else (0, "")
+        return (413, f"{int(length):,} bytes are too many") if int(length) > MAX_REQUEST_BYTES else (0, "")
 
     async def _hold(self, scope: Scope, receive: Any, send: Any) -> None:
-        """Ask Flower for a message to a site, and again when there are new ones, until `HOLD` is over.
+        """Ask Flower for a message to a site, and again when there are new ones, until `HOLD_SECONDS` is over.
 
         Not for a site that has gone: what Flower hands out once is not sent again. When the server stops, the
         site is told to try again.
         """
-        body, until = await _read(receive), time.monotonic() + HOLD
+        body, until = await _read(receive), time.monotonic() + HOLD_SECONDS
         node, news = _read_as(PullMessagesRequest, body).node.node_id, asyncio.Event()
         self._news.setdefault(node, set()).add(news)
         gone = asyncio.ensure_future(receive())
@@ -133,7 +199,7 @@ class Gate:
                 await asyncio.wait({gone, woken}, timeout=rest, return_when=asyncio.FIRST_COMPLETED)
                 woken.cancel()
         except asyncio.CancelledError:
-            await _respond(send, AGAIN, "the server is stopping")
+            await _respond(send, STATUS_TRY_AGAIN, "the server is stopping")
         finally:
             gone.cancel()
             self._news[node].discard(news)
@@ -183,8 +249,8 @@ class Gate:
             self._uploads.clear()
         await self._forward(scope, answer, send)
 
-    async def _answer(self, scope: Scope, body: bytes) -> Answer:
-        whole, answer = [{"type": "http.request", "body": body}], Answer()
+    async def _answer(self, scope: Scope, body: bytes) -> Response:
+        whole, answer = [{"type": "http.request", "body": body}], Response()
 
         async def receive() -> Any:
             return whole.pop() if whole else await asyncio.Event().wait()
@@ -198,7 +264,7 @@ class Gate:
             traceback.print_exc()
         return answer
 
-    async def _forward(self, scope: Scope, answer: Answer, send: Any) -> None:
+    async def _forward(self, scope: Scope, answer: Response, send: Any) -> None:
         watch = self._watched(scope, send)
         for part in answer.parts:
             await watch(part)

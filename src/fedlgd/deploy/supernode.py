@@ -18,17 +18,17 @@ from typing import Protocol
 
 from fedlgd.core.files import private_folder, write_atomic
 from fedlgd.deploy.kit import Kit, read_kit
-from fedlgd.deploy.processes import end_with_parent, start, stop
+from fedlgd.deploy.processes import end_with_parent, start_child, stop_child
 
 FIRST_PAUSE = 10.0
 LONGEST_PAUSE = 600.0
-STABLE = 300.0  # seconds after which a failure counts as the first one again
-LOOK = 0.5  # seconds between two looks at the processes
+STABLE_SECONDS = 300.0  # seconds after which a failure counts as the first one again
+LOOK_SECONDS = 0.5  # seconds between two looks at the processes
 
 Say = Callable[[str], None]
 
 
-class Running(Protocol):
+class Processes(Protocol):
     """Started processes."""
 
     def ended(self) -> str:
@@ -45,7 +45,7 @@ class Supervisor:
     Until 60 s after its last sign of life the server takes a site for connected; a SuperNode asks until then.
     """
 
-    begin: Callable[[], Running]
+    begin: Callable[[], Processes]
     say: Say
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -56,7 +56,7 @@ class Supervisor:
         failures = 0
         while True:
             began, why = self.clock(), self._watch()
-            failures = 1 if self.clock() - began > STABLE else failures + 1
+            failures = 1 if self.clock() - began > STABLE_SECONDS else failures + 1
             pause = min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE)
             self.say(f"{why}; the next start is in {pause:.0f} s")
             self.sleep(pause)
@@ -66,7 +66,7 @@ class Supervisor:
         try:
             while not (why := running.ended()):
                 self.tick()
-                self.sleep(LOOK)
+                self.sleep(LOOK_SECONDS)
             return why
         finally:
             running.stop()
@@ -82,25 +82,25 @@ class Node:
         write_atomic(secret, secrets.token_bytes(32), private=True)
         node = ["fedlgd.deploy.supernode", str(kit.folder), str(port), str(secret)]
         work = ["fedlgd.deploy.worker", f"127.0.0.1:{port}", str(secret), str(kit.folder)]
-        self._children = {"the SuperNode": start(node, kit.state, self._hear)}
-        self._children["the worker"] = start(work, kit.state, self._hear)
+        self._children = {"the SuperNode": start_child(node, kit.state, self._hear)}
+        self._children["the worker"] = start_child(work, kit.state, self._hear)
 
     def ended(self) -> str:
         for name, child in self._children.items():
             if child.poll() is not None:
-                return f"{name} ended ({reason(self._last) or f'code {child.returncode}'})"
+                return f"{name} ended ({ending_reason(self._last) or f'code {child.returncode}'})"
         return ""
 
     def stop(self) -> None:
         for child in self._children.values():
-            stop(child)
+            stop_child(child)
 
     def _hear(self, line: str) -> None:
         self._last = [*self._last[-50:], line]
         self._log(line)
 
 
-REASONS = {
+ENDING_REASONS = {
     "certificate_verify_failed": "the server has a certificate that ca.crt of this kit does not trust",
     "certificate verify failed": "the server has a certificate that ca.crt of this kit does not trust",
     "2004": "the server takes this site for connected; it was here less than a minute ago",
@@ -108,10 +108,10 @@ REASONS = {
 }
 
 
-def reason(lines: list[str]) -> str:
+def ending_reason(lines: list[str]) -> str:
     """Why a SuperNode ended, from its last lines; empty if they do not tell."""
     text = "\n".join(lines).lower()
-    return next((words for sign, words in REASONS.items() if sign in text), "")
+    return next((words for sign, words in ENDING_REASONS.items() if sign in text), "")
 
 
 def free_port() -> int:
@@ -132,7 +132,7 @@ def supernode_arguments(kit: Kit, port: int, secret: Path) -> list[str]:
     ]
 
 
-def main(folder: str, port: str, secret: str) -> None:
+def run_supernode(folder: str, port: str, secret: str) -> None:
     """Run the SuperNode in this process; `fedlgd join` starts it."""
     from flwr.supernode.cli import flower_supernode
 
@@ -146,4 +146,4 @@ def main(folder: str, port: str, secret: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run_supernode(*sys.argv[1:])

@@ -30,14 +30,14 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from fedlgd.core.plugins import import_object
-from fedlgd.deploy.journal import Journal
+from fedlgd.deploy.policy import Journal
 from fedlgd.deploy.processes import beating, end_with_parent
 
-POLL = 0.25  # seconds between two looks for a task
-ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+POLL_SECONDS = 0.25  # seconds between two looks for a task
+ACQUIRE_METHOD = "/flwr.proto.Runtime/AcquireTask"
 
 
-def main(address: str, secret: str, folder: str, app: str = "fedlgd.deploy.client:app") -> None:
+def run_worker(address: str, secret: str, folder: str, app: str = "fedlgd.deploy.client:app") -> None:
     """Carry out tasks of the SuperNode at `address` until it is ended; `folder` is the kit of the site.
 
     Each task has a thread, because the input of a task never arrives if its run was killed meanwhile. They compute
@@ -46,7 +46,7 @@ def main(address: str, secret: str, folder: str, app: str = "fedlgd.deploy.clien
     end_with_parent()
     carry_out, turn = import_object(app, "client app"), threading.Lock()
     proof = SuperExecAuthHttpInterceptor(
-        master_secret=Path(secret).read_bytes(), protected_methods=frozenset({ACQUIRE})
+        master_secret=Path(secret).read_bytes(), protected_methods=frozenset({ACQUIRE_METHOD})
     )
     request = runtime_pb2.AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
     with _client(address, proof) as client:
@@ -57,7 +57,7 @@ def main(address: str, secret: str, folder: str, app: str = "fedlgd.deploy.clien
             if answer.HasField("task"):
                 given = (carry_out, turn, address, answer.token, answer.task.task_id, folder)
                 threading.Thread(target=_do, args=given, daemon=True).start()
-            time.sleep(POLL)
+            time.sleep(POLL_SECONDS)
 
 
 def _do(app: ClientApp, turn: threading.Lock, address: str, token: str, task: int, folder: str) -> None:
@@ -97,4 +97,4 @@ def _client(address: str, proof: Any) -> RuntimeHttpClient:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run_worker(*sys.argv[1:])

@@ -12,10 +12,10 @@ from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
 from fedlgd.core.net import Net
 from fedlgd.data.federation import Federation
-from fedlgd.engines.plan import Plan
 from fedlgd.engines.server import Server, Work
+from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.site import Sites
-from fedlgd.engines.storage import Memory, RamStates, States
+from fedlgd.engines.storage import RamStates, States, Storage
 from fedlgd.methods.protocol import Method
 from fedlgd.rundir.records import RoundRecord
 
@@ -36,7 +36,13 @@ class Loop:
             raise SettingError(f"workers is {self.workers}, but engine loop has none; use engine pool")
 
     def run(
-        self, method: Method, federation: Federation, net: Net, plan: Plan, memory: Memory, states: States
+        self,
+        method: Method,
+        federation: Federation,
+        net: Net,
+        plan: RoundSettings,
+        memory: Storage,
+        states: States,
     ) -> Rounds:
         """Run every round that is not committed yet."""
         net = method.adapt(net)
@@ -56,11 +62,17 @@ class Loop:
 
     def describe(self, federation: Federation) -> str:
         """One line for the terminal."""
-        return f"engine loop: one process, threads: {torch.get_num_threads()}" + described(self.place)
+        return f"engine loop: one process, threads: {torch.get_num_threads()}" + device_note(self.place)
 
 
 def serve(
-    method: Method, federation: Federation, net: Net, plan: Plan, memory: Memory, work: Work, place: Place
+    method: Method,
+    federation: Federation,
+    net: Net,
+    plan: RoundSettings,
+    memory: Storage,
+    work: Work,
+    place: Place,
 ) -> Rounds:
     """Run the server's half for sites on this machine."""
     names, tested = list(federation.by_name), [site.name for site in federation.tested]
@@ -69,6 +81,6 @@ def serve(
     ).run()
 
 
-def described(place: Place) -> str:
+def device_note(place: Place) -> str:
     device = "" if place.in_memory else f"; device {place.device}"
     return device + ("; bfloat16 autocast" if place.autocast else "")

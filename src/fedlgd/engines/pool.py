@@ -16,15 +16,15 @@ from fedlgd.core.errors import RunError, SettingError, check, in_words
 from fedlgd.core.meter import listening, tick
 from fedlgd.core.net import Net
 from fedlgd.data.federation import Federation
-from fedlgd.engines.loop import Rounds, described, serve
-from fedlgd.engines.plan import Plan
+from fedlgd.engines.loop import Rounds, device_note, serve
 from fedlgd.engines.process import Child, check_fork, heard, one_thread, usable_cores
+from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.site import Answer, Sites, Task
-from fedlgd.engines.storage import FolderStates, Memory, States
-from fedlgd.engines.wire import decode, encode
+from fedlgd.engines.storage import FolderStates, States, Storage
+from fedlgd.engines.wire import from_bytes, to_bytes
 from fedlgd.methods.protocol import Method
 
-TICK_EVERY = 0.2  # seconds between two progress messages of one worker
+TICK_SECONDS = 0.2  # seconds between two progress messages of one worker
 KEPT = "finished rounds are saved; re-run the same command to resume"
 
 
@@ -44,7 +44,13 @@ class Pool:
         check_fork()
 
     def run(
-        self, method: Method, federation: Federation, net: Net, plan: Plan, memory: Memory, states: States
+        self,
+        method: Method,
+        federation: Federation,
+        net: Net,
+        plan: RoundSettings,
+        memory: Storage,
+        states: States,
     ) -> Rounds:
         """Like `loop`, with the sites' work in other processes. Close the generator to end them."""
         net = method.adapt(net)
@@ -67,7 +73,7 @@ class Pool:
         return min(self.workers or usable_cores(), len(federation.tested))
 
     def describe(self, federation: Federation) -> str:
-        return f"engine pool: worker processes: {self.processes(federation)}, one thread each" + described(
+        return f"engine pool: worker processes: {self.processes(federation)}, one thread each" + device_note(
             self.place
         )
 
@@ -151,7 +157,7 @@ class Worker:
     def ask(self, task: Task) -> None:
         self._site = task.site
         try:
-            self.child.connection.send_bytes(encode(task))
+            self.child.connection.send_bytes(to_bytes(task))
         except OSError as error:
             raise self._gone() from error
 
@@ -163,14 +169,14 @@ class Worker:
             raise self._gone() from error
         kind, body = content[:1], content[1:]
         if kind == b"T":
-            word = decode(Tick, body)
+            word = from_bytes(Tick, body)
             tick(f"{word.label} ({self._number})", word.done, word.total)
             return None
         if kind == b"F":
-            failure = decode(Failure, body)
+            failure = from_bytes(Failure, body)
             where = "" if repr(self._site) in failure.said else f"site {self._site!r}: "
             raise RunError(where + failure.said) from WorkerError(failure.trace)
-        return decode(Answer, body)
+        return from_bytes(Answer, body)
 
     def _gone(self) -> RunError:
         return RunError(
@@ -181,25 +187,25 @@ class Worker:
 
 def _serve(do: Callable[[Task], Answer], connection: Connection) -> None:
     """The main loop of a worker: run tasks until the connection is closed."""
-    with listening(_sometimes(lambda word: connection.send_bytes(b"T" + encode(word)))):
+    with listening(_sometimes(lambda word: connection.send_bytes(b"T" + to_bytes(word)))):
         while True:
-            task = decode(Task, connection.recv_bytes())
+            task = from_bytes(Task, connection.recv_bytes())
             try:
-                said = b"A" + encode(do(task))
+                said = b"A" + to_bytes(do(task))
             except Exception as error:
                 words = in_words(error) or f"{type(error).__name__}: {error}; engine loop shows where"
-                said = b"F" + encode(Failure(words, traceback.format_exc()))
+                said = b"F" + to_bytes(Failure(words, traceback.format_exc()))
             connection.send_bytes(said)
 
 
 def _sometimes(say: Callable[[Tick], None]) -> Callable[[str, int, int], None]:
-    """Report progress at most every `TICK_EVERY` seconds, and always at the end."""
+    """Report progress at most every `TICK_SECONDS` seconds, and always at the end."""
     spoke = 0.0
 
     def hear(label: str, done: int, total: int) -> None:
         nonlocal spoke
         now = time.monotonic()
-        if done == total or now - spoke > TICK_EVERY:
+        if done == total or now - spoke > TICK_SECONDS:
             spoke = now
             say(Tick(label, done, total))
 

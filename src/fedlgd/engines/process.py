@@ -26,8 +26,8 @@ from fedlgd.core.errors import SettingError
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 5.0  # seconds before a child is killed
-SILENCE = 60.0  # seconds without a message from any child before a warning names them
+STOP_SECONDS = 5.0  # seconds before a child is killed
+SILENCE_SECONDS = 60.0  # seconds without a message from any child before a warning names them
 
 
 class Child:
@@ -51,7 +51,7 @@ class Child:
 
     def wait(self) -> int:
         """Wait for the end and return the exit code; negative if a signal killed the process."""
-        self._process.join(PATIENCE)
+        self._process.join(STOP_SECONDS)
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
@@ -67,7 +67,7 @@ class Child:
 def heard(children: Collection[Child], names: str) -> list[Child]:
     """The children that have sent a message. A warning says what `names` are if all are silent for long."""
     since = time.monotonic()
-    while not (ready := wait([child.connection for child in children], SILENCE)):
+    while not (ready := wait([child.connection for child in children], SILENCE_SECONDS)):
         log.warning("waiting for %s for %.0f s", names, time.monotonic() - since)
     return [child for child in children if child.connection in ready]
 

@@ -10,12 +10,11 @@ from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError, did_you_mean
 from fedlgd.core.net import Net
 from fedlgd.data.federation import Federation
-from fedlgd.deploy import check_flower
 from fedlgd.engines.loop import Loop, Rounds
-from fedlgd.engines.plan import Plan
 from fedlgd.engines.pool import Pool
 from fedlgd.engines.process import usable_cores
-from fedlgd.engines.storage import Memory, States
+from fedlgd.engines.settings import RoundSettings
+from fedlgd.engines.storage import States, Storage
 from fedlgd.methods.protocol import Method
 
 
@@ -32,7 +31,13 @@ class Engine(Protocol):
     def place(self) -> Place: ...
 
     def run(
-        self, method: Method, federation: Federation, net: Net, plan: Plan, memory: Memory, states: States
+        self,
+        method: Method,
+        federation: Federation,
+        net: Net,
+        plan: RoundSettings,
+        memory: Storage,
+        states: States,
     ) -> Rounds: ...
 
     def states(self) -> States: ...
@@ -50,8 +55,7 @@ ENGINES: dict[str, type[Loop] | type[Pool]] = {"loop": Loop, "pool": Pool}
 def engine(name: str = "loop", workers: int = 0, place: Place = Place()) -> Engine:
     """The engine with this name."""
     if name == "flower":
-        check_flower()
-        raise SettingError("engine flower needs a kit: fedlgd run --engine flower --kit KIT; see docs/deploy.md")
+        raise SettingError("flower-needs-kit")
     if name not in ENGINES:
         hint = did_you_mean(name, (*ENGINES, "flower"))
         raise SettingError(f"engine is {name!r}; use {' or '.join(ENGINES)}{hint}")

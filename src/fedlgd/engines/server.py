@@ -10,14 +10,14 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.score import Score
 from fedlgd.core.types import Broadcast, Hello, ServerState, Update
-from fedlgd.engines.plan import Plan, sample
+from fedlgd.engines.settings import RoundSettings, sample_sites
 from fedlgd.engines.site import Answer, Task
-from fedlgd.engines.storage import Enrolment, Inbox, Memory
+from fedlgd.engines.storage import Enrolment, Inbox, Storage
 from fedlgd.engines.validate import (
     check_enrolled,
     check_quorum,
     check_state,
-    clipped,
+    clip_update,
     cost_refusal,
     diverged,
     finite_metrics,
@@ -37,7 +37,7 @@ SILENT = "it did not answer"
 
 
 @dataclass(slots=True)
-class Ledger:
+class RoundTally:
     """The bytes, metrics, state and anchor versions, and flags of one round."""
 
     up: int = 0
@@ -79,8 +79,8 @@ class Server:
     names: Sequence[str]
     tested: Sequence[str]
     net: Net
-    plan: Plan
-    memory: Memory
+    plan: RoundSettings
+    memory: Storage
     work: Work
     place: Place = Place()
 
@@ -146,8 +146,8 @@ class Server:
         return answer.fault or cost_refusal(answer) or hello_refusal(answer.hello, answer.site, expected)
 
     def _round(self, state: ServerState) -> tuple[ServerState, RoundRecord, dict[str, int]]:
-        t, ledger = state.round, Ledger()
-        chosen = sample(list(self.names), self.plan.ratio, self._root.at("sample", t))
+        t, ledger = state.round, RoundTally()
+        chosen = sample_sites(list(self.names), self.plan.ratio, self._root.at("sample", t))
         with metered() as meter, Inbox(chosen) as updates:
             self._collect(state, chosen, ledger, updates)
             if ledger.joined:  # their states are new: they hold no anchors
@@ -171,7 +171,7 @@ class Server:
         )
         return new, record, ledger.versions
 
-    def _collect(self, state: ServerState, names: list[str], ledger: Ledger, updates: Inbox) -> None:
+    def _collect(self, state: ServerState, names: list[str], ledger: RoundTally, updates: Inbox) -> None:
         """Let these sites train, and add their valid updates."""
         for answer in self.work(self._trainings(state, names, ledger)):
             if not cost_refusal(answer):
@@ -183,7 +183,7 @@ class Server:
         ledger.refused |= dict.fromkeys(ledger.asked, SILENT)
         ledger.asked.clear()
 
-    def _has_joined(self, answer: Answer, ledger: Ledger) -> bool:
+    def _has_joined(self, answer: Answer, ledger: RoundTally) -> bool:
         """Whether a site without the state it was asked to continue from has enrolled instead; once per round."""
         first = answer.site in ledger.asked and answer.site not in ledger.joined
         if not first or answer.hello is None or self._hello_refusal(answer):
@@ -195,7 +195,7 @@ class Server:
         ledger.flags.update(answer.flags)
         return True
 
-    def _trainings(self, state: ServerState, chosen: list[str], ledger: Ledger) -> Iterator[Task]:
+    def _trainings(self, state: ServerState, chosen: list[str], ledger: RoundTally) -> Iterator[Task]:
         for name in chosen:
             message = self.method.broadcast(state, name)
             ledger.down += nbytes(message)
@@ -204,7 +204,7 @@ class Server:
             ledger.asked[name] = task
             yield task
 
-    def _validated(self, answer: Answer, ledger: Ledger) -> Update | None:
+    def _validated(self, answer: Answer, ledger: RoundTally) -> Update | None:
         """The update as it is averaged: valid, and clipped if the plan says so. None: it is refused."""
         task, update, bound = ledger.asked.pop(answer.site, None), answer.update, self.plan.clip_update
         reason = self._refusal(answer, task)
@@ -214,7 +214,7 @@ class Server:
             return None
         metrics = finite_metrics(update.metrics)
         if bound:
-            update, norm = clipped(update, task.message.params, bound, self.net.trainable)
+            update, norm = clip_update(update, task.message.params, bound, self.net.trainable)
             metrics |= {"clipped": norm} if norm > bound else {}
         ledger.accept(answer, task.message, metrics)
         return update

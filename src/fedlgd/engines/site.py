@@ -14,7 +14,7 @@ from fedlgd.core.score import Score
 from fedlgd.core.types import Broadcast, Hello, SiteState, Update
 from fedlgd.data.federation import Federation
 from fedlgd.dp.guarantee import Scores
-from fedlgd.engines.plan import Plan
+from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.storage import States
 from fedlgd.engines.wire import same
 from fedlgd.methods.common import in_round
@@ -60,7 +60,7 @@ class Sites:
     """Runs tasks with the images and states of the sites: task -> answer."""
 
     def __init__(
-        self, method: Method, federation: Federation, net: Net, plan: Plan, states: States, place: Place
+        self, method: Method, federation: Federation, net: Net, plan: RoundSettings, states: States, place: Place
     ) -> None:
         self._method, self._net, self._root, self._rounds = method, net, Stream(plan.seed), plan.rounds
         self._states, self._place = states, place

@@ -11,10 +11,10 @@ from typing import Protocol
 from fedlgd.core.device import to_device
 from fedlgd.core.files import clear_parts, private_folder, safe_name, writing
 from fedlgd.core.types import Hello, ServerState, SiteState, Update
-from fedlgd.engines.wire import decode, encode, nbytes, read_message, write_message
+from fedlgd.engines.wire import from_bytes, nbytes, read_message, to_bytes, write_message
 from fedlgd.rundir.records import RoundRecord
 
-ROOM = 16 << 20  # bytes: if the updates of all sites are larger together, they are stored in a file
+MAX_BYTES_IN_RAM = 16 << 20  # bytes: if the updates of all sites are larger together, they are stored in a file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,7 +28,7 @@ class Enrolment:
     flags: tuple[str, ...] = ()
 
 
-class Memory(Protocol):
+class Storage(Protocol):
     """Storage of the server: in RAM, or in a run folder that can be resumed.
 
     `commit` stores all changes of a round atomically. Enrolments are stored one by one.
@@ -65,7 +65,7 @@ class States(Protocol):
         ...
 
 
-class Ram:
+class RamStorage:
     """The server's state in memory."""
 
     def __init__(self) -> None:
@@ -151,10 +151,10 @@ class Inbox:
         self._file = TemporaryFile()  # noqa: SIM115
 
     def add(self, update: Update) -> None:
-        if len(self._names) * nbytes(update) <= ROOM:
+        if len(self._names) * nbytes(update) <= MAX_BYTES_IN_RAM:
             self._held[update.site] = update
             return
-        content = encode(update)
+        content = to_bytes(update)
         self._filed[update.site] = self._file.seek(0, 2), len(content)
         self._file.write(content)
 
@@ -165,7 +165,7 @@ class Inbox:
             elif name in self._filed:
                 start, length = self._filed[name]
                 self._file.seek(start)
-                yield to_device(decode(Update, self._file.read(length)))
+                yield to_device(from_bytes(Update, self._file.read(length)))
 
     def __enter__(self) -> "Inbox":
         return self

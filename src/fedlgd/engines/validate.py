@@ -1,4 +1,4 @@
-"""What the server accepts from a site. Each check gives the reason for a refusal, or nothing; `clipped` bounds."""
+"""What the server accepts from a site. A check gives the reason for a refusal, or nothing."""
 
 import math
 import sys
@@ -18,11 +18,11 @@ from fedlgd.core.types import Hello, Params, ServerState, Update
 from fedlgd.engines.wire import pack
 from fedlgd.methods.protocol import Expected
 
-NAMED = 5  # sites, and reasons, that a message names
-LARGEST = sys.float_info.max
-MOST = 10**12  # images of a site, or a weight: sums over all sites stay exact
-LONGEST = 1e9  # seconds of a task, about 30 years
-HIGHEST = 1e40  # a loss, or FLOPs of a task: sums over all sites stay finite, and no float32 is higher
+MAX_NAMED = 5  # sites, and reasons, that a message names
+MAX_FLOAT = sys.float_info.max
+MAX_COUNT = 10**12  # images of a site, or a weight: sums over all sites stay exact
+MAX_SECONDS = 1e9  # seconds of a task, about 30 years
+MAX_MAGNITUDE = 1e40  # a loss, or FLOPs of a task: sums over all sites stay finite, and no float32 is higher
 CHANGED = "a changed setting needs a new run: another --out"
 DIVERGED = f"lower local.lr or the step of the server, or bound every update with clip_update ({CHANGED})"
 
@@ -44,7 +44,7 @@ def finite_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 def cost_refusal(spent: Spent) -> str:
     """Why the server refuses the costs that a site reports; they are added up in the records."""
-    for part, most in ((spent.seconds, LONGEST), (spent.cpu, LONGEST), (spent.flops, HIGHEST)):
+    for part, most in ((spent.seconds, MAX_SECONDS), (spent.cpu, MAX_SECONDS), (spent.flops, MAX_MAGNITUDE)):
         for phase, value in part.items():
             if not (_finite(value) and 0 <= value <= most):
                 return f"its costs are not possible: {value!r} for {phase!r}; they go from 0 to {most:g}"
@@ -59,17 +59,17 @@ def score_refusal(score: Score | None, classes: int) -> str:
         return f"its accuracy is {score.accuracy} and its AUC {score.auc}; both go from 0 to 1"
     if not len(score.correct) == len(score.total) == classes or not any(score.total):
         return f"it has {len(score.correct)} and {len(score.total)} counts of {classes} classes, or no image"
-    if not all(0 <= right <= count <= MOST for right, count in zip(score.correct, score.total, strict=True)):
-        return f"it counts more correct images than there are, or more than {MOST:,} images"
+    if not all(0 <= right <= count <= MAX_COUNT for right, count in zip(score.correct, score.total, strict=True)):
+        return f"it counts more correct images than there are, or more than {MAX_COUNT:,} images"
     if abs(score.accuracy - sum(score.correct) / sum(score.total)) > 1e-6:
         counts = f"{sum(score.correct)} of {plural(sum(score.total), 'image')}"
         return f"its accuracy is {score.accuracy}, but it counts {counts} as correct"
-    if math.isfinite(score.loss) and not 0 <= score.loss <= HIGHEST:
-        return f"its loss is {score.loss}; a loss goes from 0 to {HIGHEST:g}"
+    if math.isfinite(score.loss) and not 0 <= score.loss <= MAX_MAGNITUDE:
+        return f"its loss is {score.loss}; a loss goes from 0 to {MAX_MAGNITUDE:g}"
     return ""
 
 
-def clipped(update: Update, before: Params, bound: float, trainable: frozenset[str]) -> tuple[Update, float]:
+def clip_update(update: Update, before: Params, bound: float, trainable: frozenset[str]) -> tuple[Update, float]:
     r"""theta_t + min(1, bound / ||d||) d,  d = theta_c - theta_t over all trainable tensors, in float64.
 
     Also returns ||d||. Buffers (the statistics of norm layers) are neither measured nor scaled. An update within
@@ -120,7 +120,7 @@ def listed(refused: Mapping[str, str]) -> str:
 
 
 def _first(words: list[str]) -> str:
-    return ", ".join(words[:NAMED]) + (f" and {len(words) - NAMED} more" if len(words) > NAMED else "")
+    return ", ".join(words[:MAX_NAMED]) + (f" and {len(words) - MAX_NAMED} more" if len(words) > MAX_NAMED else "")
 
 
 def check_state(state: ServerState) -> None:
@@ -151,8 +151,8 @@ def _update_faults(update: Update | None, site: str, expected: Expected) -> Iter
         return
     if update.site != site:
         yield f"the update is signed {update.site!r}"
-    if not (_finite(update.weight) and 0 < update.weight <= MOST):
-        yield f"weight is {update.weight!r}; it must be more than 0 and at most {MOST:,}"
+    if not (_finite(update.weight) and 0 < update.weight <= MAX_COUNT):
+        yield f"weight is {update.weight!r}; it must be more than 0 and at most {MAX_COUNT:,}"
     sent, wanted = (pack({"params": of.params, "trees": of.trees})[0] for of in (update, expected))
     yield from _tensor_faults(sent, wanted)
     for path, value in sent.items():
@@ -170,8 +170,8 @@ def _hello_faults(hello: Hello | None, site: str, expected: Hello) -> Iterator[s
     if hello.site != site:
         yield f"the message is signed {hello.site!r}"
     yield from _tensor_faults(pack(hello)[0], pack(expected)[0])
-    if bool(((hello.counts < 0) | (hello.counts > MOST)).any()) or not bool(hello.counts.any()):
-        yield f"counts are {hello.counts.tolist()}; they go from 0 to {MOST:,}, and one must be positive"
+    if bool(((hello.counts < 0) | (hello.counts > MAX_COUNT)).any()) or not bool(hello.counts.any()):
+        yield f"counts are {hello.counts.tolist()}; they go from 0 to {MAX_COUNT:,}, and one must be positive"
     if hello.statistics is not None:
         held = hello.statistics[hello.counts > 0]
         if not _all_finite(held) or bool(hello.statistics.isinf().any()):
@@ -201,7 +201,7 @@ def _form(value: Tensor) -> str:
 
 def _finite(value: object) -> bool:
     """A number that a float can hold."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
+    return isinstance(value, int | float) and not isinstance(value, bool) and -MAX_FLOAT <= value <= MAX_FLOAT
 
 
 def _all_finite(value: Tensor) -> bool:

@@ -85,7 +85,7 @@ def _join(path: str, name: str) -> str:
     return f"{path}/{name}" if path else name
 
 
-def encode(message: Any) -> bytes:
+def to_bytes(message: Any) -> bytes:
     """Encode a dataclass of tensors and plain values."""
     tensors, plain = pack(message)
     own = {name: t.detach().clone(memory_format=contiguous_format) for name, t in tensors.items()}
@@ -93,8 +93,8 @@ def encode(message: Any) -> bytes:
     return bytes(save(own, {"plain": text, "digest": _digest(own, text)}))
 
 
-def decode(kind: type[T], content: bytes, strict: bool = False) -> T:
-    """The inverse of `encode`. Tensors are cloned, because torch aligns its memory for vector code.
+def from_bytes(kind: type[T], content: bytes, strict: bool = False) -> T:
+    """The inverse of `to_bytes`. Tensors are cloned, because torch aligns its memory for vector code.
 
     strict: also check the types of all plain values, for a message from another machine.
     """
@@ -115,12 +115,12 @@ def decode(kind: type[T], content: bytes, strict: bool = False) -> T:
 
 def write_message(path: Path, message: Any, private: bool = False) -> None:
     with writing(path):
-        write_atomic(path, encode(message), private)
+        write_atomic(path, to_bytes(message), private)
 
 
 def read_message(path: Path, kind: type[T]) -> T:
     with reading(path):
-        return decode(kind, path.read_bytes())
+        return from_bytes(kind, path.read_bytes())
 
 
 def _digest(tensors: Params, plain: str) -> str:

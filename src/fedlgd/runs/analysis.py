@@ -21,7 +21,7 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params, VirtualSet, mean_scale
 from fedlgd.data.federation import Federation
-from fedlgd.engines.storage import Memory, States
+from fedlgd.engines.storage import States, Storage
 from fedlgd.rundir.records import RoundRecord
 from fedlgd.runs.shift import between
 
@@ -39,7 +39,7 @@ class Subject:
 
     federation: Federation
     net: Net
-    memory: Memory
+    memory: Storage
     states: States
     rng: Stream
 

@@ -14,12 +14,12 @@ import tomli_w
 
 from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.core.net import Net
-from fedlgd.core.settings import Tuned, flat
+from fedlgd.core.settings import Tuned, flat, setting
 from fedlgd.data import suites as suites
 from fedlgd.data.federation import Federation
 from fedlgd.data.suites import COMMON_SETTINGS, SUITES, DataChoice
 from fedlgd.dp.guarantee import for_rounds, is_private
-from fedlgd.engines.plan import Plan
+from fedlgd.engines.settings import RoundSettings
 from fedlgd.methods import registry
 from fedlgd.methods.parts import all_settings, name_of
 from fedlgd.methods.protocol import Method
@@ -28,12 +28,25 @@ from fedlgd.nets.registry import NETS, build_net, given_net, settings_of
 NAMED = ("data", "net")  # sections that can be given as only a name
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(RoundSettings):
+    """The settings of a run that do not belong to the method, the data or the network."""
+
+    real_samples: int = setting(
+        -1,
+        "Real images per class of every site copied for the report; -1: 4 of published data, none of your own.",
+        least=-1,
+        most=1_000,
+    )
+    analysis: bool = setting(True, "Measure the similarity of the sites' features for the report.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """The complete configuration of a run."""
 
     method: Method
-    plan: Plan = Plan()
+    plan: RunSettings = RunSettings()
     data: DataChoice = field(default_factory=DataChoice)
     net: Mapping[str, Any] = field(default_factory=lambda: {"name": "convnet"})
     tuned: Tuned | None = None
@@ -107,12 +120,12 @@ def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None =
     data = {"name": DataChoice.name, **merged["data"]}
     suite = suites.find_suite(_word("data.name", data["name"])).settings
     _refuse_unknown(merged, _known(cls, _word("net.name", net["name"]), suite), cls)
-    ours = {f.name for f in fields(Plan)}
+    ours = {f.name for f in fields(RunSettings)}
     plan = {key: value for key, value in merged.items() if key in ours}
     method = {key: value for key, value in merged.items() if key not in ours and key not in NAMED}
     return Config(
         method=recipe.make(_convert(method, cls)),
-        plan=_convert(plan, Plan),
+        plan=_convert(plan, RunSettings),
         data=_data_choice(data, suite),
         net=net,
         tuned=tuned,
@@ -190,7 +203,7 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
 def _known(cls: type, net: str, suite: type) -> list[str]:
     """The paths of all settings of this method, network and federation."""
     data = [*(f"data.{key}" for key in COMMON_SETTINGS), *_field_paths(suite, "data.")]
-    ours = [*_field_paths(Plan), *data, "method", "net.name"]
+    ours = [*_field_paths(RunSettings), *data, "method", "net.name"]
     return [*ours, *_field_paths(cls), *(f"net.{key}" for key in settings_of(net))]
 
 

@@ -86,7 +86,7 @@ class Head:
 
 
 class RunDirectory:
-    """`Memory` on disk of a run with these sites. The constructor checks every file that is needed to resume."""
+    """`Storage` on disk of a run with these sites. The constructor checks every file that is needed to resume."""
 
     def __init__(self, path: Path, scales: Mapping[str, Scale], local: bool = True) -> None:
         self.path, self._state, self._local = path, path / "state", local

@@ -21,7 +21,7 @@ from fedlgd.core.text import plural
 from fedlgd.core.types import Params, SiteState, VirtualSet
 from fedlgd.data.federation import POOLED
 from fedlgd.data.prepare import Preparation
-from fedlgd.engines.storage import Memory, States
+from fedlgd.engines.storage import States, Storage
 from fedlgd.methods.protocol import Method
 from fedlgd.nets.registry import build_net, given_net, named_net
 from fedlgd.rundir.records import RoundRecord, in_order
@@ -213,7 +213,7 @@ class Result:
 class Kept(NamedTuple):
     """What a run stored: the states of the server and of the sites in `names`."""
 
-    memory: Memory
+    memory: Storage
     states: States
     names: Sequence[str]
 

@@ -23,17 +23,16 @@ from fedlgd.distill.cache import caching
 from fedlgd.dp.distil import distilled
 from fedlgd.dp.guarantee import is_private
 from fedlgd.engines.loop import Loop
-from fedlgd.engines.plan import Plan
 from fedlgd.engines.registry import Engine
 from fedlgd.engines.registry import engine as find_engine
-from fedlgd.engines.storage import Memory, Ram, States
+from fedlgd.engines.storage import RamStorage, States, Storage
 from fedlgd.methods.common import Training, training_set
 from fedlgd.methods.protocol import Method
 from fedlgd.nets.registry import named_net
 from fedlgd.rundir.records import RoundRecord, in_order
 from fedlgd.runs.analysis import SITES, Subject, analysed
 from fedlgd.runs.cache import shared_cache
-from fedlgd.runs.config import Config, configure, samples
+from fedlgd.runs.config import Config, RunSettings, configure, samples
 from fedlgd.runs.contact_sheets import write_samples
 from fedlgd.runs.folder import continued, locked, open_directory, rounds_before
 from fedlgd.runs.result import Kept, Result, result_of
@@ -85,7 +84,7 @@ def run(
     method = configure(method) if isinstance(method, str) else method
     if real_samples is None:
         real_samples = samples(federation.public and not is_private(method))
-    plan = Plan(
+    plan = RunSettings(
         rounds=rounds,
         ratio=ratio,
         quorum=quorum,
@@ -146,10 +145,10 @@ def _reserved(engine: Engine, out: Path | None) -> Iterator[None]:
 
 def _opened(
     config: Config, federation: Federation, net: Net, engine: Engine, out: Path | None, command: str, title: str
-) -> tuple[Memory, States, list[RoundRecord]]:
+) -> tuple[Storage, States, list[RoundRecord]]:
     """The memory of the server, the states of the sites, and the records of the rounds that are committed."""
     if out is None:
-        return Ram(), engine.states(), []
+        return RamStorage(), engine.states(), []
     directory = open_directory(out, config, federation, net, command, title, engine)
     return directory, directory.states, directory.records
 

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
 from fedlgd.core.meter import listening
-from fedlgd.engines.process import SILENCE, Child, check_fork, heard
+from fedlgd.engines.process import SILENCE_SECONDS, Child, check_fork, heard
 from fedlgd.rundir.records import RoundRecord
 from fedlgd.runs.comparing.entries import Job, Outcome
 from fedlgd.runs.run import Listener
@@ -90,7 +90,7 @@ def _tell(do: Do, job: Job, connection: Connection) -> None:
 
     def progress(*_: object) -> None:
         nonlocal spoke
-        if (now := time.monotonic()) - spoke > SILENCE / 10:
+        if (now := time.monotonic()) - spoke > SILENCE_SECONDS / 10:
             spoke = now
             connection.send_bytes(ALIVE)
 

@@ -1,4 +1,4 @@
-"""The plan of a run: number of rounds, sampling of sites, and evaluation."""
+"""Rounds of a run: their number, the sampling of sites, what the server accepts, and when it evaluates."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,8 @@ from fedlgd.core.settings import Settings, setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(Settings):
-    """The settings of a run that do not belong to the method."""
+class RoundSettings(Settings):
+    """What engines know of a run beside its method; `runs.config.RunSettings` adds what its folder gets."""
 
     rounds: int = setting(100, "Number of rounds.", least=1, most=1_000_000)
     ratio: float = setting(1.0, "Fraction of sites sampled in each round.", above=0, most=1)
@@ -22,13 +22,6 @@ class Plan(Settings):
     evaluate_every: int = setting(
         0, "Evaluate every this many rounds; 0: about ten times per run.", least=0, most=1_000_000
     )
-    real_samples: int = setting(
-        -1,
-        "Real images per class of every site copied for the report; -1: 4 of published data, none of your own.",
-        least=-1,
-        most=1_000,
-    )
-    analysis: bool = setting(True, "Measure the similarity of the sites' features for the report.")
 
     def scores(self, t: int) -> bool:
         """Whether the model is evaluated after round t; always after the last round."""
@@ -36,7 +29,7 @@ class Plan(Settings):
         return (t + 1) % every == 0 or t + 1 == self.rounds
 
 
-def sample(names: list[str], ratio: float, rng: Stream) -> list[str]:
+def sample_sites(names: list[str], ratio: float, rng: Stream) -> list[str]:
     """int(ratio * N) sites, at least one, uniformly without replacement; in the order of `names`."""
     count = max(1, int(ratio * len(names) + 1e-9))
     chosen = torch.randperm(len(names), generator=rng.generator())[:count].sort().values

@@ -1,0 +1,335 @@
+"""The coordinator's connection to its SuperLink: who is connected, a Flower grid for one run, and the replies.
+
+`fedlgd run --engine flower` is itself the server half of the Flower app: it claims the task of its run and
+sends the messages. So its progress, its exit code and Ctrl-C are those of every other run.
+
+Flower announces a reply before its parts are uploaded. Its own grid then waits for the parts, believes what the
+reply says about its sender, and fails if the reply cannot be read: with each of these a site could hold up or stop
+a run. Here a reply is read when all its parts are there, up to a number of bytes. Its sender and its question are
+those that the server recorded.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, cast
+
+import httpx
+import tomli_w
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.app import Array, Error, Message
+from flwr.app.message import make_message
+from flwr.cli.build import build_fab_from_files
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.common.serde import run_from_proto
+from flwr.common.serde_utils import metadata_from_proto
+from flwr.proto import control_pb2, fab_pb2, message_pb2, runtime_pb2
+from flwr.proto.message_pb2 import Message as Head
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.constant import NodeStatus, TaskType
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.inflatable.inflatable_object import (
+    get_object_body,
+    get_object_head_values_from_object_content,
+    iterate_object_tree,
+)
+from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectUnavailableError,
+    inflate_object_from_contents,
+)
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
+from flwr.supercore.retry import RetryInvoker, exponential
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.superlink.grid import HttpGrid
+
+from fedlgd.core.errors import RunError
+from fedlgd.core.files import locked, private_folder
+from fedlgd.deploy.kit import Kit
+from fedlgd.deploy.processes import beating
+from fedlgd.deploy.proxy import SECRET_HEADER
+
+DAMAGED, OVERSIZED = 1001, 1002  # codes of errors beside those of Flower
+MIN_REPLY_ROOM = 64 << 20  # bytes of a reply that are always accepted
+MIN_PART_BYTES = 1 << 10  # bytes that a part counts at least, so that their number is bounded too
+
+
+def reply_room(messages: Iterable[Message]) -> int:
+    """The bytes that a reply to these questions may have before it is read."""
+    sizes = [
+        sum(len(array.data) for record in message.content.array_records.values() for array in record.values())
+        for message in messages
+    ]
+    return max([MIN_REPLY_ROOM, *(4 * size for size in sizes)])
+
+
+class ArrivingReply:
+    """A reply whose parts are being uploaded."""
+
+    def __init__(self, head: Head, tree: ObjectTree, room: int) -> None:
+        self.metadata = metadata_from_proto(head.metadata)
+        self._missing = [part.object_id for part in iterate_object_tree(tree)]
+        self._parts: dict[str, bytes] = {}
+        self._room = room
+
+    @property
+    def question(self) -> str:
+        return self.metadata.reply_to_message_id
+
+    def receive(self, pull: Callable[[str], bytes]) -> Message | None:
+        """The reply, or one with an error; None while parts are missing."""
+        try:
+            while self._missing:
+                part = self._parts[self._missing[-1]] = pull(self._missing[-1])
+                self._missing.pop()
+                self._room -= max(len(part), MIN_PART_BYTES)
+                if self._room < 0:
+                    return self._reply(error=Error(OVERSIZED))
+            if _repeated(self._parts) > self._room:
+                return self._reply(error=Error(OVERSIZED))
+            read = cast(Message, inflate_object_from_contents(self.metadata.message_id, self._parts))
+            return self._reply(error=read.error) if read.has_error() else self._reply(content=read.content)
+        except ObjectUnavailableError:
+            return None
+        except ObjectPullError:
+            return self._reply(error=Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE))
+        except RunError:
+            raise
+        except Exception:  # whatever a site can make of the bytes of a reply
+            return self._reply(error=Error(DAMAGED))
+
+    def _reply(self, **given: Any) -> Message:
+        return make_message(metadata=self.metadata, **given)
+
+
+def _repeated(parts: Mapping[str, bytes]) -> int:
+    """The bytes that arrays add to those of their parts: an array can name a part many times."""
+    added = 0
+    for part in parts.values():
+        kind, children, _ = get_object_head_values_from_object_content(part)
+        if kind == Array.__qualname__:
+            named = json.loads(get_object_body(part, Array))["arraychunk_ids"]
+            added += sum(len(parts[children[i]]) for i in named) - sum(len(parts[child]) for child in children)
+    return added
+
+
+OUTAGE_SECONDS = 45.0  # seconds for which a run waits for a server that is away
+START = "start it: fedlgd serve KIT; then the same command starts or resumes the run"
+
+
+class _Operator:
+    """Shows the secret of the kit to the proxy of the server."""
+
+    def __init__(self, secret: str) -> None:
+        self._secret = secret
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        context.request.headers[SECRET_HEADER] = self._secret
+        return call_next(context)
+
+
+class _InWords:
+    """Errors of the connection as errors that a user can act on."""
+
+    def _unary_unary(self, **given: Any) -> Any:
+        try:
+            return super()._unary_unary(**given)  # type: ignore[misc]
+        except httpx.HTTPStatusError as error:
+            raise RunError(_refused(error.response)) from error
+        except httpx.TransportError as error:
+            raise RunError(f"cannot reach the server ({error}); {START}") from error
+
+
+class _Control(_InWords, ControlHttpClient):
+    pass
+
+
+class _Runtime(_InWords, RuntimeHttpClient):
+    pass
+
+
+def _refused(response: httpx.Response) -> str:
+    if response.status_code in (401, 403) and "/runtime/" in response.url.path:
+        return "the server has ended this run: it was stopped or not heard of; run the same command to resume"
+    return f"the server refused a request: status {response.status_code}, {response.text[:200]}"
+
+
+class Operator:
+    """What the owner of the server's kit can do."""
+
+    def __init__(self, kit: Kit, wait: float = 0.0) -> None:
+        """`wait`: for how many seconds an absent server is awaited."""
+        self.kit = kit
+        self._secret = _Operator((kit.folder / "secret").read_text())
+        self._control = self._client(_Control, wait)
+
+    def __enter__(self) -> "Operator":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._control.close()
+
+    def nodes(self) -> dict[str, int]:
+        """The Flower node of each registered site of this kit, by the site's public key."""
+        return {name: node.node_id for name, node in self._registered().items()}
+
+    def connected(self) -> list[str]:
+        return [name for name, node in self._registered().items() if node.status == NodeStatus.ONLINE]
+
+    def register(self) -> None:
+        """Register the public keys of the kit and remove all others."""
+        keys, nodes = _keys(self.kit), self._nodes()
+        for node in nodes:
+            if node.public_key not in keys.values():
+                self._control.UnregisterNode(control_pb2.UnregisterNodeRequest(node_id=node.node_id))
+        known = {node.public_key for node in nodes}
+        for name, key in keys.items():
+            if key not in known:
+                self._control.RegisterNode(control_pb2.RegisterNodeRequest(public_key=key, name=name))
+
+    @contextmanager
+    def grid(self) -> Iterator["KitGrid"]:
+        """A Flower run and its grid. The run ends with the context; Flower forgets it 60 s after a kill."""
+        busy = RunError(f"another run uses the kit {str(self.kit.folder)!r}; wait until it ends, or stop it")
+        with locked(private_folder(self.kit.state) / "run.lock", busy):
+            self._control.ListRuns(control_pb2.ListRunsRequest())  # Flower deletes what ended runs left
+            grid = self._claim(self._control.StartRun(_start_request()).run_id)
+            status = SubStatus.FAILED
+            try:
+                with beating(grid.send_sign_of_life):
+                    yield grid
+                status = SubStatus.COMPLETED
+            except KeyboardInterrupt:
+                status = SubStatus.STOPPED
+                raise
+            finally:
+                grid.finish(status)
+
+    def _claim(self, run_id: int) -> "KitGrid":
+        """Claim the task of this run; those of runs that were killed before they claimed theirs expire."""
+        with self._client(_Runtime, OUTAGE_SECONDS) as runtime:
+            while True:
+                request = runtime_pb2.AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
+                answer = runtime.AcquireTask(request)
+                if not answer.HasField("task"):
+                    raise RunError("the server lost the run that was started; run the same command again")
+                if answer.task.run_id == run_id:
+                    return KitGrid(self, answer.token)
+
+    def runtime(self, token: str, wait: float = OUTAGE_SECONDS) -> RuntimeHttpClient:
+        client: RuntimeHttpClient = self._client(_Runtime, wait, RuntimeTokenHttpInterceptor(token))
+        return client
+
+    def _client(self, kind: Any, wait: float, *more: Any) -> Any:
+        versions = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
+        return kind.from_server_address(
+            server_address=str(self.kit.server),
+            insecure=False,
+            root_certificates=self.kit.ca.read_bytes(),
+            interceptors=[self._secret, versions, *more],
+            retry_invoker=_patient(wait) if wait else None,
+        )
+
+    def _nodes(self) -> list[Any]:
+        found = self._control.ListNodes(control_pb2.ListNodesRequest()).nodes_info
+        return [node for node in found if node.status != NodeStatus.UNREGISTERED]
+
+    def _registered(self) -> dict[str, Any]:
+        nodes = {node.public_key: node for node in self._nodes()}
+        return {name: nodes[key] for name, key in _keys(self.kit).items() if key in nodes}
+
+
+class KitGrid(HttpGrid):
+    """Flower's grid, which also passes the proxy and survives a short outage.
+
+    Replies are read by `ArrivingReply`, because Flower's grid trusts them.
+    """
+
+    def __init__(self, operator: Operator, token: str) -> None:
+        super().__init__(str(operator.kit.server), token=token)
+        self._client, self._goodbye = operator.runtime(token), operator.runtime(token, wait=0.0)
+        self._arriving: list[ArrivingReply] = []
+        self._room = 0
+        given = self._client.PullTaskInput(runtime_pb2.PullTaskInputRequest())
+        self.set_run(run_from_proto(given.run))
+        self.nodes = operator.nodes()
+        TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
+        TaskIdentity.node_id = given.context.node_id
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        sent = list(messages)
+        self._room = max(self._room, reply_room(sent))
+        return super().push_messages(sent)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """The replies that have arrived. The server names each reply once, when its upload begins."""
+        wanted = set(message_ids)
+        for late in [reply for reply in self._arriving if reply.question not in wanted]:
+            self._arriving.remove(late)
+            self._confirm(late)
+        if unknown := wanted - {reply.question for reply in self._arriving}:
+            found = self._runtime_client.PullMessages(runtime_pb2.PullAppMessagesRequest(message_ids=unknown))
+            new = zip(found.messages_list, found.message_object_trees, strict=True)
+            self._arriving += [ArrivingReply(head, tree, self._room) for head, tree in new]
+        pull = make_pull_object_fn_protobuf(self._runtime_client.PullObject, self.node, self.run.run_id)
+        for reply in list(self._arriving):
+            if message := reply.receive(pull):
+                self._arriving.remove(reply)
+                self._confirm(reply)
+                yield message
+
+    def _confirm(self, reply: ArrivingReply) -> None:
+        """The server can delete the reply."""
+        key, run = reply.metadata.message_id, self.run.run_id
+        request = message_pb2.ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=key)
+        self._runtime_client.ConfirmMessageReceived(request)
+
+    def send_sign_of_life(self) -> None:
+        self._runtime_client.SendTaskHeartbeat(runtime_pb2.SendTaskHeartbeatRequest())
+
+    def finish(self, status: str) -> None:
+        """Tell the server that the run has ended; if it is away, it will notice."""
+        with suppress(RunError), self._goodbye as client:
+            client.PushTaskOutput(runtime_pb2.PushTaskOutputRequest(sub_status=status))
+        self.close()
+
+
+def _keys(kit: Kit) -> dict[str, bytes]:
+    """The public keys of the sites in Flower's format."""
+    keys = {}
+    for name, content in kit.public_keys.items():
+        try:
+            keys[name] = public_key_to_bytes(load_ssh_public_key(content))  # type: ignore[arg-type]
+        except ValueError as error:
+            raise RunError(f"sites/{name}.pub of {str(kit.folder)!r} is no public key; restore it") from error
+    return keys
+
+
+def _patient(seconds: float) -> RetryInvoker:
+    def hopeless(error: Exception) -> bool:
+        return any(word in str(error).lower() for word in ("certificate", "ssl"))
+
+    return RetryInvoker(
+        lambda: exponential(base_delay=0.25, max_delay=5),
+        httpx.TransportError,
+        max_tries=None,
+        max_time=seconds,
+        should_giveup=hopeless,
+    )
+
+
+def _start_request() -> control_pb2.StartRunRequest:
+    """The description of an app without code: the sites run the `fedlgd` that is installed there."""
+    components = {"serverapp": "fedlgd.deploy.coordinator:app", "clientapp": "fedlgd.deploy.client:app"}
+    app = {"publisher": "fedlgd", "components": components, "config": {}}
+    project = {"name": "fedlgd", "version": "1.0.0", "license": "Apache-2.0", "description": "fedlgd"}
+    content = tomli_w.dumps({"project": project, "tool": {"flwr": {"app": app}}}).encode()
+    fab, _ = build_fab_from_files({"pyproject.toml": content})
+    return control_pb2.StartRunRequest(
+        fab=fab_pb2.Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab), federation=""
+    )
