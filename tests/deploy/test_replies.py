@@ -134,7 +134,7 @@ def test_a_reply_that_was_given_up_is_lost_and_a_lost_server_is_not_the_fault_of
 
 def test_the_engine_has_words_for_the_errors():
     assert (DAMAGED, OVERSIZED) == (engine.DAMAGED, engine.OVERSIZED)
-    assert {DAMAGED, OVERSIZED} <= engine.LOST.keys()
+    assert {DAMAGED, OVERSIZED} <= engine.LOST_REASONS.keys()
 
 
 def test_the_room_grows_with_the_question():

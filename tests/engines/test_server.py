@@ -64,7 +64,7 @@ def _update(site: str, seed: int) -> Update:
 
 @pytest.mark.parametrize("room", [0, 3_000, 1 << 20])
 def test_updates_are_read_in_the_order_of_names_as_often_as_wanted_from_memory_or_a_file(room, monkeypatch):
-    monkeypatch.setattr(storage, "ROOM", room)
+    monkeypatch.setattr(storage, "MAX_BYTES_IN_RAM", room)
     sent = {name: _update(name, i) for i, name in enumerate(tiny.NAMES)}
     with Inbox(tiny.NAMES) as updates:
         for name in reversed(tiny.NAMES):
@@ -85,7 +85,7 @@ def test_a_site_that_sent_nothing_is_left_out():
 def test_a_run_whose_updates_wait_in_a_file_has_the_same_bits(monkeypatch):
     data, plan = tiny.federation(), RoundSettings(rounds=3, ratio=0.67)
     plain = tiny.Run(tiny.fedlgd(), data, plan)
-    monkeypatch.setattr(storage, "ROOM", 0)
+    monkeypatch.setattr(storage, "MAX_BYTES_IN_RAM", 0)
     filed = tiny.Run(tiny.fedlgd(), data, plan)
     for a, b in zip(plain.states, filed.states, strict=True):
         assert tiny.equal(a.params, b.params)
@@ -101,7 +101,7 @@ def test_a_site_whose_update_was_lost_is_sent_the_anchors_again():
             yield Answer(site="bee", version=task.after, fault="it was lost") if lost else sites(task)
 
     sent, memory = [], tiny.Kept()
-    held = [storage.server().held for _ in _server(work, RoundSettings(rounds=5, quorum=0.5), memory).run()]
+    held = [memory.server().held for _ in _server(work, RoundSettings(rounds=5, quorum=0.5), memory).run()]
     assert sent == [(1, "ape"), (1, "bee"), (1, "cat"), (3, "ape"), (3, "bee"), (3, "cat"), (4, "bee")]
     assert held[1:] == [
         {},
@@ -115,7 +115,7 @@ def test_a_site_whose_update_was_lost_is_sent_the_anchors_again():
 def _server(work: Any, plan: RoundSettings, memory: Any = None) -> Server:
     method, data = tiny.fedlgd(), tiny.federation()
     memory = memory or tiny.Kept()
-    sites = Sites(method, data, tiny.net(), plan, storage.states, Place())
+    sites = Sites(method, data, tiny.net(), plan, memory.states, Place())
     names = list(data.by_name)
     return Server(
         method=method,
