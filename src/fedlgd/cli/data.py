@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich import box
@@ -24,7 +24,6 @@ from fedlgd.core.files import writing
 from fedlgd.core.text import plural
 from fedlgd.data.describe import Statistics, contact_sheet, spark, statistics_of
 from fedlgd.data.federation import Federation
-from fedlgd.data.fetch.prepare import Outcome, attempt, chosen
 from fedlgd.data.own.check import Checked, check_data
 from fedlgd.data.own.sites import Problem
 from fedlgd.data.own.suite import Folders
@@ -33,6 +32,9 @@ from fedlgd.runs.config import resolve
 from fedlgd.runs.described import described
 from fedlgd.runs.parse import parse_assignment
 from fedlgd.runs.shift import ALL, Draws, Measured, measure_shift
+
+if TYPE_CHECKING:
+    from fedlgd.data.fetch.prepare import FetchOutcome
 
 MAX_ALIKE = 3  # problems of one kind at one site in the table of `check`
 MAX_MATRIX = 12  # sites; more are summarised
@@ -233,17 +235,19 @@ def _listed(problems: Sequence[Problem]) -> Iterator[str]:
 
 def fetch(given: FetchOptions) -> None:
     """Print the terms of use first; a data set that fails does not stop the others."""
-    sources, home = chosen(given.names), data_home()
+    from fedlgd.data.fetch.prepare import attempt, find_datasets  # here, because runs import this module too
+
+    datasets, home = find_datasets(given.names), data_home()
     if given.originals and not given.originals.is_dir():
         raise DataError(f"--from {given.originals} is not a folder; give the folder of the original files")
-    for source in sources:
-        typer.echo(f"{source.name}: {source.what}. Terms: {source.terms}; {source.page}", err=True)
+    for dataset in datasets:
+        typer.echo(f"{dataset.name}: {dataset.what}. Terms: {dataset.terms}; {dataset.page}", err=True)
     outcomes = []
     how = {"given": given.originals, "again": given.again, "keep": given.keep}
     try:
-        for source in sources:
+        for dataset in datasets:
             with progress(given.quiet, in_bytes=True):
-                outcomes.append(attempt(source, home, named=source.name in given.names, **how))
+                outcomes.append(attempt(dataset, home, named=dataset.name in given.names, **how))
             _print_outcome(outcomes[-1], given.json)
     except KeyboardInterrupt:
         typer.echo("Interrupted. Re-run the same command to resume.", err=True)
@@ -254,7 +258,7 @@ def fetch(given: FetchOptions) -> None:
         raise typer.Exit(2)
 
 
-def _print_outcome(outcome: Outcome, json: bool) -> None:
+def _print_outcome(outcome: "FetchOutcome", json: bool) -> None:
     """The path of a ready data set to stdout; what remains to be done to stderr."""
     if outcome.ready:
         state = "prepared" if outcome.state == "prepared" else "already there (--again prepares it again)"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedlgd.core.errors import DataError
-from fedlgd.data.fetch import cifar
+from fedlgd.data.fetch import prepare, readers
 from tests.data.fetch import writing
 
 HARM: list[str] = []
@@ -33,8 +33,8 @@ class Calls:
 
 
 def test_cifar10_is_read_channel_by_channel(tmp_path):
-    made = writing.cifar(tmp_path / cifar.ARCHIVE)
-    read = cifar.read_cifar10(tmp_path)
+    made = writing.cifar(tmp_path / readers.CIFAR10)
+    read = readers.read_cifar10(tmp_path)
     assert read["train_x"].shape == (15, 32, 32, 3)
     assert read["test_x"].shape == (3, 32, 32, 3)
     rows, labels = made["data_batch_2.bin"]
@@ -56,19 +56,19 @@ def test_cifar10_is_read_channel_by_channel(tmp_path):
     ],
 )
 def test_a_damaged_batch_is_refused(change, says, tmp_path):
-    writing.cifar(tmp_path / cifar.ARCHIVE, **change)
+    writing.cifar(tmp_path / readers.CIFAR10, **change)
     with pytest.raises(DataError, match=says):
-        cifar.read_cifar10(tmp_path)
+        readers.read_cifar10(tmp_path)
 
 
 def test_an_archive_that_lacks_batches_or_is_truncated_is_refused(tmp_path):
-    path = tmp_path / cifar.ARCHIVE
+    path = tmp_path / readers.CIFAR10
     writing.tar(path, {"cifar-10-batches-bin/data_batch_1.bin": bytes(3073)})
     with pytest.raises(DataError, match=r"has no data_batch_2\.bin, .*test_batch\.bin"):
-        cifar.read_cifar10(tmp_path)
+        readers.read_cifar10(tmp_path)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(DataError, match="is damaged or not the expected file"):
-        cifar.read_cifar10(tmp_path)
+        readers.read_cifar10(tmp_path)
 
 
 # CIFAR-10-C
@@ -77,15 +77,17 @@ def test_an_archive_that_lacks_batches_or_is_truncated_is_refused(tmp_path):
 @pytest.fixture
 def small_c(monkeypatch):
     """CIFAR-10-C with 10 images an array instead of 50 000."""
-    monkeypatch.setattr(cifar, "SHAPE_C", (10, 32, 32, 3))
-    members = {f"CIFAR-10-C/{name}.npy": writing.npy(writing.bytes_of(10, 32, 32, 3)) for name in cifar.SEVERITIES}
+    monkeypatch.setattr(prepare, "CIFAR10C_SHAPE", (10, 32, 32, 3))
+    members = {
+        f"CIFAR-10-C/{name}.npy": writing.npy(writing.bytes_of(10, 32, 32, 3)) for name in prepare.SEVERITIES
+    }
     return members | {"CIFAR-10-C/labels.npy": writing.npy(writing.digits(10))}
 
 
 def unpack(folder: Path, members: dict[str, bytes]) -> Path:
-    writing.tar(folder / cifar.ARCHIVE_C, members, "w")
+    writing.tar(folder / prepare.CIFAR10C, members, "w")
     (folder / "home").mkdir(exist_ok=True)
-    cifar.unpack_cifar10c(folder, folder / "home")
+    prepare.unpack_cifar10c(folder, folder / "home")
     return folder / "home" / "CIFAR-10-C"
 
 
@@ -109,8 +111,8 @@ def test_an_archive_cannot_choose_where_its_members_go(small_c, tmp_path):
     del evil["CIFAR-10-C/fog.npy"]
     evil["../../../fog.npy"] = small_c["CIFAR-10-C/fog.npy"]  # a known name in a bad place lands in the good one
     folder = unpack(tmp_path, evil)
-    assert {path.stem for path in folder.iterdir()} == {*cifar.SEVERITIES, "labels"}
-    assert {path.name for path in tmp_path.iterdir()} == {"home", cifar.ARCHIVE_C}
+    assert {path.stem for path in folder.iterdir()} == {*prepare.SEVERITIES, "labels"}
+    assert {path.name for path in tmp_path.iterdir()} == {"home", prepare.CIFAR10C}
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE])
@@ -118,14 +120,14 @@ def test_links_and_other_things_in_the_archive_are_not_unpacked(kind, small_c, t
     secret = tmp_path / "secret.npy"
     secret.write_bytes(small_c["CIFAR-10-C/fog.npy"])
     del small_c["CIFAR-10-C/fog.npy"]
-    writing.tar(tmp_path / cifar.ARCHIVE_C, small_c, "w")
-    with tarfile.open(tmp_path / cifar.ARCHIVE_C, "a") as archive:
+    writing.tar(tmp_path / prepare.CIFAR10C, small_c, "w")
+    with tarfile.open(tmp_path / prepare.CIFAR10C, "a") as archive:
         entry = tarfile.TarInfo("CIFAR-10-C/fog.npy")
         entry.type, entry.linkname = kind, str(secret)
         archive.addfile(entry)
     (tmp_path / "home").mkdir()
     with pytest.raises(DataError, match=r"has no fog\.npy"):
-        cifar.unpack_cifar10c(tmp_path, tmp_path / "home")
+        prepare.unpack_cifar10c(tmp_path, tmp_path / "home")
     assert list((tmp_path / "home").iterdir()) == []
 
 
@@ -156,12 +158,12 @@ def test_an_array_of_objects_is_not_unpickled(small_c, tmp_path):
 
 def test_a_cut_archive_leaves_the_folder_that_was_there(small_c, tmp_path):
     folder = unpack(tmp_path, small_c)
-    path = tmp_path / cifar.ARCHIVE_C
+    path = tmp_path / prepare.CIFAR10C
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     with pytest.raises(DataError, match=r"is damaged or not the expected file|early in its archive|has no"):
-        cifar.unpack_cifar10c(tmp_path, tmp_path / "home")
+        prepare.unpack_cifar10c(tmp_path, tmp_path / "home")
     assert [path.name for path in (tmp_path / "home").iterdir()] == ["CIFAR-10-C"]
-    cifar.check_cifar10c(folder)
+    prepare.check_cifar10c(folder)
 
 
 def test_a_disk_that_fills_leaves_nothing(small_c, tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import pytest
 from scipy.io import savemat
 
 from fedlgd.core.errors import DataError
-from fedlgd.data.fetch import digits
+from fedlgd.data.fetch import readers
 from tests.data.fetch import writing
 
 # MNIST
@@ -17,7 +17,7 @@ from tests.data.fetch import writing
 
 def test_mnist_comes_back_byte_for_byte(tmp_path):
     made = writing.mnist(tmp_path)
-    read = digits.read_mnist(tmp_path)
+    read = readers.read_mnist(tmp_path)
     assert {key: value.tolist() for key, value in read.items()} == {k: v.tolist() for k, v in made.items()}
     assert {value.dtype for value in read.values()} == {np.dtype(np.uint8)}
 
@@ -41,12 +41,12 @@ def test_a_damaged_idx_file_is_refused(content, says, tmp_path):
     writing.mnist(tmp_path)
     (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(content)
     with pytest.raises(DataError, match=says):
-        digits.read_mnist(tmp_path)
+        readers.read_mnist(tmp_path)
 
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(DataError, match=r"has no train-images-idx3-ubyte\.gz"):
-        digits.read_mnist(tmp_path)
+        readers.read_mnist(tmp_path)
 
 
 # USPS
@@ -57,7 +57,7 @@ def test_usps_values_become_bytes_and_labels_count_from_zero(tmp_path):
     values[0, :5] = [-0.631, 0.862, 0.307, 1, 0]
     for name in ("usps.bz2", "usps.t.bz2"):
         (tmp_path / name).write_bytes(writing.libsvm(values, np.array([7, 10, 1], np.uint8)))
-    read = digits.read_usps(tmp_path)
+    read = readers.read_usps(tmp_path)
     assert read["train_x"].shape == (3, 16, 16)
     assert read["train_x"][0, 0, :6].tolist() == [47, 237, 166, 255, 127, 0]  # floor(255 (v + 1) / 2)
     assert read["train_y"].tolist() == read["test_y"].tolist() == [6, 9, 0]
@@ -80,7 +80,7 @@ def test_usps_values_become_bytes_and_labels_count_from_zero(tmp_path):
 def test_a_damaged_libsvm_file_is_refused(content, says, tmp_path):
     (tmp_path / "usps.bz2").write_bytes(content)
     with pytest.raises(DataError, match=says):
-        digits.read_usps(tmp_path)
+        readers.read_usps(tmp_path)
 
 
 # SVHN and SynthDigits
@@ -95,7 +95,7 @@ def house_numbers(folder, n=4):
 
 def test_svhn_is_turned_image_by_image_and_its_label_10_is_the_digit_0(tmp_path):
     x = house_numbers(tmp_path)
-    read = digits.read_svhn(tmp_path)
+    read = readers.read_svhn(tmp_path)
     assert read["train_x"].shape == (4, 32, 32, 3)
     assert all(np.array_equal(read["train_x"][i], x[..., i]) for i in range(4))
     assert read["test_y"].tolist() == [0, 1, 9, 5]
@@ -105,19 +105,19 @@ def test_svhn_is_turned_image_by_image_and_its_label_10_is_the_digit_0(tmp_path)
 def test_synthdigits_are_read_as_files_or_in_their_zip(tmp_path):
     x, y = writing.bytes_of(32, 32, 3, 3), np.array([[3], [0], [9]], np.uint8)
     with zipfile.ZipFile(tmp_path / "SynthDigits.zip", "w") as archive:
-        for name in digits.GANIN:
+        for name in readers.GANIN:
             writing.mat(tmp_path / name, x, y)
             archive.write(tmp_path / name, name)
-    plain = digits.read_synth(tmp_path)
-    for name in digits.GANIN:
+    plain = readers.read_synth(tmp_path)
+    for name in readers.GANIN:
         (tmp_path / name).unlink()
-    packed = digits.read_synth(tmp_path)
+    packed = readers.read_synth(tmp_path)
     assert plain["train_y"].tolist() == packed["test_y"].tolist() == [3, 0, 9]
     assert np.array_equal(plain["train_x"], packed["train_x"])
     assert np.array_equal(plain["train_x"][1], x[..., 1])
     (tmp_path / "SynthDigits.zip").unlink()
     with pytest.raises(DataError, match=r"has no SynthDigits\.zip, nor synth_train"):
-        digits.read_synth(tmp_path)
+        readers.read_synth(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -137,13 +137,13 @@ def test_a_mat_file_of_something_else_is_refused(x, y, says, tmp_path):
     house_numbers(tmp_path)
     writing.mat(tmp_path / "train_32x32.mat", x, y)
     with pytest.raises(DataError, match=says):
-        digits.read_svhn(tmp_path)
+        readers.read_svhn(tmp_path)
 
 
 def test_a_mat_file_without_its_variables_is_refused(tmp_path):
     savemat(tmp_path / "train_32x32.mat", {"Z": np.zeros(3)})
     with pytest.raises(DataError, match="has no variable X"):
-        digits.read_svhn(tmp_path)
+        readers.read_svhn(tmp_path)
 
 
 def test_a_damaged_mat_file_is_refused_wherever_it_is_cut(tmp_path):
@@ -153,7 +153,7 @@ def test_a_damaged_mat_file_is_refused_wherever_it_is_cut(tmp_path):
     for length in [0, 3, 100, 127, 130, 200, len(whole) // 2, len(whole) - 1]:
         path.write_bytes(whole[:length])
         with pytest.raises(DataError, match=r"train_32x32\.mat"):
-            digits.read_svhn(tmp_path)
+            readers.read_svhn(tmp_path)
     path.write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + b"\x00\x02IM" + bytes(600))
     with pytest.raises(DataError, match=r"train_32x32\.mat"):
-        digits.read_svhn(tmp_path)
+        readers.read_svhn(tmp_path)

@@ -5,13 +5,13 @@ from urllib.parse import urlsplit
 
 from fedlgd.data.fetch import download
 from fedlgd.data.fetch.prepare import fetch
-from fedlgd.data.fetch.sources import SOURCES, Original
+from fedlgd.data.fetch.sources import DATASETS, Original
 
 
 def test_no_address_is_a_link_shortener(tmp_path):
-    hosts = {urlsplit(url).netloc for source in SOURCES.values() for file in source.files for url in file.urls}
+    hosts = {urlsplit(url).netloc for source in DATASETS.values() for file in source.files for url in file.urls}
     assert not hosts & {"bit.ly", "goo.gl", "t.co", "tinyurl.com", "is.gd", "ow.ly"}
-    outcome = fetch(SOURCES["rim_one"], tmp_path)
+    outcome = fetch(DATASETS["rim_one"], tmp_path)
     assert outcome.state == "by hand"
     assert "fedlgd data fetch rim_one --from DIR" in outcome.note
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedlgd.core.errors import DataError
-from fedlgd.data.fetch import pictures
+from fedlgd.data.fetch import prepare, readers
 from tests.data.fetch import writing
 
 
@@ -42,7 +42,7 @@ def test_mnist_m_as_ganin_released_it_packed_or_not(packed, tmp_path):
         writing.tar(tmp_path / "mnist_m.tar.gz", members)
     else:
         unpacked(tmp_path, members)
-    read = pictures.read_mnist_m(tmp_path)
+    read = readers.read_mnist_m(tmp_path)
     assert np.array_equal(read["train_x"], shown["train"])
     assert np.array_equal(read["test_x"], shown["test"])
     assert read["train_y"].tolist() == [0, 1, 2]
@@ -55,7 +55,7 @@ def test_mnist_m_repacked_with_a_folder_for_each_digit(names, tmp_path):
         tmp_path / "mnist_m",
         {f"{part}/{d}/a.png": writing.picture(images[i]) for part in names for i, d in enumerate((4, 7, 0))},
     )
-    read = pictures.read_mnist_m(tmp_path)
+    read = readers.read_mnist_m(tmp_path)
     assert read["train_y"].tolist() == [0, 4, 7]
     assert np.array_equal(read["test_x"], images[[2, 0, 1]])
 
@@ -73,7 +73,7 @@ def test_the_folder_of_synthetic_digits_is_resized_as_its_sizes_differ(packed, t
         zipped(tmp_path / "archive.zip", made)
     else:
         unpacked(tmp_path, made)
-    read = pictures.read_synth_folder(tmp_path)
+    read = readers.read_synth_folder(tmp_path)
     assert read["train_x"].shape == read["test_x"].shape == (10, 64, 64, 3)
     assert read["train_y"].tolist() == list(range(10))
     assert read["train_x"][7].min() == read["train_x"][7].max() == 140
@@ -94,34 +94,34 @@ def test_the_folder_of_synthetic_digits_is_resized_as_its_sizes_differ(packed, t
 def test_damaged_pictures_and_labels_are_refused(change, says, tmp_path):
     writing.tar(tmp_path / "mnist_m.tar.gz", mnist_m()[0] | change)
     with pytest.raises(DataError, match=says):
-        pictures.read_mnist_m(tmp_path)
+        readers.read_mnist_m(tmp_path)
 
 
 def test_without_the_folder_of_synthetic_digits_its_names_are_said(tmp_path):
     with pytest.raises(
         DataError, match=r"has no synthetic-digits\.zip or archive\.zip, nor a folder synthetic_digits"
     ):
-        pictures.read_synth_folder(tmp_path)
+        readers.read_synth_folder(tmp_path)
 
 
 def test_a_cut_archive_an_empty_one_and_none_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"has no mnist_m\.tar\.gz, nor a folder"):
-        pictures.read_mnist_m(tmp_path)
+        readers.read_mnist_m(tmp_path)
     path = tmp_path / "mnist_m.tar.gz"
     writing.tar(path, {})
     with pytest.raises(DataError, match="has no pictures"):
-        pictures.read_mnist_m(tmp_path)
+        readers.read_mnist_m(tmp_path)
     writing.tar(path, mnist_m(40)[0])
     path.write_bytes(path.read_bytes()[:5000])
     with pytest.raises(DataError, match="is damaged or not the expected file"):
-        pictures.read_mnist_m(tmp_path)
+        readers.read_mnist_m(tmp_path)
 
 
 def test_a_picture_too_large_to_be_one_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
-    monkeypatch.setattr(pictures, "LARGEST", 10_000)
+    monkeypatch.setattr(readers, "MAX_PICTURE_BYTES", 10_000)
     writing.tar(tmp_path / "mnist_m.tar.gz", mnist_m()[0] | {"mnist_m/mnist_m_test/1.png": bytes(20_000)})
     with pytest.raises(DataError, match="larger than any picture"):
-        pictures.read_mnist_m(tmp_path)
+        readers.read_mnist_m(tmp_path)
 
 
 # RIM-ONE DL
@@ -143,8 +143,8 @@ def test_rim_one_is_laid_out_by_part_and_diagnosis(tmp_path):
         "../../../partitioned_randomly/test_set/normal/..png": b"x",
         "partitioned_randomly/test_set/normal/../../x.png": b"x",
     }
-    zipped(tmp_path / pictures.RIM_ONE, rim_one_members() | evil)
-    pictures.unpack_rim_one(tmp_path, tmp_path / "home")
+    zipped(tmp_path / prepare.RIM_ONE, rim_one_members() | evil)
+    prepare.unpack_rim_one(tmp_path, tmp_path / "home")
     found = sorted(str(p.relative_to(tmp_path / "home")) for p in tmp_path.rglob("*.png"))
     assert found == sorted(
         f"retina/rim_one/{part}/{diagnosis}/r1_Im{i}.png"
@@ -155,10 +155,10 @@ def test_rim_one_is_laid_out_by_part_and_diagnosis(tmp_path):
 
 
 def test_a_page_instead_of_the_zip_or_a_zip_of_something_else_is_refused(tmp_path):
-    (tmp_path / pictures.RIM_ONE).write_bytes(b"<html>log in</html>")
+    (tmp_path / prepare.RIM_ONE).write_bytes(b"<html>log in</html>")
     with pytest.raises(DataError, match="is damaged or not the expected file"):
-        pictures.unpack_rim_one(tmp_path, tmp_path / "home")
-    zipped(tmp_path / pictures.RIM_ONE, {"partitioned_randomly/test_set/normal/a.png": b"x"})
+        prepare.unpack_rim_one(tmp_path, tmp_path / "home")
+    zipped(tmp_path / prepare.RIM_ONE, {"partitioned_randomly/test_set/normal/a.png": b"x"})
     with pytest.raises(DataError, match="has no partitioned_randomly pictures for Training/glaucoma"):
-        pictures.unpack_rim_one(tmp_path, tmp_path / "home")
+        prepare.unpack_rim_one(tmp_path, tmp_path / "home")
     assert not list((tmp_path / "home").rglob("*.png"))

@@ -8,7 +8,7 @@ from numpy.random import default_rng
 from PIL import Image
 
 from fedlgd.data.builtin.rendering import package_file
-from fedlgd.data.published import corruptions, weather
+from fedlgd.data.published import blur, corruptions
 from fedlgd.data.published.cifar10c import SEVERITIES
 from fedlgd.data.published.corruptions import BLOCK, CORRUPTIONS, as_bytes, corrupted
 
@@ -223,7 +223,7 @@ def test_bytes_are_cut_to_the_level_below_and_whole_levels_stay():
 def test_glass_puts_a_near_pixel_in_place_of_each():
     """Nothing is smoothed at sigma 0.05. A pixel is itself or one above, left or both; the first two stay."""
     image = default_rng(0).integers(0, 256, (3, 32, 32, 3)).astype(np.float32) / 255
-    made = corruptions.glass_blur(image, 0.05, 1, 1, rng=default_rng(0))
+    made = blur.glass_blur(image, 0.05, 1, 1, rng=default_rng(0))
     assert made[:, :2] == pytest.approx(image[:, :2])
     assert made[:, :, :2] == pytest.approx(image[:, :, :2])
     near = [np.roll(image, (down, right), (1, 2)) for down in (0, 1) for right in (0, 1)]
@@ -233,7 +233,7 @@ def test_glass_puts_a_near_pixel_in_place_of_each():
 
 
 def test_fog_keeps_the_largest_value_within_reach():
-    made = weather.fog(grey(0.5, 8), 0.75, 2.5, rng=default_rng(0))
+    made = corruptions.fog(grey(0.5, 8), 0.75, 2.5, rng=default_rng(0))
     assert made.min() == pytest.approx(0.5 * 0.5 / 1.25)
     assert made.max() == pytest.approx((0.5 + 0.75) * 0.5 / 1.25)
 
@@ -252,5 +252,5 @@ def test_mud_is_brown_and_covers_while_water_brightens():
 
 
 def test_a_dry_lens_changes_nothing():
-    made = weather.spatter(grey(0.4), 0.1, 0.01, 1, 0.7, 0.5, 0, rng=default_rng(0))
+    made = corruptions.spatter(grey(0.4), 0.1, 0.01, 1, 0.7, 0.5, 0, rng=default_rng(0))
     assert made == pytest.approx(grey(0.4))

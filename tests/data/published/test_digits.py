@@ -8,7 +8,7 @@ import fedlgd
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.types import Scale
 from fedlgd.data.arrays import npz_digest, write_arrays
-from fedlgd.data.fetch.sources import SOURCES
+from fedlgd.data.fetch.sources import DATASETS
 from fedlgd.data.published import digits
 from fedlgd.data.published.digits import Digits, described
 
@@ -159,7 +159,7 @@ def test_values_that_make_no_sense_are_refused(settings, named):
     ],
 )
 def test_notes_compare_sizes_with_the_published_ones(name, train, test, word):
-    assert word in described(SOURCES[name], train, test)
+    assert word in described(DATASETS[name], train, test)
 
 
 def test_subsets_are_called_subsets_at_the_site(home):

@@ -1,5 +1,4 @@
 """Published data sets: downloads and readers of the original files. No pickle is read.
 
-`originals` knows the data sets, `download` gets their files, and `prepare` does everything in turn. `digits`,
-`pictures` and `cifar` read what was downloaded.
+`sources` knows the data sets, `download` gets their files, `readers` reads them, and `prepare` does all in turn.
 """

@@ -1,42 +1,66 @@
 """Published data sets into the data home: downloaded or taken from a folder, read, checked and written."""
 
 import logging
+import os
 import shutil
+import tarfile
+import uuid
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Literal
+
+import numpy as np
 
 from fedlgd.core.errors import DataError, did_you_mean
 from fedlgd.core.files import locked
+from fedlgd.core.meter import tick
 from fedlgd.data.arrays import PARTS, Arrays, read_domain, refuse_without_space, saving, write_arrays
-from fedlgd.data.fetch import cifar, digits, pictures
+from fedlgd.data.fetch import readers
 from fedlgd.data.fetch.download import DownloadError, download, missing_bytes, wrong
-from fedlgd.data.fetch.sources import GROUPS, SOURCES, Source
+from fedlgd.data.fetch.readers import (
+    MAX_PICTURE_BYTES,
+    PICTURE_SUFFIXES,
+    digit_labels,
+    members_named,
+    reading_original,
+)
+from fedlgd.data.fetch.sources import DATASETS, GROUPS, Dataset
+from fedlgd.data.published.cifar10c import SEVERITIES
 
 log = logging.getLogger(__name__)
 
 State = Literal["prepared", "there", "by hand", "failed"]
 
+CHUNK_BYTES = 1 << 20
+
+CIFAR10C = "CIFAR-10-C.tar"
+CIFAR10C_FOLDER = "CIFAR-10-C"
+CIFAR10C_LABELS = "labels"
+CIFAR10C_ARRAYS = (*SEVERITIES, CIFAR10C_LABELS)
+CIFAR10C_SHAPE = (50_000, 32, 32, 3)  # severities 1 to 5 in blocks of 10 000
+
+RIM_ONE = "RIM-ONE_DL_images.zip"
+RIM_ONE_PARTITION = "partitioned_randomly"
+RIM_ONE_PARTS = {"training_set": "Training", "test_set": "Testing"}
+RIM_ONE_CLASSES = ("glaucoma", "normal")
+
 READERS: dict[str, Callable[[Path], Arrays]] = {
-    "mnist": digits.read_mnist,
-    "svhn": digits.read_svhn,
-    "usps": digits.read_usps,
-    "mnist_m": pictures.read_mnist_m,
-    "synth_ganin": digits.read_synth,
-    "synth_folder": pictures.read_synth_folder,
-    "cifar10": cifar.read_cifar10,
-}
-UNPACKERS: dict[str, Callable[[Path, Path], None]] = {
-    "cifar10c": cifar.unpack_cifar10c,
-    "rim_one": pictures.unpack_rim_one,
+    "mnist": readers.read_mnist,
+    "svhn": readers.read_svhn,
+    "usps": readers.read_usps,
+    "mnist_m": readers.read_mnist_m,
+    "synth_ganin": readers.read_synth,
+    "synth_folder": readers.read_synth_folder,
+    "cifar10": readers.read_cifar10,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class FetchOutcome:
     """The result for one data set. note: what the user has to do, if anything."""
 
     name: str
@@ -50,72 +74,74 @@ class Outcome:
         return self.state in ("prepared", "there")
 
 
-def chosen(names: list[str]) -> list[Source]:
+def find_datasets(names: list[str]) -> list[Dataset]:
     """The data sets of these names; a group stands for all its members."""
-    found: dict[str, Source] = {}
+    found: dict[str, Dataset] = {}
     for name in names:
-        if name not in GROUPS and name not in SOURCES:
-            hint = did_you_mean(name, [*GROUPS, *SOURCES]) or ";"
+        if name not in GROUPS and name not in DATASETS:
+            hint = did_you_mean(name, [*GROUPS, *DATASETS]) or ";"
             raise DataError(
                 f"no data set is called {name!r}{hint} available are the groups {', '.join(GROUPS)} "
-                f"and the data sets {', '.join(SOURCES)}"
+                f"and the data sets {', '.join(DATASETS)}"
             )
-        found |= {source.name: source for source in GROUPS.get(name, (SOURCES.get(name),)) if source}
+        found |= {dataset.name: dataset for dataset in GROUPS.get(name, (DATASETS.get(name),)) if dataset}
     return list(found.values())
 
 
-def attempt(source: Source, home: Path, *, named: bool, **how: Any) -> Outcome:
+def attempt(dataset: Dataset, home: Path, *, named: bool, **how: Any) -> FetchOutcome:
     """`fetch` with an error as an outcome, so that the next data set is still fetched."""
     try:
-        outcome = fetch(source, home, **how)
+        outcome = fetch(dataset, home, **how)
     except DataError as error:
-        outcome = Outcome(name=source.name, state="failed", paths=_paths(source, home), note=str(error))
-    return replace(outcome, optional=source.optional and not named)
+        outcome = FetchOutcome(name=dataset.name, state="failed", paths=_paths(dataset, home), note=str(error))
+    return replace(outcome, optional=dataset.optional and not named)
 
 
 def fetch(
-    source: Source, home: Path, *, given: Path | None = None, again: bool = False, keep: bool = False
-) -> Outcome:
+    dataset: Dataset, home: Path, *, given: Path | None = None, again: bool = False, keep: bool = False
+) -> FetchOutcome:
     """Prepare the data set in `home`, from the folder `given` or from the network; completely or not at all."""
-    outcome = partial(Outcome, name=source.name, paths=_paths(source, home))
-    if not again and _is_there(source, home):
+    outcome = partial(FetchOutcome, name=dataset.name, paths=_paths(dataset, home))
+    if not again and _is_there(dataset, home):
         return outcome(state="there")
-    has_reader = source.name in READERS or source.name in UNPACKERS
+    has_reader = dataset.name in READERS or dataset.name in UNPACKERS
     if not has_reader:
-        return outcome(state="by hand", note=f"{source.page}: {source.by_hand.format(home=home, site=source.name)}")
-    if not (given or source.files):
-        return outcome(state="by hand", note=_by_hand(source))
-    with _originals(source, home, given, keep) as folder:
-        if source.name in UNPACKERS:
-            UNPACKERS[source.name](folder, home)
+        return outcome(
+            state="by hand", note=f"{dataset.page}: {dataset.by_hand.format(home=home, site=dataset.name)}"
+        )
+    if not (given or dataset.files):
+        return outcome(state="by hand", note=_by_hand(dataset))
+    with _originals(dataset, home, given, keep) as folder:
+        if dataset.name in UNPACKERS:
+            UNPACKERS[dataset.name](folder, home)
         else:
-            _prepare(source, folder, home)
+            _prepare(dataset, folder, home)
     return outcome(state="prepared")
 
 
-def _paths(source: Source, home: Path) -> tuple[str, ...]:
-    return tuple(str(home / made) for made in source.makes)
+def _paths(dataset: Dataset, home: Path) -> tuple[str, ...]:
+    return tuple(str(home / made) for made in dataset.makes)
 
 
-def _by_hand(source: Source) -> str:
+def _by_hand(dataset: Dataset) -> str:
     """How to get the original files without this program, and the command that continues from there."""
-    places = sorted({original.urls[0].rpartition("/")[0] for original in source.files})
-    names = ", ".join(original.name for original in source.files)
-    how = source.by_hand or f"get {names} from {' or '.join(places)} in another way and put them into a folder DIR"
-    return f"{how}; then run: fedlgd data fetch {source.name} --from DIR"
+    places = sorted({original.urls[0].rpartition("/")[0] for original in dataset.files})
+    names = ", ".join(original.name for original in dataset.files)
+    how = dataset.by_hand or f"get {names} from {' or '.join(places)} in another way and put them into a folder DIR"
+    return f"{how}; then run: fedlgd data fetch {dataset.name} --from DIR"
 
 
-def _is_there(source: Source, home: Path) -> bool:
+def _is_there(dataset: Dataset, home: Path) -> bool:
     """Whether everything the data set is prepared into is there and undamaged."""
     try:
-        for path in (home / made for made in source.makes):
+        for path in (home / made for made in dataset.makes):
             if not path.exists():
                 return False
             if path.suffix == ".npz":
                 read_domain(path, _parts(path))
-            elif path.name == cifar.FOLDER_C:
-                cifar.check_cifar10c(path)
-            elif not all((path / part).is_dir() for part in pictures.RIM_ONE_PARTS.values()):
+            elif path.name == CIFAR10C_FOLDER:
+                check_cifar10c(path)
+            elif not all((path / part).is_dir() for part in RIM_ONE_PARTS.values()):
                 return False
     except DataError as error:
         log.warning("%s; it is prepared again", error)
@@ -128,31 +154,31 @@ def _parts(path: Path) -> tuple[str, ...]:
 
 
 @contextmanager
-def _originals(source: Source, home: Path, given: Path | None, keep: bool) -> Iterator[Path]:
+def _originals(dataset: Dataset, home: Path, given: Path | None, keep: bool) -> Iterator[Path]:
     """The folder with the original files: the given one, or downloads that are removed after use."""
     if given:
-        refuse_without_space(home, source.room, source.name)
-        yield _checked(source, given)
+        refuse_without_space(home, dataset.room, dataset.name)
+        yield _checked(dataset, given)
         return
-    folder = home / "originals" / source.name
-    coming = sum(missing_bytes(original, folder) for original in source.files)
-    refuse_without_space(home, coming + source.room, source.name)
+    folder = home / "originals" / dataset.name
+    coming = sum(missing_bytes(original, folder) for original in dataset.files)
+    refuse_without_space(home, coming + dataset.room, dataset.name)
     with _alone(folder):
         try:
-            for original in source.files:
+            for original in dataset.files:
                 download(original, folder)
         except DownloadError as error:
-            way_out = f"Re-run the same command later to resume, or without a network: {_by_hand(source)}"
+            way_out = f"Re-run the same command later to resume, or without a network: {_by_hand(dataset)}"
             raise DataError(f"{error}. {way_out}") from error
         yield folder
         if not keep:
             shutil.rmtree(folder)
 
 
-def _checked(source: Source, given: Path) -> Path:
+def _checked(dataset: Dataset, given: Path) -> Path:
     """The given folder, or the one in it named like the data set; files with a published hash must match it."""
-    folder = given / source.name if (given / source.name).is_dir() else given
-    for original in source.files:
+    folder = given / dataset.name if (given / dataset.name).is_dir() else given
+    for original in dataset.files:
         path = folder / original.name
         if path.is_file() and (difference := wrong(path, original)):
             raise DataError(f"{path} is not the published file: {difference}; download it again")
@@ -177,16 +203,126 @@ def _alone(folder: Path) -> Iterator[None]:
                 folder.parent.rmdir()
 
 
-def _prepare(source: Source, folder: Path, home: Path) -> None:
+def _prepare(dataset: Dataset, folder: Path, home: Path) -> None:
     """Read the original files, check the number of images, and write the prepared files."""
-    arrays = READERS[source.name](folder)
+    arrays = READERS[dataset.name](folder)
     counts = (len(arrays["train_y"]), len(arrays["test_y"]))
-    if counts not in source.counts:
-        published = " or ".join(f"{train} and {test}" for train, test in source.counts)
+    if counts not in dataset.counts:
+        published = " or ".join(f"{train} and {test}" for train, test in dataset.counts)
         raise DataError(
-            f"{source.name} in {folder} has {counts[0]} training and {counts[1]} test images; "
+            f"{dataset.name} in {folder} has {counts[0]} training and {counts[1]} test images; "
             f"the published numbers are {published}; download it again"
         )
-    for path in (home / made for made in source.makes):
+    for path in (home / made for made in dataset.makes):
         with saving(path):
             write_arrays(path, {key: arrays[key] for part in _parts(path) for key in (f"{part}_x", f"{part}_y")})
+
+
+def unpack_cifar10c(folder: Path, home: Path) -> None:
+    """Each known .npy of the archive as a file of its own, so that it can be mapped; all of them or none."""
+    path, done = folder / CIFAR10C, 0
+    with replacing(home / CIFAR10C_FOLDER) as target:
+        with reading_original(path), tarfile.open(path) as archive:
+            for name, size, stream in members_named(archive, tuple(f"{name}.npy" for name in CIFAR10C_ARRAYS)):
+                copy_member(stream, target / name, size)
+                done += size
+                tick("unpacking CIFAR-10-C", done, path.stat().st_size)
+        check_cifar10c(target)
+
+
+def check_cifar10c(folder: Path) -> None:
+    """Refuse a folder without the twenty arrays of CIFAR-10-C; they are mapped, not read."""
+    for name in CIFAR10C_ARRAYS:
+        path = folder / f"{name}.npy"
+        with reading_original(path):
+            array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if name == CIFAR10C_LABELS and array.shape == CIFAR10C_SHAPE[:1]:
+            digit_labels(path, array)
+        elif array.shape != CIFAR10C_SHAPE or array.dtype != np.uint8:
+            raise DataError(
+                f"{path} is {array.dtype} of shape {array.shape}; expected uint8 of shape {CIFAR10C_SHAPE}; "
+                "download it again"
+            )
+
+
+def unpack_rim_one(given: Path, home: Path) -> None:
+    """Its random partition as retina/rim_one/Training|Testing/glaucoma|normal, picture files unchanged."""
+    path = given / RIM_ONE
+    with replacing(home / "retina" / "rim_one") as target, reading_original(path), zipfile.ZipFile(path) as archive:
+        folders = [f"{part}/{diagnosis}" for part in RIM_ONE_PARTS.values() for diagnosis in RIM_ONE_CLASSES]
+        for folder in folders:
+            (target / folder).mkdir(parents=True)
+        for entry in archive.infolist():
+            if place := _rim_one_place(PurePosixPath(entry.filename)):
+                if entry.file_size > MAX_PICTURE_BYTES:
+                    raise DataError(
+                        f"{entry.filename} is larger than any picture of this data set; download it again"
+                    )
+                with archive.open(entry) as stream:
+                    copy_member(stream, target / place, entry.file_size)
+        for folder in folders:
+            if not any((target / folder).iterdir()):
+                raise DataError(f"{path} has no {RIM_ONE_PARTITION} pictures for {folder}; download it again")
+
+
+def _rim_one_place(name: PurePosixPath) -> str:
+    """The target of a member, made of known words and its file name; "" if it is not a picture of the partition."""
+    partition, part, diagnosis, picture = ("", "", "", "", *name.parts)[-4:]
+    known = partition == RIM_ONE_PARTITION and part in RIM_ONE_PARTS and diagnosis in RIM_ONE_CLASSES
+    if known and PurePosixPath(picture).suffix.lower() in PICTURE_SUFFIXES and not picture.startswith("."):
+        return f"{RIM_ONE_PARTS[part]}/{diagnosis}/{picture}"
+    return ""
+
+
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A temporary folder to fill, renamed to `folder` at the end; after an error the old folder is unchanged.
+
+    One process at a time does this, so temporary folders that are there already are of killed processes.
+    """
+    beside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+    with saving(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = folder.with_name(f".{folder.name}.lock")
+        lock.touch()
+    with locked(lock, DataError(f"another process is preparing {folder}; wait until it has finished")):
+        for stale in folder.parent.glob(f".{folder.name}.*/"):
+            shutil.rmtree(stale, ignore_errors=True)
+        with saving(folder):
+            beside.mkdir()
+        try:
+            yield from _filled(beside, folder)
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def _filled(beside: Path, folder: Path) -> Iterator[Path]:
+    try:
+        yield beside
+        if folder.exists():
+            old = beside.with_name(f"{beside.name}.old")
+            folder.rename(old)
+            beside.rename(folder)
+            shutil.rmtree(old)
+        else:
+            beside.rename(folder)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def copy_member(stream: IO[bytes], target: Path, size: int) -> None:
+    """Copy exactly `size` bytes of an archive to a new file and fsync it."""
+    left = size
+    with saving(target), target.open("xb") as file:
+        while left and (chunk := stream.read(min(left, CHUNK_BYTES))):
+            left -= file.write(chunk)
+        file.flush()
+        os.fsync(file.fileno())
+    if left:
+        raise DataError(f"{target.name} ends {left} bytes early in its archive; download it again")
+
+
+UNPACKERS: dict[str, Callable[[Path, Path], None]] = {
+    "cifar10c": unpack_cifar10c,
+    "rim_one": unpack_rim_one,
+}

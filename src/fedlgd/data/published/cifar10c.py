@@ -71,7 +71,7 @@ SEVERITIES: dict[str, tuple[tuple[float, ...], ...]] = {
 """The constants of CIFAR-10-C for severities 1 to 5; those of ImageNet-C are for larger images.
 
 In the order of the original: fifteen corruptions, then four extra ones. The numbers are the arguments of the
-function of the same name in `corruptions` or `weather`.
+function of the same name in `corruptions`.
 """
 
 

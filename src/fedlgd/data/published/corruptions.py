@@ -1,32 +1,47 @@
-"""The corruptions of CIFAR-10-C. Noise, blur and digital corruptions are in this module, weather in `weather`."""
+"""The corruptions of CIFAR-10-C: noise, weather, colour and digital ones here, those that move pixels in `blur`."""
 
 import io
-import math
 from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 from numpy.random import PCG64, Generator
+from numpy.typing import NDArray
 from PIL import Image
+from scipy import ndimage
 
 from fedlgd.core.rng import Stream
 from fedlgd.data.arrays import Pixels
-from fedlgd.data.published.cifar10c import SEVERITIES
-from fedlgd.data.published.sampling import (
+from fedlgd.data.published.blur import (
     Photos,
     Reals,
-    displaced,
+    defocus_blur,
+    elastic_transform,
     filtered,
-    mirrored,
-    reflected,
-    smoothed,
+    gaussian_blur,
+    gaussian_smoothed,
+    glass_blur,
+    motion_blur,
     trails,
-    zoom_matrix,
+    zoom_blur,
+    zoomed,
 )
-from fedlgd.data.published.weather import fog, frost, snow, spatter
+from fedlgd.data.published.cifar10c import SEVERITIES
 
 BLOCK = 100  # photographs that share a generator and are always corrupted together
-ZOOM_STEP = 0.01
+LUMA = np.array((0.299, 0.587, 0.114), np.float32)
+SHADE = np.array((0.16, 0.24, 0.33), np.float32)  # colour of thin frost
+ICE = np.array((0.86, 0.93, 1.0), np.float32)
+NEEDLES = ((3.0, 1.5), (5.0, 2.5), (8.0, 4.0))  # radius and sigma of the trails that make up frost
+
+WATER = np.array((175, 238, 238), np.float32) / 255
+MUD = np.array((63, 42, 20), np.float32) / 255
+FARTHEST = 20  # largest distance from an edge, in pixels
+SLOPE = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], float)  # light from the upper left
+SOBEL = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]], float)
+WEAK, STRONG = 50, 150  # the two gradient thresholds of Canny
+OPAQUE = 0.8  # thinner mud is dropped
+ALONE = np.zeros((3, 3, 3), bool)
+ALONE[1] = True  # a pixel is connected only to pixels of its own image
 RED = np.array((0, 1, 1), np.float32)  # 1 in the channels that a fully saturated red lacks
 
 
@@ -51,63 +66,161 @@ def speckle_noise(photos: Photos, std: float, *, rng: Generator) -> Photos:
     return photos + photos * np.float32(std) * rng.standard_normal(photos.shape, np.float32)
 
 
-def gaussian_blur(photos: Photos, sigma: float, *, rng: Generator) -> Photos:
-    return smoothed(photos, sigma)
+def snow(
+    photos: Photos,
+    mean: float,
+    std: float,
+    zoom: float,
+    threshold: float,
+    radius: float,
+    sigma: float,
+    share: float,
+    *,
+    rng: Generator,
+) -> Photos:
+    """Falling flakes, and the same flakes rotated by 180 degrees, over a paler photograph.
 
-
-def glass_blur(photos: Photos, sigma: float, reach: float, passes: float, *, rng: Generator) -> Photos:
-    """Smoothed; each pixel replaced by a neighbour; smoothed again.
-
-    The original intends to swap pixels but, because it swaps views of one array, it copies: a pixel becomes the one
-    `down` and `right` of it, both from -reach to reach - 1. It goes from the last pixel to the first and its
-    reach is 1, so a copied pixel is never itself a copy of the same pass.
+    Flakes are enlarged noise above a threshold; paler is share x + (1 - share) max(x, 1.5 grey + 0.5).
     """
-    assert reach == 1
+    flakes = zoomed(rng.normal(mean, std, photos.shape[:3]).astype(np.float32), zoom)
+    flakes = np.where(flakes < threshold, 0, np.clip(flakes, 0, 1)).astype(np.float32)
+    falling = trails(flakes, radius, sigma, np.radians(rng.uniform(-135, -45, len(photos))))[..., None]
+    grey = (photos @ LUMA)[..., None]
+    paler: Photos = share * photos + (1 - share) * np.maximum(photos, 1.5 * grey + 0.5)
+    return paler + falling + np.rot90(falling, 2, (1, 2))
+
+
+def fog(photos: Photos, density: float, decay: float, *, rng: Generator) -> Photos:
+    """(x + density cloud) m / (m + density),  m the image's largest value"""
     n, side = photos.shape[:2]
-    pixels = np.floor(smoothed(photos, sigma) * 255 + np.float32(1e-3)) / 255  # rounded down, as in uint8
-    inner = np.arange(2, side)
-    for _ in range(int(passes)):
-        right, down = rng.integers(-1, 1, (2, n, side - 2, side - 2))
-        near = pixels[np.arange(n)[:, None, None], inner[:, None] + down, inner + right]
-        pixels = pixels.copy()
-        pixels[:, 2:, 2:] = near
-    return smoothed(pixels, sigma)
+    cloud = plasma(n, side, decay, rng).astype(np.float32)[..., None]
+    most: Photos = photos.max((1, 2, 3), keepdims=True)
+    return (photos + density * cloud) * most / (most + density)
 
 
-def defocus_blur(photos: Photos, radius: float, softness: float, *, rng: Generator) -> Photos:
-    return filtered(photos, disk(radius, softness))
+def plasma(n: int, side: int, decay: float, rng: Generator) -> Reals:
+    """n height maps from 0 to 1 that repeat beyond their edges; `side` is a power of two.
+
+    Diamond-square: a point halfway is the mean of the four around it plus noise, whose amplitude shrinks by decay^2
+    from one grid to the next finer one.
+    """
+    heights: Reals = np.zeros((n, side, side))
+    step, amplitude = side, 100.0
+
+    def between(four: Reals) -> Reals:
+        return four / 4 + rng.uniform(-(amplitude**2), amplitude**2, four.shape)
+
+    while step >= 2:
+        half, corners = step // 2, heights[:, ::step, ::step]
+        pairs = corners + np.roll(corners, -1, 1)
+        heights[:, half::step, half::step] = between(pairs + np.roll(pairs, -1, 2))
+        middles = heights[:, half::step, half::step]
+        for down, across in ((1, 2), (2, 1)):
+            four = middles + np.roll(middles, 1, down) + corners + np.roll(corners, -1, across)
+            where = (slice(None, None, step), slice(half, None, step))
+            heights[(slice(None), *(where if down == 1 else where[::-1]))] = between(four)
+        step, amplitude = half, amplitude / decay
+    heights -= heights.min((1, 2), keepdims=True)
+    heights /= heights.max((1, 2), keepdims=True)
+    return heights
 
 
-def disk(radius: float, softness: float) -> Photos:
-    """A uniform disk with its edge softened by a Gaussian of 3 x 3 pixels."""
-    reach = math.floor(radius) + 2  # wide enough that the mirrored border adds nothing
-    away = np.arange(-reach, reach + 1)
-    flat = (away[:, None] ** 2 + away**2 <= radius**2).astype(np.float32)
-    bell = np.exp(-(np.arange(-1, 2) ** 2) / (2 * softness**2))
-    soft = filtered(flat[None], np.outer(bell, bell))
-    return np.asarray(soft[0] / soft.sum(), np.float32)
+def frost(photos: Photos, share: float, strength: float, *, rng: Generator) -> Photos:
+    """share x + strength ice; the ice is drawn here, the original overlays photographs of frost."""
+    return share * photos + strength * ice(len(photos), photos.shape[1], rng)
 
 
-def motion_blur(photos: Photos, radius: float, sigma: float, *, rng: Generator) -> Photos:
-    """A trail at an angle of up to 45 degrees to the horizontal."""
-    return trails(photos, radius, sigma, np.radians(rng.uniform(-45, 45, len(photos))))
+def ice(n: int, side: int, rng: Generator) -> Photos:
+    """Drawn frost: needles in three directions, of varying thickness, from blue-grey to white."""
+    needles = np.zeros((n, side, side), np.float32)
+    for radius, sigma in NEEDLES:
+        seeds = gaussian_smoothed(rng.standard_normal((n, side, side), np.float32), 0.5)
+        needles = np.maximum(needles, _even(trails(seeds, radius, sigma, rng.uniform(0, 2 * np.pi, n))))
+    cover = _even(gaussian_smoothed(rng.standard_normal((n, side, side), np.float32), side / 6, mode="wrap"))
+    white = 1 / (1 + np.exp(1.2 - needles - cover))[..., None]
+    return np.asarray(SHADE + white * (ICE - SHADE), np.float32)
 
 
-def zoom_blur(photos: Photos, most: float, *, rng: Generator) -> Photos:
-    """The mean of the photograph and of its enlargements by 1, 1.01, ... below `most`."""
-    n, side = photos.shape[:2]
-    planes = photos.transpose(0, 3, 1, 2).reshape(-1, side * side) @ mean_zoom(side, most)
-    return planes.reshape(n, -1, side, side).transpose(0, 2, 3, 1)
+def _even(layers: Photos) -> Photos:
+    """Each layer with mean 0 and std 1."""
+    even = (layers - layers.mean((1, 2), keepdims=True)) / layers.std((1, 2), keepdims=True)
+    return np.asarray(even, np.float32)
 
 
-@cache
-def mean_zoom(side: int, most: float) -> Photos:
-    """Zoom blur as a matrix on the pixels of a plane: the mean of Z (x) Z over the identity and all zooms Z."""
-    factors = np.arange(1, most, ZOOM_STEP)
-    lines = np.stack([np.eye(side), *(zoom_matrix(side, factor).T for factor in factors)])
-    flat = lines.reshape(len(lines), -1)
-    pairs = (flat.T @ flat / len(lines)).reshape(side, side, side, side)
-    return pairs.swapaxes(1, 2).reshape(side * side, -1).astype(np.float32)
+def spatter(
+    photos: Photos,
+    mean: float,
+    std: float,
+    sigma: float,
+    threshold: float,
+    strength: float,
+    mud: float,
+    *,
+    rng: Generator,
+) -> Photos:
+    """Liquid where smoothed noise exceeds the threshold: mud covers, water brightens."""
+    liquid = gaussian_smoothed(rng.normal(mean, std, photos.shape[:3]).astype(np.float32), sigma)
+    if mud:
+        mud_layer = gaussian_smoothed((liquid > threshold).astype(np.float32), strength)
+        cover = np.where(mud_layer < OPAQUE, np.float32(0), mud_layer)[..., None]
+        return np.asarray(photos * (1 - cover) + MUD * cover, np.float32)
+    drops: Photos = np.where(liquid < threshold, 0, np.floor(np.clip(liquid, 0, 1) * 255)).astype(np.float32)
+    return np.asarray(photos + strength * shine(drops) * WATER, np.float32)
+
+
+def shine(drops: Photos) -> Photos:
+    """Light on the drops, from 0 to 1: distance from the nearest edge, equalised and lit from the upper left."""
+    distance = np.minimum(edge_distances(edges(drops)), FARTHEST).astype(np.float32)
+    even = equalised((_box(distance) + 1e-3).astype(np.uint8))  # protects integer means from rounding errors
+    lit = drops * _box(np.clip(filtered(even, SLOPE), 0, 255)).round()
+    most = lit.max((1, 2), keepdims=True)
+    return np.asarray(lit / np.where(most > 0, most, 1), np.float32)[..., None]
+
+
+def _box(layers: Photos) -> Photos:
+    """The mean of 3 x 3 pixels."""
+    return np.asarray(ndimage.uniform_filter(layers, (1, 3, 3), mode="mirror"), np.float32)
+
+
+def edges(layers: Photos) -> NDArray[np.bool_]:
+    """Canny: pixels steeper than both neighbours along the gradient, strong or connected to a strong one."""
+    right, down = filtered(layers, SOBEL), filtered(layers, SOBEL.T)
+    steep = np.abs(down) + np.abs(right)
+    sector = np.round(np.arctan2(down, right) / (np.pi / 4)).astype(int) % 4
+    ridge = np.zeros(layers.shape, bool)
+    for number, (dy, dx) in enumerate(((0, 1), (1, 1), (1, 0), (1, -1))):
+        ridge |= (sector == number) & (steep > _beside(steep, -dy, -dx)) & (steep >= _beside(steep, dy, dx))
+    groups, count = ndimage.label(ridge & (steep > WEAK), ALONE)
+    strong: NDArray[np.bool_] = np.zeros(count + 1, bool)
+    strong[groups[ridge & (steep > STRONG)]] = True
+    return np.asarray(strong[groups], bool)
+
+
+def _beside(layers: Photos, down: int, right: int) -> Photos:
+    """x(row + down, column + right), 0 outside."""
+    side = layers.shape[1]
+    wide = np.pad(layers, ((0, 0), (1, 1), (1, 1)))
+    return wide[:, 1 + down : 1 + down + side, 1 + right : 1 + right + side]
+
+
+def edge_distances(marked: NDArray[np.bool_]) -> Reals:
+    """Distance of each pixel to the nearest marked one of its own image; between images the distance is large.
+
+    A fully marked image is appended, so that a marked pixel always exists.
+    """
+    free = np.concatenate([~marked, np.zeros_like(marked[:1])])
+    return np.asarray(ndimage.distance_transform_edt(free, (10 * FARTHEST, 1, 1))[:-1], np.float64)
+
+
+def equalised(layers: NDArray[np.uint8]) -> Photos:
+    """Histogram equalisation of each image."""
+    n, pixels = len(layers), layers[0].size
+    level = layers + 256 * np.arange(n)[:, None, None]
+    counts = np.bincount(level.ravel(), minlength=256 * n).reshape(n, 256)
+    lowest = counts[np.arange(n), (counts > 0).argmax(1)][:, None]
+    spread = (np.cumsum(counts, 1) - lowest) * 255 / np.maximum(pixels - lowest, 1)
+    levels = np.where(lowest == pixels, np.arange(256), spread.round())
+    return np.asarray(levels.ravel()[level], np.float32)
 
 
 def contrast(photos: Photos, share: float, *, rng: Generator) -> Photos:
@@ -159,31 +272,6 @@ def pixelate(photos: Photos, share: float, *, rng: Generator) -> Photos:
 def _each(photos: Photos, change: Callable[[Image.Image], Image.Image]) -> Photos:
     pixels = (photos * 255).round().astype(np.uint8)
     return np.stack([np.asarray(change(Image.fromarray(image)), np.float32) for image in pixels]) / np.float32(255)
-
-
-def elastic_transform(photos: Photos, strength: float, sigma: float, shift: float, *, rng: Generator) -> Photos:
-    """A random affine map, then displacement by smoothed noise; all three parameters are relative to the side."""
-    n, side = photos.shape[:2]
-    rows, columns = affine(n, side, shift * side, rng)
-    photos = displaced(photos, rows, columns, mirrored)
-    if not strength:
-        return photos
-    noise = rng.uniform(-1, 1, (2, n, side, side)).astype(np.float32)
-    down, right = (strength * side * smoothed(layer, sigma * side, 3, "reflect") for layer in noise)
-    here = np.arange(side)
-    return displaced(photos, here[:, None] + down, here + right, reflected)
-
-
-def affine(n: int, side: int, shift: float, rng: Generator) -> tuple[Reals, Reals]:
-    """Source coordinates of each pixel of n images: three corners of a square move by up to `shift` pixels."""
-    middle, half = side // 2, side // 3
-    low, high = middle - half, middle + half
-    corners = np.array([(high, high), (high, low), (low, low)], float)  # (column, row)
-    moved = corners + rng.uniform(-shift, shift, (n, 3, 2))
-    back = np.linalg.solve(np.concatenate([moved, np.ones((n, 3, 1))], 2), np.broadcast_to(corners, (n, 3, 2)))
-    row, column = np.mgrid[:side, :side]
-    places = np.stack([column, row, np.ones_like(row)], -1) @ back[:, None]
-    return places[..., 1], places[..., 0]
 
 
 _FUNCTIONS: tuple[Callable[..., Photos], ...] = (

@@ -15,7 +15,7 @@ from fedlgd.core.types import Scale, Site
 from fedlgd.data.arrays import PARTS, Arrays, load_domain, load_or_make, npz_digest, resized, site_from_arrays
 from fedlgd.data.builtin import rendering
 from fedlgd.data.federation import Federation, federation
-from fedlgd.data.fetch.sources import SOURCES, Source
+from fedlgd.data.fetch.sources import DATASETS, Dataset
 from fedlgd.data.suites import SuiteSettings, data_home
 
 NAME = "digits"
@@ -53,12 +53,12 @@ class Digits(SuiteSettings):
     def open(self) -> Federation:
         """The sites, resized on first use and stored in the data home; afterwards they are mapped from there."""
         synth = self._synth()
-        needed = [*REQUIRED, *([synth] if synth in SOURCES else [])]
+        needed = [*REQUIRED, *([synth] if synth in DATASETS else [])]
         missing = [f"{name}.npz" for name in needed if not _path(name).is_file()]
         if missing:
             raise DataError(f"the data home {data_home()} has no {', '.join(missing)}; get them with: {FETCH}")
         names = [name for name in ("mnist", "svhn", "usps", synth, "mnist_m") if name != "none"]
-        note = "the published digit sets" + ("" if synth in SOURCES else ", but without SynthDigits itself")
+        note = "the published digit sets" + ("" if synth in DATASETS else ", but without SynthDigits itself")
         return federation(NAME, [self._site(name) for name in names], note)
 
     def _synth(self) -> str:
@@ -75,11 +75,11 @@ class Digits(SuiteSettings):
             return site_from_arrays("synth-rendered", arrays, CLASSES, scale, STAND_IN)
         key = f"{folder}/{name}-{self.size}-{npz_digest(_path(name))}"
         arrays = load_or_make(key, partial(_resized, name, self.size))
-        note = described(SOURCES[name], len(arrays["train_y"]), len(arrays["test_y"]))
+        note = described(DATASETS[name], len(arrays["train_y"]), len(arrays["test_y"]))
         return site_from_arrays(name.replace("_", "-"), arrays, CLASSES, scale, note)
 
 
-def described(source: Source, train: int, test: int) -> str:
+def described(source: Dataset, train: int, test: int) -> str:
     """What the images are, and whether the file is complete by the sizes of the published releases."""
     if (train, test) in source.counts:
         return f"{source.what}; complete"

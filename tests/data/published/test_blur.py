@@ -7,29 +7,29 @@ import pytest
 from numpy.random import default_rng
 from scipy import ndimage
 
-from fedlgd.data.published import corruptions, weather
-from fedlgd.data.published.cifar10c import SEVERITIES
-from fedlgd.data.published.sampling import (
+from fedlgd.data.published import blur, corruptions
+from fedlgd.data.published.blur import (
     displaced,
+    gaussian_smoothed,
     mirrored,
     reflected,
     shifted,
-    smoothed,
     trails,
     zoom_matrix,
     zoomed,
 )
+from fedlgd.data.published.cifar10c import SEVERITIES
 
 
 def test_a_disk_is_even_within_its_radius_and_adds_up_to_one():
     for radius, softness in SEVERITIES["defocus_blur"]:
-        kernel = corruptions.disk(radius, softness)
+        kernel = blur.disk(radius, softness)
         assert kernel.sum() == pytest.approx(1)
         assert kernel == pytest.approx(kernel[::-1])
         assert kernel == pytest.approx(kernel.T)
-    assert corruptions.disk(1.5, 0.1)[2:5, 2:5] == pytest.approx(np.full((3, 3), 1 / 9), abs=1e-6)
+    assert blur.disk(1.5, 0.1)[2:5, 2:5] == pytest.approx(np.full((3, 3), 1 / 9), abs=1e-6)
     bell = math.exp(-1 / (2 * 0.4**2))
-    assert corruptions.disk(0.3, 0.4)[2, 1:4] == pytest.approx(np.array([bell, 1, bell]) / (1 + 2 * bell) ** 2)
+    assert blur.disk(0.3, 0.4)[2, 1:4] == pytest.approx(np.array([bell, 1, bell]) / (1 + 2 * bell) ** 2)
 
 
 def test_a_trail_is_a_half_bell_along_its_angle():
@@ -63,9 +63,7 @@ def test_a_zoom_is_scipys_of_the_middle(factor):
 def test_zoom_blur_is_the_mean_of_its_zooms():
     image = default_rng(0).random((2, 32, 32, 3)).astype(np.float32)
     steps = [zoomed(image, 1 + i / 100) for i in range(16)]
-    assert corruptions.zoom_blur(image, 1.16, rng=default_rng(0)) == pytest.approx(
-        (image + sum(steps)) / 17, abs=1e-5
-    )
+    assert blur.zoom_blur(image, 1.16, rng=default_rng(0)) == pytest.approx((image + sum(steps)) / 17, abs=1e-5)
 
 
 @pytest.mark.parametrize(("fold", "mode"), [(mirrored, "mirror"), (reflected, "reflect")])
@@ -80,10 +78,10 @@ def test_displaced_pixels_are_scipys(fold, mode):
 
 
 def test_the_affine_map_takes_the_moved_corners_back():
-    rows, columns = corruptions.affine(3, 32, 0, default_rng(0))
+    rows, columns = blur.affine(3, 32, 0, default_rng(0))
     assert rows[1] == pytest.approx(np.mgrid[:32, :32][0])
     assert columns[1] == pytest.approx(np.mgrid[:32, :32][1])
-    rows, columns = corruptions.affine(200, 32, 2.0, default_rng(0))
+    rows, columns = blur.affine(200, 32, 2.0, default_rng(0))
     away = np.hypot(rows - np.mgrid[:32, :32][0], columns - np.mgrid[:32, :32][1])[:, 26, 26]
     assert 0.5 < away.mean() < away.max() < 4
 
@@ -91,13 +89,13 @@ def test_the_affine_map_takes_the_moved_corners_back():
 def test_smoothing_stays_within_an_image_and_a_channel():
     image = np.zeros((3, 9, 9, 3), np.float32)
     image[1, 4, 4, 1] = 1
-    made = smoothed(image, 1.0)
+    made = gaussian_smoothed(image, 1.0)
     assert made[1, ..., 1].sum() == pytest.approx(1, abs=1e-4)
     assert made.sum() == pytest.approx(made[1, ..., 1].sum())
 
 
 def test_plasma_fills_0_to_1_and_is_rougher_with_a_slower_decay():
-    smooth, rough = (weather.plasma(20, 32, decay, default_rng(0)) for decay in (3, 1.75))
+    smooth, rough = (corruptions.plasma(20, 32, decay, default_rng(0)) for decay in (3, 1.75))
     for heights in (smooth, rough):
         assert heights.min((1, 2)) == pytest.approx(0)
         assert heights.max((1, 2)) == pytest.approx(1)
@@ -105,7 +103,7 @@ def test_plasma_fills_0_to_1_and_is_rougher_with_a_slower_decay():
 
 
 def test_drawn_frost_is_pale_blue_and_uneven():
-    ice = weather.ice(10, 32, default_rng(0))
+    ice = corruptions.ice(10, 32, default_rng(0))
     red, green, blue = ice.mean((0, 1, 2))
     assert red < green < blue
     assert 0 <= ice.min() < 0.35 < 0.75 < ice.max() <= 1
@@ -115,7 +113,7 @@ def test_drawn_frost_is_pale_blue_and_uneven():
 def test_edges_are_the_outline_of_a_square():
     layer = np.zeros((2, 16, 16), np.float32)
     layer[0, 4:12, 4:12] = 200
-    found = weather.edges(layer)
+    found = corruptions.edges(layer)
     rows, columns = np.nonzero(found[0])
     assert not found[1].any()
     assert set(rows[(columns > 5) & (columns < 10)]) <= {3, 4, 11, 12}
@@ -126,7 +124,7 @@ def test_edges_are_the_outline_of_a_square():
 def test_distances_are_to_the_nearest_marked_pixel_of_the_same_image():
     marked = default_rng(0).random((4, 9, 9)) < 0.1
     marked[2] = False
-    made = weather.distances(marked)
+    made = corruptions.edge_distances(marked)
     for i in (0, 1, 3):
         spots = np.argwhere(marked[i])
         expected = [[np.hypot(*(spots - (r, c)).T).min() for c in range(9)] for r in range(9)]
@@ -138,7 +136,7 @@ def test_equalising_spreads_the_levels_of_each_image():
     layers = np.zeros((2, 4, 4), np.uint8)
     layers[0, :2] = 7
     layers[1] = 9
-    made = weather.equalised(layers)
+    made = corruptions.equalised(layers)
     assert made[0, :2] == pytest.approx(255)
     assert made[0, 2:] == pytest.approx(0)
     assert made[1] == pytest.approx(9)
