@@ -22,7 +22,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchServer]:
-    monkeypatch.setattr(watch, "PAUSE", 0)
+    monkeypatch.setattr(watch, "PAUSE_FACTOR", 0)
     with WatchServer(Watcher([tmp_path / "runs"]), 0) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

@@ -6,10 +6,10 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from fedlgd.report.figures import draw_figures
+from fedlgd.report.figures import round_figures, similarity_figures, site_figures
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_figures
-from fedlgd.report.plots import matrix_plot, save
+from fedlgd.report.plots import heat_map, save
 from fedlgd.rundir.read import read_run
 from tests.report.fake import write_analysis, write_run
 
@@ -27,14 +27,15 @@ def test_figures_are_written_as_pdf_and_png(tmp_path: Path) -> None:
 
 
 def test_a_figure_file_is_the_same_every_time(tmp_path: Path) -> None:
-    figure = matrix_plot(((0.0, 1.0), (1.0, 0.0)), ["a", "b"], "MMD", top=1.0)
+    figure = heat_map({(0, 1): (0.5, "1.0")}, ["a", "b"], ["a", "b"], "MMD")
     first, second = (save(figure, tmp_path / name) for name in ("first", "second"))
     assert [file.read_bytes() for file in first] == [file.read_bytes() for file in second]
 
 
 def test_figure_files_have_safe_names_whatever_a_site_is_called(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", label="../x", final={"../../etc/passwd": 0.9, "\0": 0.8})
-    names = [drawing.name for drawing in draw_figures(group_runs([read_run(run)])).all]
+    names = [drawing.name for site in site_figures(group_runs([read_run(run)])) for drawing in site.drawings]
+    names += [file.stem for file in write_figures([run], tmp_path / "figures")]
     assert "site0-etc-passwd-accuracy" in names
     assert all(re.fullmatch(r"[a-z0-9-]+", name) for name in names)
 
@@ -43,8 +44,8 @@ def test_a_site_whose_loss_diverged_has_a_curve_of_the_other_rounds(tmp_path: Pa
     run = read_run(write_run(tmp_path / "a", rounds=3, final={"x": 0.8}))
     scores = {"x": replace(run.records[2].scores["x"], loss=math.nan)}
     records = (*run.records[:2], replace(run.records[2], scores=scores), run.records[3])
-    figures = draw_figures(group_runs([replace(run, records=records)]))
-    _, loss = figures.sites[0].drawings
+    (site,) = site_figures(group_runs([replace(run, records=records)]))
+    _, loss = site.drawings
     assert list(loss.figure.axes[0].lines[0].get_xdata()) == [1, 3]
 
 
@@ -52,11 +53,10 @@ def test_the_map_by_class_names_the_classes(tmp_path: Path) -> None:
     run = write_run(tmp_path / "a", classes=("glaucoma", "normal"))
     cloud = {"kind": "real", "site": "mnist", "points": [[0, 1], [1, 0]], "labels": [1, 0]}
     (run / "analysis.json").write_text(json.dumps({"sites": ["mnist"], "map": [cloud]}))
-    (section,) = draw_figures(group_runs([read_run(run)])).similarity
+    (section,) = similarity_figures(group_runs([read_run(run)]))
     by_class = next(each for each in section.drawings if each.name.endswith("map-classes"))
-    texts = [text.get_text() for text in by_class.figure.axes[0].texts]
-    assert {"glaucoma", "normal"} <= set(texts)
-    assert not any(text.startswith("class ") for text in texts)
+    (legend,) = by_class.figure.legends
+    assert {text.get_text() for text in legend.get_texts()} == {"glaucoma", "normal"}
 
 
 def test_sites_of_the_analysis_have_the_order_of_the_tables(tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_sites_of_the_analysis_have_the_order_of_the_tables(tmp_path: Path) -> N
     assert analysis.mmd["real"] == ((0, 23, 13), (23, 0, 12), (13, 12, 0))
     assert [cloud.site for cloud in analysis.map] == ["south", "north", "east"]
     assert list(analysis.distances[0].sites.items()) == [("south", 3), ("north", 2), ("east", 1)]
-    (section,) = draw_figures(group_runs([read_run(run)])).similarity
+    (section,) = similarity_figures(group_runs([read_run(run)]))
     heights = [tick.get_text() for tick in section.drawings[0].figure.axes[0].get_yticklabels()]
     assert heights == ["south", "north", "east"]
 
@@ -84,6 +84,6 @@ def test_the_axis_of_an_accuracy_ends_at_100_percent(tmp_path: Path) -> None:
         read_run(write_run(tmp_path / str(seed), seed=seed, final={"x": final}))
         for seed, final in enumerate((1.0, 0.9))
     ]
-    low, high = draw_figures(group_runs(runs)).rounds[0].figure.axes[0].get_ylim()
+    low, high = round_figures(group_runs(runs))[0].figure.axes[0].get_ylim()
     assert 100 < high < 103
     assert low < 90

@@ -71,7 +71,7 @@ def test_sheets_are_cut_to_whole_columns_when_they_are_too_large_for_a_page(
 ) -> None:
     path = write_run(tmp_path / "a", rounds=12, per_class=5)
     whole = sum(len(file.read_bytes()) for file in path.glob("virtual/*/*.png"))
-    monkeypatch.setattr(grids, "BUDGET", int(0.65 * whole))
+    monkeypatch.setattr(grids, "MAX_PNG_BYTES", int(0.65 * whole))
     gallery = only_gallery(path)
     assert gallery.columns == (3, 5)
     sizes = [len(decoded(picture.uri)) for grid in gallery.grids for picture in grid.pictures]
@@ -87,13 +87,13 @@ def test_many_versions_are_thinned_out_evenly() -> None:
     kept = [versions.index(version) for version in thin(versions)]
     assert kept[0] == 0
     assert kept[-1] == 20
-    assert len(kept) == grids.VERSIONS
+    assert len(kept) == grids.MAX_VERSIONS
     assert {after - before for before, after in pairwise(kept)} <= {2, 3}
     assert thin(["start", "0000"]) == ["start", "0000"]
 
 
 def test_of_many_sites_the_first_by_name_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grids, "SITES", 2)
+    monkeypatch.setattr(grids, "MAX_SITES_SHOWN", 2)
     gallery = only_gallery(write_run(tmp_path / "a", per_class=1, samples=1, final={"c": 0.5, "b": 0.5, "a": 0.5}))
     assert [grid.owner for grid in gallery.grids] == ["b", "a", "anchors, on the server"]
     assert gallery.hidden == 1

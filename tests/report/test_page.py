@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fedlgd.core.errors import RunError
-from fedlgd.report.grids import SITES
+from fedlgd.report.grids import MAX_SITES_SHOWN
 from fedlgd.report.page import render, tied, write_report
 from fedlgd.rundir.read import read_runs
 from tests.report.audits import audit, found, write_audit
@@ -226,7 +226,7 @@ def test_one_of_anything_is_not_called_by_a_plural(tmp_path):
     """A page of one run with one round, one site, and of one with a site more than is shown."""
     one = write_run(tmp_path / "one", rounds=1, final={"a": 0.5}, per_class=1, samples=1)
     write_audit(one, audit(federations=1, images=401))
-    more = {f"site{number}": 0.5 for number in range(SITES + 1)}
+    more = {f"site{number}": 0.5 for number in range(MAX_SITES_SHOWN + 1)}
     many = write_run(tmp_path / "many", label="Other", rounds=1, final=more, per_class=1)
     for runs in ([one], [one, many]):
         text = re.sub(r"<[^>]+>", " ", render(*read_runs(runs)))

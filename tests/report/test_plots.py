@@ -2,15 +2,15 @@
 
 import math
 import xml.etree.ElementTree as ET
-from itertools import pairwise
 
 import pytest
 
 from fedlgd.core.text import BYTES, TIME
 from fedlgd.report.groups import SeedCurve, Stat
-from fedlgd.report.plots import dodge, line_plot, matrix_plot, scatter_plot, svg, wrapped
+from fedlgd.report.plots import heat_map, line_plot, scatter_plot, svg, wrapped
 from fedlgd.rundir.results import Cloud
 
+ENDS = (("low", 1.0), ("diverged", math.nan), ("_high", 3.0), ("middle", 2.0))
 CURVES = (
     SeedCurve("FedAvg", (0, 1, 2), (Stat(10.0, 1.0), Stat(40.0, 2.0), Stat(60.0, 1.0))),
     SeedCurve("FedLGD", (0, 1, 2), (Stat(10.0), Stat(50.0), Stat(61.0)), style=1),
@@ -67,7 +67,7 @@ def test_nothing_to_draw_is_no_figure() -> None:
 def test_a_strange_label_neither_breaks_out_nor_breaks(label: str) -> None:
     figures = (
         line_plot([SeedCurve(label, (0,), (Stat(1.0),))], "loss"),
-        matrix_plot(((0.0, 1.0), (1.0, 0.0)), [label, "b"], "MMD", top=1.0),
+        heat_map({(0, 1): (1.0, "1.0")}, [label, "b"], [label, "b"], "MMD"),
         scatter_plot([Cloud("real", label, ((0.0, 1.0),))], "map"),
     )
     assert all("<script" not in svg(figure, "a") for figure in figures)
@@ -77,13 +77,27 @@ def test_a_diverged_loss_leaves_a_gap() -> None:
     assert "<svg" in svg(line_plot([SeedCurve("A", (0, 1), (Stat(1.0), Stat(math.nan)))], "loss"), "a")
 
 
-def test_dodge_keeps_order_and_makes_room() -> None:
-    placed = dodge([5.0, 5.1, 9.0, 5.05], [1.0] * 4, 0.0, 10.0)
-    assert placed[0] < placed[3] < placed[1] < placed[2]
-    assert all(above - below >= 1.0 - 1e-9 for below, above in pairwise(sorted(placed)))
-    assert dodge([1.0, 5.0], [1.0] * 2, 0.0, 10.0) == [1.0, 5.0]
-    assert dodge([], [], 0.0, 10.0) == []
+def test_the_legend_has_the_order_of_the_ends_of_the_lines() -> None:
+    curves = [SeedCurve(name, (0, 1), (Stat(0.0), Stat(end)), style) for style, (name, end) in enumerate(ENDS)]
+    figure = line_plot([*curves, SeedCurve("empty", (), ())], "accuracy, %")
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["_high", "middle", "low", "diverged"]
+    drawn = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 2 and line.get_marker() == "None"]
+    colours = {curve.label: line.get_color() for curve, line in zip(curves, drawn, strict=True)}
+    assert [handle.get_color() for handle in legend.legend_handles] == [
+        colours[text.get_text()] for text in legend.get_texts()
+    ]
 
 
-def test_labels_of_lines_that_end_at_the_top_stay_inside() -> None:
-    assert dodge([9.8, 9.9, 10.0], [1.0, 1.0, 2.0], 0.0, 10.0) == pytest.approx([6.5, 7.5, 9.0])
+def test_a_figure_grows_with_its_legend() -> None:
+    few, many = (
+        line_plot([SeedCurve(f"method {i}", (0,), (Stat(1.0),)) for i in range(count)], "loss") for count in (2, 30)
+    )
+    assert few.get_figheight() < 4 < many.get_figheight()
+
+
+def test_the_squares_of_a_heat_map_are_darker_for_larger_shares() -> None:
+    figure = heat_map({(0, 0): (0.0, "a"), (0, 1): (0.5, "b"), (1, 1): (1.0, "c")}, ["x", "y"], ["u", "v"], "t")
+    (axes,) = figure.axes
+    assert [patch.get_alpha() for patch in axes.patches] == pytest.approx([0.0, 0.3, 0.6])
+    assert [(text.get_text(), text.xy) for text in axes.texts] == [("a", (0, 0)), ("b", (1, 0)), ("c", (1, 1))]

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlgd.report.figures import draw_figures
 from fedlgd.report.page import render
-from fedlgd.report.sweeps import find_sweeps, sweep_tables
+from fedlgd.report.sweeps import find_sweeps, sweep_figures, sweep_tables
 from fedlgd.rundir.sweep import points, swept, with_note, without_note
 from tests.report.conftest import run_of
 
@@ -56,17 +55,18 @@ def test_two_axes_are_a_heat_map(make_groups):
     ((_, table),) = sweep_tables((sweep,))
     assert [row[0].text for row in table.rows] == ["1", "2"]
     assert [cell.text for cell in table.rows[1][1:]] == ["23.0", "24.0", "25.0"]
-    (drawing,) = draw_figures(groups).sweeps
+    (drawing,) = sweep_figures((sweep,))
     assert all(f">{value}<" in drawing.svg for value in ("13.0", "25.0"))
 
 
 def test_the_page_shows_a_sweep_and_a_plain_comparison_has_none(make_groups):
     groups = make_groups(*LINE)
     page = render([run for group in groups for run in group.runs])
-    assert "Accuracy by pull.weight" in page
+    assert '<section id="sweep">' in page
+    assert 'aria-label="Accuracy by pull.weight"' in page
     plain = make_groups(run_of("FedAvg", a=0.1), run_of("FedAvg (local.steps=7)", a=0.2))
     assert find_sweeps(plain) == ()
-    assert "Accuracy by setting" not in render([run for group in plain for run in group.runs])
+    assert '<section id="sweep">' not in render([run for group in plain for run in group.runs])
 
 
 def test_a_setting_with_one_value_is_part_of_the_name(make_groups):
@@ -79,7 +79,7 @@ def test_runs_that_are_not_evaluated_yet_are_left_out(make_groups):
     running = run_of("FedLGD (pull.weight=20)", a=0.5) | {"done": 0}
     groups = make_groups(*LINE, running)
     assert find_sweeps(groups)[0].values(0) == ("0", "1", "10")
-    assert draw_figures(groups).sweeps
+    assert [each.name for each in sweep_figures(find_sweeps(groups))] == ["sweep-pull-weight"]
     assert find_sweeps(make_groups(running)) == ()
 
 

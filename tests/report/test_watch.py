@@ -35,7 +35,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Sketches in place of pages, all that were made; records may change at once after one."""
     pages: list[str] = []
     monkeypatch.setattr(watch, "render", lambda *read: pages.append(sketch(*read)) or pages[-1])
-    monkeypatch.setattr(watch, "PAUSE", 0)
+    monkeypatch.setattr(watch, "PAUSE_FACTOR", 0)
     return pages
 
 
@@ -67,7 +67,7 @@ def test_after_a_page_that_took_long_records_rest_a_while(
 ) -> None:
     """A page of 2 s is not looked at again for 8 s: made without a pause it would take a core from the run."""
     now = [100.0]
-    monkeypatch.setattr(watch, "PAUSE", 4)
+    monkeypatch.setattr(watch, "PAUSE_FACTOR", 4)
     monkeypatch.setattr(watch, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
     def slow(*read: Any) -> str:

@@ -27,7 +27,7 @@ from fedlgd.rundir.read import read_runs
 if TYPE_CHECKING:
     from fedlgd.runs.result import Result
 
-MOST_COLUMNS = 6  # classes with a column of their own in the table of predictions
+MAX_CLASS_COLUMNS = 6  # classes with a column of their own in the table of predictions
 
 
 def report(given: ReportOptions) -> None:
@@ -153,7 +153,7 @@ def predict(given: PredictOptions) -> None:
         typer.echo(jsonlib.dumps(predictions.plain()))
         return
     classes = predictions.classes
-    few = len(classes) <= MOST_COLUMNS
+    few = len(classes) <= MAX_CLASS_COLUMNS
     table = Table("image", "class")
     for column in classes if few else ("probability", "next"):
         table.add_column(escape(column), justify="right")

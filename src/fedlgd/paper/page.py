@@ -9,10 +9,10 @@ from fedlgd.paper.items import Item, Word, command_of, items
 from fedlgd.paper.stored import Found, stored
 from fedlgd.paper.tables import printed_table, reduction, site_table, verdict_table
 from fedlgd.paper.verdicts import Verdict, verdicts
-from fedlgd.report.figures import draw_figures
+from fedlgd.report.figures import cost_figures, round_figures, similarity_figures
 from fedlgd.report.page import TEMPLATES
 from fedlgd.report.summary import caveats
-from fedlgd.report.sweeps import find_sweeps, sweep_tables
+from fedlgd.report.sweeps import find_sweeps, sweep_figures, sweep_tables
 
 
 def write_paper(folder: Path, out: Path) -> Path:
@@ -51,20 +51,24 @@ def _section(folder: Path, item: Item, own: list[Verdict]) -> dict[str, Any]:
 
 def _part(found: Found) -> dict[str, Any]:
     groups = tuple(found.groups.values())
-    drawn = draw_figures(groups)
-    figures = {
-        "table": drawn.rounds,
-        "sweep": drawn.sweeps,
-        "curves": drawn.rounds,
-        "cost": drawn.efficiency,
-        "similarity": tuple(drawing for section in drawn.similarity for drawing in section.drawings),
-    }
+    sweeps = find_sweeps(groups)
+    match found.item.figure:
+        case "table" | "curves":
+            figures = round_figures(groups)
+        case "sweep":
+            figures = tuple(sweep_figures(sweeps))
+        case "cost":
+            figures = cost_figures(groups)
+        case "similarity":
+            figures = tuple(drawing for section in similarity_figures(groups) for drawing in section.drawings)
+        case _:
+            figures = ()
     return {
         "name": found.label,
         "reduced": reduction(found),
         "table": printed_table(found),
         "sites": site_table(found),
-        "sweeps": sweep_tables(find_sweeps(groups)),
+        "sweeps": [*sweep_tables(sweeps)],
         "caveats": caveats(groups),
-        "figures": figures.get(found.item.figure, ()),
+        "figures": figures,
     }

@@ -12,15 +12,14 @@ from fedlgd.core.score import Score
 from fedlgd.core.text import BYTES, TIME, plural
 from fedlgd.report.cost import clock, cumulative_bytes, cumulative_time
 from fedlgd.report.groups import Group, SeedCurve, Stat, curves, site_names
-from fedlgd.report.plots import CLASSES, line_plot, matrix_plot, scatter_plot, svg
-from fedlgd.report.sweeps import Sweep, find_sweeps, heat_map, line_figure
+from fedlgd.report.plots import CLASSES, heat_map, line_plot, scatter_plot, svg
 from fedlgd.rundir.records import RoundRecord
 from fedlgd.rundir.results import Analysis, Cloud
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SITES = 24  # only the first 24 sites have figures of their own
+MAX_SITES_DRAWN = 24  # only the first sites have figures of their own
 ACCURACY, LOSS = "accuracy, %", "test loss"
 MMD = "Squared maximum mean discrepancy, five Gaussian kernels, unbiased estimate: close to 0 for similar sites."
 MAP = (
@@ -55,46 +54,46 @@ class Section:
     drawings: tuple[Drawing, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Figures:
-    """All figures; a part without data is empty. `hidden` is the number of sites without figures of their own."""
+def round_figures(groups: Sequence[Group]) -> tuple[Drawing, ...]:
+    """Mean accuracy and loss over the sites, by round."""
 
-    rounds: tuple[Drawing, ...]
-    sites: tuple[Section, ...]
-    efficiency: tuple[Drawing, ...]
-    similarity: tuple[Section, ...]
-    sweeps: tuple[Drawing, ...] = ()
-    hidden: int = 0
+    def mean_loss(record: RoundRecord) -> float:
+        losses = [score.loss for score in record.scores.values()]
+        return fmean(losses) if all(map(math.isfinite, losses)) else math.nan
 
-    @property
-    def all(self) -> Iterator[Drawing]:
-        yield from self.rounds
-        yield from (drawing for site in self.sites for drawing in site.drawings)
-        yield from self.efficiency
-        yield from (drawing for method in self.similarity for drawing in method.drawings)
-        yield from self.sweeps
+    return _drawings(
+        ("accuracy", "Accuracy by round", line_plot(curves(groups, _accuracy), ACCURACY)),
+        ("loss", "Test loss by round", line_plot(curves(groups, mean_loss), LOSS)),
+    )
 
 
-def draw_figures(groups: Sequence[Group]) -> Figures:
+def site_figures(groups: Sequence[Group]) -> Iterator[Section]:
+    """Accuracy and loss by round at each of the first sites."""
+
+    def plot(site: str, value: Callable[[Score], float | None], title: str) -> "Figure | None":
+        at_site = curves(groups, lambda record: value(record.scores[site]) if site in record.scores else None)
+        return line_plot(at_site, title)
+
+    for number, site in enumerate(site_names(groups)[:MAX_SITES_DRAWN]):
+        accuracy = plot(site, lambda score: 100 * score.accuracy, ACCURACY)
+        loss = plot(site, lambda score: None if math.isnan(score.loss) else score.loss, LOSS)
+        stem = f"site{number}-{file_name(site)}"
+        both = _drawings(
+            (f"{stem}-accuracy", f"Accuracy at {site} by round", accuracy),
+            (f"{stem}-loss", f"Test loss at {site} by round", loss),
+        )
+        yield Section(site, both)
+
+
+def cost_figures(groups: Sequence[Group]) -> tuple[Drawing, ...]:
+    """Accuracy against the bytes and the time that it took."""
     time = clock(groups)
-    axes = (cumulative_bytes, partial(cumulative_time, by=time))
-    by_bytes, by_time = (curves(groups, _accuracy, cost) for cost in axes)
+    by_bytes = curves(groups, _accuracy, cumulative_bytes)
+    by_time = curves(groups, _accuracy, partial(cumulative_time, by=time))
     bytes_plot = line_plot(by_bytes, ACCURACY, "bytes up and down", BYTES)
-    time_plot = line_plot(by_time, ACCURACY, time.name, TIME)
-    sites = site_names(groups)
-    return Figures(
-        rounds=_drawings(
-            ("accuracy", "Accuracy by round", line_plot(curves(groups, _accuracy), ACCURACY)),
-            ("loss", "Test loss by round", line_plot(curves(groups, _mean_loss), LOSS)),
-        ),
-        sites=tuple(_site_figures(groups, number, site) for number, site in enumerate(sites[:SITES])),
-        efficiency=_drawings(
-            ("accuracy-by-bytes", "Accuracy against bytes", bytes_plot),
-            ("accuracy-by-time", "Accuracy against time", time_plot),
-        ),
-        similarity=_similarities(groups),
-        sweeps=tuple(_sweep_figures(find_sweeps(groups))),
-        hidden=max(0, len(sites) - SITES),
+    return _drawings(
+        ("accuracy-by-bytes", "Accuracy against bytes", bytes_plot),
+        ("accuracy-by-time", "Accuracy against time", line_plot(by_time, ACCURACY, time.name, TIME)),
     )
 
 
@@ -106,44 +105,13 @@ def _accuracy(record: RoundRecord) -> float:
     return 100 * record.accuracy
 
 
-def _mean_loss(record: RoundRecord) -> float:
-    """Unweighted mean over sites; NaN if the loss of a site is not finite."""
-    losses = [score.loss for score in record.scores.values()]
-    return fmean(losses) if all(map(math.isfinite, losses)) else math.nan
-
-
-def _site_figures(groups: Sequence[Group], number: int, site: str) -> Section:
-    def plot(value: Callable[[Score], float | None], title: str) -> "Figure | None":
-        at_site = curves(groups, lambda record: value(record.scores[site]) if site in record.scores else None)
-        return line_plot(at_site, title)
-
-    stem = f"site{number}-{_file_name(site)}"
-    accuracy = plot(lambda score: 100 * score.accuracy, ACCURACY)
-    loss = plot(lambda score: None if math.isnan(score.loss) else score.loss, LOSS)
-    both = _drawings(
-        (f"{stem}-accuracy", f"Accuracy at {site} by round", accuracy),
-        (f"{stem}-loss", f"Test loss at {site} by round", loss),
-    )
-    return Section(site, both)
-
-
-def _sweep_figures(sweeps: Sequence[Sweep]) -> Iterator[Drawing]:
-    """One figure with a line per method for each axis, and a heat map for each method with two axes."""
-    for axis in dict.fromkeys(each.axes[0] for each in sweeps if len(each.axes) == 1):
-        same = [each for each in sweeps if each.axes == (axis,)]
-        yield Drawing(f"sweep-{_file_name(axis)}", f"Accuracy by {axis}", line_figure(same, ACCURACY))
-    for number, each in enumerate(each for each in sweeps if len(each.axes) == 2):
-        about = f"Accuracy of {each.label} by {each.axes[0]} and {each.axes[1]}"
-        yield Drawing(f"sweep{number}-{_file_name(' '.join(each.axes))}", about, heat_map(each))
-
-
-def _similarities(groups: Sequence[Group]) -> tuple[Section, ...]:
+def similarity_figures(groups: Sequence[Group]) -> tuple[Section, ...]:
     """One for each method with an analysis, from its counted run with the lowest seed; most figures first."""
     found = []
     for number, group in enumerate(groups):
         run = group.counted[0]
         if run.analysis:
-            stem = f"sites{number}-{_file_name(group.label)}"
+            stem = f"sites{number}-{file_name(group.label)}"
             data = run.manifest.data
             analysis = run.analysis.ordered([site.name for site in data.sites])
             drawings = _analysis_figures(analysis, stem, data.classes)
@@ -155,7 +123,12 @@ def _analysis_figures(analysis: Analysis, stem: str, classes: Sequence[str]) -> 
     top = max((value for rows in analysis.mmd.values() for row in rows for value in row), default=0.0)
     for kind, rows in analysis.mmd.items():
         title, note = f"MMD between sites, {kind} images", f"{MMD} {plural(analysis.images, 'image')} of each site."
-        yield Drawing(f"{stem}-mmd-{kind}", title, matrix_plot(rows, analysis.sites, title, top), note)
+        cells = {
+            (y, x): (max(0.0, value) / top if top > 0 else 0.0, "" if x == y else f"{value:.2f}".replace("-", "−"))
+            for y, row in enumerate(rows)
+            for x, value in enumerate(row)
+        }
+        yield Drawing(f"{stem}-mmd-{kind}", title, heat_map(cells, analysis.sites, analysis.sites, title), note)
     if features := scatter_plot(analysis.map, "features, t-SNE"):
         yield Drawing(f"{stem}-map", "Map of features", features, MAP)
     if by_class := scatter_plot(_by_class(analysis.map, classes), "features by class, t-SNE", CLASSES):
@@ -184,6 +157,6 @@ def _distance_curves(analysis: Analysis) -> list[SeedCurve]:
     return found
 
 
-def _file_name(name: str) -> str:
+def file_name(name: str) -> str:
     """A safe part of a file name for any name of a site or a method."""
     return re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-")[:40].lower()

@@ -19,12 +19,12 @@ from fedlgd.rundir.manifest import DataInfo
 from fedlgd.rundir.read import Run
 
 ANCHORS = "anchors"
-VERSIONS = 8
-SITES = 24
-BUDGET = 2_500_000  # bytes of PNG; base64 adds a third
-COLUMNS, TILES = 10, 50  # of a sheet; four columns are always shown
-SIDE = 40  # CSS pixels, at least, of one image
-GAINS = (32, 16, 8, 4, 2, 1)  # of the difference view
+MAX_VERSIONS = 8
+MAX_SITES_SHOWN = 24
+MAX_PNG_BYTES = 2_500_000  # of all images; base64 adds a third
+MAX_COLUMNS, MAX_TILES = 10, 50  # of a sheet; four columns are always shown
+MIN_TILE_SIDE = 40  # CSS pixels of one image
+DIFFERENCE_GAINS = (32, 16, 8, 4, 2, 1)  # of the difference view
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,9 @@ class Grid:
             return 1
         first, last = (self.pictures[at].image.convert("RGB") for at in (0, -1))
         counts = ImageChops.difference(first, last).convert("L").histogram()
-        return next(gain for gain in GAINS if gain == 1 or sum(counts[255 // gain + 1 :]) <= 0.01 * sum(counts))
+        return next(
+            gain for gain in DIFFERENCE_GAINS if gain == 1 or sum(counts[255 // gain + 1 :]) <= 0.01 * sum(counts)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +102,14 @@ def pictures(groups: Sequence[Group]) -> Pictures:
     """One gallery per group that has images of its own, from its counted run with the lowest seed."""
     runs = sorted((group.counted[0] for group in groups), key=lambda run: -len(run.sheets))
     size = sum(map(len, {_read(file) for run in runs for file in _files(run)}))
-    embedded = _Embedded(min(1.0, BUDGET / size) if size else 1.0)
+    embedded = _Embedded(min(1.0, MAX_PNG_BYTES / size) if size else 1.0)
     made = {run.path: _gallery(run, embedded) for run in runs}
     shown = tuple(gallery for gallery in made.values() if gallery.grids)
     repeated = (run.label for run in runs if run.sheets and not made[run.path].grids)
     return Pictures(shown, tuple(repeated) if shown else ())
 
 
-def thin(versions: Sequence[str], most: int = VERSIONS) -> list[str]:
+def thin(versions: Sequence[str], most: int = MAX_VERSIONS) -> list[str]:
     """At most this many versions, evenly spaced, with the first and the last."""
     if len(versions) <= most:
         return list(versions)
@@ -120,7 +122,7 @@ def _versions(run: Run) -> list[str]:
 
 def _owners(run: Run) -> tuple[tuple[str, str], ...]:
     """The name and folder of the sites that are shown and of the anchors."""
-    shown = sorted(run.manifest.data.sites, key=lambda site: site.name)[:SITES]
+    shown = sorted(run.manifest.data.sites, key=lambda site: site.name)[:MAX_SITES_SHOWN]
     sites = ((site.name, site.folder) for site in run.manifest.data.sites if site in shown)
     return (*sites, ("anchors, on the server", ANCHORS))
 
@@ -136,7 +138,7 @@ def _gallery(run: Run, embedded: _Embedded) -> Gallery:
     grids = tuple(grid for owner, folder in _owners(run) if (grid := _grid(run, owner, folder, embedded)))
     data = run.manifest.data
     captions = tuple(map(_caption, _versions(run)))
-    hidden = max(0, len(data.sites) - SITES)
+    hidden = max(0, len(data.sites) - MAX_SITES_SHOWN)
     return Gallery(run.label, run.seed, captions, grids, _columns(run, grids), hidden)
 
 
@@ -161,7 +163,7 @@ def picture_of(png: bytes, version: str, data: DataInfo, keep: float = 1.0, at: 
         return None
     _, height, width = data.shape
     rows, columns = max(1, image.height // height), max(1, image.width // width)
-    shown = max(1, min(COLUMNS, max(4, TILES // rows), int(keep * columns)))
+    shown = max(1, min(MAX_COLUMNS, max(4, MAX_TILES // rows), int(keep * columns)))
     if shown < columns and image.width % width == 0:
         image, columns = image.crop((0, 0, shown * width, image.height)), shown
         image.save(buffer := io.BytesIO(), "PNG", optimize=True)
@@ -169,7 +171,7 @@ def picture_of(png: bytes, version: str, data: DataInfo, keep: float = 1.0, at: 
     if str(divisor := image.info.get("divided by")).isdecimal():
         version += f", values ÷ {divisor}"
     uri = "data:image/png;base64," + base64.b64encode(png).decode("ascii")
-    side = width * max(1, ceil(SIDE / width)) if rows <= TILES / 2 else width
+    side = width * max(1, ceil(MIN_TILE_SIDE / width)) if rows <= MAX_TILES / 2 else width
     return PageImage(version, uri, image, columns * side, _rows(image, rows, data.classes), at)
 
 

@@ -19,8 +19,8 @@ STYLES = (
     *("fednova", "fedproto-avg", "fedproto-local", "fedbn", "local-only", "pooled"),
 )
 
-RECORDED = ("seed", "evaluate_every", "real_samples", "analysis")  # settings that do not change the model
-MANY = 3
+RECORDING_SETTINGS = ("seed", "evaluate_every", "real_samples", "analysis")  # settings that do not change the model
+MAX_SETTINGS_IN_LABEL = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,11 @@ def _told(run: Run, others: Sequence[Mapping[str, Any]], own: Mapping[str, Any])
     paths = [
         path
         for path, value in own.items()
-        if path not in RECORDED and any(each.get(path, value) != value for each in others)
+        if path not in RECORDING_SETTINGS and any(each.get(path, value) != value for each in others)
     ]
     paths = [path for path in paths if not _idle(path, others)]
     label, note = without_note(run.label)
-    if len(paths) > MANY:
+    if len(paths) > MAX_SETTINGS_IN_LABEL:
         kinds = list(dict.fromkeys(str([each.get(path) for path in paths]) for each in others))
         label = f"{run.label}, variant {kinds.index(str([own[path] for path in paths])) + 1}"
     elif paths:

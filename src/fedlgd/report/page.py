@@ -8,24 +8,25 @@ import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import write_atomic, writing
 from fedlgd.core.text import plural
-from fedlgd.report import tables
 from fedlgd.report.cost import break_even_table, break_evens, clock, cost_table
-from fedlgd.report.figures import draw_figures
-from fedlgd.report.formats import table_formats
+from fedlgd.report.figures import MAX_SITES_DRAWN, cost_figures, round_figures, similarity_figures, site_figures
+from fedlgd.report.formats import Table, table_formats
 from fedlgd.report.grids import pictures
 from fedlgd.report.groups import Group, group_runs, label_variants, site_names
 from fedlgd.report.plots import save
 from fedlgd.report.privacy.inversion import epsilon_drawing, inversions
 from fedlgd.report.privacy.section import audit_drawings, privacy_of, spent_together
 from fedlgd.report.summary import RULE, WINNER, caveats, headline, progress
-from fedlgd.report.sweeps import find_sweeps, sweep_tables
-from fedlgd.report.tables import presence_tables
+from fedlgd.report.sweeps import find_sweeps, sweep_figures, sweep_tables
+from fedlgd.report.tables import accuracy_table, binary_table, data_table, mean_first, presence_tables
+from fedlgd.rundir.manifest import DataInfo
 from fedlgd.rundir.read import Run, read_runs, run_folders
 
 Runs = str | Path | Sequence[str | Path]
@@ -75,41 +76,34 @@ def write_figures(run_dirs: Sequence[Path], folder: Path) -> list[Path]:
     """Writes the figures of the page as PDF and PNG."""
     groups = group_runs(read_runs(run_dirs)[0])
     folder.mkdir(parents=True, exist_ok=True)
-    audits = (drawing for group in groups for run in group.runs for drawing in audit_drawings(run))
-    return [file for each in (*draw_figures(groups).all, *audits) for file in save(each.figure, folder / each.name)]
+    sections = (*site_figures(groups), *similarity_figures(groups))
+    drawings = (
+        *(*round_figures(groups), *cost_figures(groups), *sweep_figures(find_sweeps(groups))),
+        *(drawing for section in sections for drawing in section.drawings),
+        *(drawing for group in groups for run in group.runs for drawing in audit_drawings(run)),
+    )
+    return [file for each in drawings for file in save(each.figure, folder / each.name)]
 
 
 def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
-    """The page as text. The same runs give the same bytes."""
+    """The page as text, section by section in its order. The same runs give the same bytes."""
     runs = label_variants(runs)
     groups = group_runs(runs)
-    accuracy, binary = tables.accuracy_table(groups), tables.binary_table(groups)
-    cost, even = cost_table(groups), break_evens(groups)
-    data = {run.manifest.data.digest: run.manifest.data for run in runs}
     script = TEMPLATES.get_template("report.js").render()
     return TEMPLATES.get_template("report.html").render(
-        headline=headline(groups),
-        scope=_scope(groups),
-        rule=RULE + WINNER if len(groups) > 1 else RULE,
-        caveats=caveats(groups),
-        unreadable=unreadable,
-        accuracy=tables.mean_first(accuracy),
-        accuracy_copies=table_formats(accuracy),
-        binary=binary,
-        binary_copies=table_formats(binary) if binary else {},
-        figures=draw_figures(groups),
-        sweeps=sweep_tables(find_sweeps(groups)),
-        pictures=pictures(groups),
-        time=clock(groups),
-        cost=cost,
-        cost_copies=table_formats(cost),
-        break_even=break_even_table(even) if even else None,
+        header=header_section(groups, unreadable),
+        accuracy=accuracy_section(groups),
+        sweep=sweep_section(groups),
+        rounds=rounds_section(groups),
+        images=pictures(groups),
+        cost=cost_section(groups),
+        similarity=similarity_figures(groups),
         privacy=privacy_of(groups),
         spent_together=spent_together(groups),
         inversions=inversions(groups),
         by_epsilon=epsilon_drawing(groups),
-        presence=presence_tables(groups),
-        data=[(each, tables.data_table(each)) for each in data.values()],
+        presence=[*presence_tables(groups)],
+        data=data_section(runs),
         runs=runs,
         progress=progress,
         script=script,
@@ -117,15 +111,64 @@ def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
     )
 
 
-def _scope(groups: Sequence[Group]) -> str:
-    """5 sites · 100 rounds · 3 seeds · 6 runs; rounds and seeds only if they are the same for all."""
+def header_section(groups: Sequence[Group], unreadable: Sequence[str]) -> dict[str, Any]:
+    """The result in words, its scope, and its limits. Rounds and seeds only if all have the same."""
     runs = [run for group in groups for run in group.runs]
-    parts = [plural(len(site_names(groups)), "site")]
+    scope = [plural(len(site_names(groups)), "site")]
     if len({run.planned for run in runs}) == 1:
-        parts.append(plural(runs[0].planned, "round"))
+        scope.append(plural(runs[0].planned, "round"))
     if len({len(group.runs) for group in groups}) == 1:
-        parts.append(plural(len(groups[0].runs), "seed"))
-    return " · ".join((*parts, plural(len(runs), "run")))
+        scope.append(plural(len(groups[0].runs), "seed"))
+    return {
+        "headline": headline(groups),
+        "scope": " · ".join((*scope, plural(len(runs), "run"))),
+        "rule": RULE + WINNER if len(groups) > 1 else RULE,
+        "caveats": caveats(groups),
+        "unreadable": unreadable,
+    }
+
+
+def accuracy_section(groups: Sequence[Group]) -> dict[str, Any]:
+    """Accuracy by method and site, and more numbers for data with two classes."""
+    accuracy, binary = accuracy_table(groups), binary_table(groups)
+    return {
+        "table": mean_first(accuracy),
+        "copies": table_formats(accuracy),
+        "binary": binary,
+        "binary_copies": table_formats(binary) if binary else {},
+    }
+
+
+def sweep_section(groups: Sequence[Group]) -> dict[str, Any] | None:
+    """Accuracy over the values of settings; None if the runs are no sweep."""
+    sweeps = find_sweeps(groups)
+    if not sweeps:
+        return None
+    return {"drawings": [*sweep_figures(sweeps)], "tables": [*sweep_tables(sweeps)]}
+
+
+def rounds_section(groups: Sequence[Group]) -> dict[str, Any]:
+    """Accuracy and loss by round, then at each site; `hidden`: the number of sites without figures."""
+    hidden = max(0, len(site_names(groups)) - MAX_SITES_DRAWN)
+    return {"drawings": round_figures(groups), "sites": [*site_figures(groups)], "hidden": hidden}
+
+
+def cost_section(groups: Sequence[Group]) -> dict[str, Any]:
+    """Accuracy against cost, the cost by phase, and the break-even with training on real images."""
+    cost, even = cost_table(groups), break_evens(groups)
+    return {
+        "drawings": cost_figures(groups),
+        "time": clock(groups),
+        "table": cost,
+        "copies": table_formats(cost),
+        "break_even": break_even_table(even) if even else None,
+    }
+
+
+def data_section(runs: Sequence[Run]) -> list[tuple[DataInfo, Table]]:
+    """Every federation once, with the table of its sites."""
+    data = {run.manifest.data.digest: run.manifest.data for run in runs}
+    return [(each, data_table(each)) for each in data.values()]
 
 
 def script_hash(script: str) -> str:

@@ -1,7 +1,7 @@
-"""The three kinds of plots in a report (lines, matrix, scatter), their style, and how they are saved.
+"""The plots of a report (lines, heat map, scatter), their style, and how they are saved.
 
-In a page a figure is SVG and its colours are CSS variables; files are PDF and PNG. Series are labelled directly.
-The colours are Okabe and Ito's, distinct for all kinds of colour vision.
+In a page a figure is SVG and its colours are CSS variables; files are PDF and PNG. The colours are Okabe and Ito's,
+distinct for all kinds of colour vision. Every legend stands to the right of its axes.
 """
 
 import io
@@ -9,7 +9,6 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from textwrap import wrap
@@ -32,10 +31,10 @@ FORMATS = ("pdf", "png")
 _VARIABLES = {INK: "--ink", FAINT: "--rule"} | {
     colour: f"--series-{number}" for number, colour in enumerate(SERIES, start=1)
 }
-WIDTH = 5.6
-_POINTS, _FONT_SIZE = 72, 9.5
-FEW = 8  # points of a line; below, each is marked
-_LETTER, _LINE = 0.66, 0.19  # the width of a letter in em, the height of a line in inches
+WIDTH, _LINE_HEIGHT = 5.6, 0.2  # inches, of a figure and of a line of its legend
+MAX_MARKED_POINTS = 7  # of a line; of a longer one only the last point is marked
+MAX_SITE_LETTERS = 16  # in a line
+MAX_NUMBERED_ROWS = 8  # larger heat maps show colours only
 _NO_METADATA = {
     "svg": dict.fromkeys(("Date", "Creator", "Format", "Type")),
     "pdf": dict.fromkeys(("CreationDate", "Creator", "Producer")),
@@ -45,7 +44,7 @@ _STYLE: Any = {
     "svg.fonttype": "none",
     "pdf.fonttype": 42,
     "text.parse_math": False,
-    "font.size": _FONT_SIZE,
+    "font.size": 9.5,
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": FAINT,
@@ -61,10 +60,11 @@ _STYLE: Any = {
     "xtick.labelcolor": INK,
     "ytick.labelcolor": INK,
     "ytick.major.size": 0,
+    "legend.frameon": False,
+    "legend.handlelength": 1.4,
+    "legend.labelspacing": 0.3,
 }
 ROUNDS = {"": 1.0}
-_SITE_NAME = 16  # letters
-_LARGEST_WITH_NUMBERS = 8  # larger matrices show colours only
 _MARKERS = {"real": ("o", 7, 0.45, 0.0), "virtual": ("D", 20, 0.95, 0.0), "anchors": ("x", 22, 0.9, 1.0)}
 
 
@@ -90,24 +90,15 @@ def styled() -> Iterator[None]:
         yield
 
 
-def canvas(
-    title: str, height: float, left: list[str], right: list[str], bottom: float = 0.1, top_ticks: bool = False
-) -> "tuple[Figure, Axes]":
-    """A figure with one pair of axes, a title above, and room for these texts on either side."""
+def canvas(title: str, height: float, labels: Sequence[str] = ()) -> "tuple[Figure, Axes]":
+    """A figure with one pair of axes and a title above; it is as high as a legend of these labels needs."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(WIDTH, height))
-    top, pad = (0.65, 10) if top_ticks else (0.3, 6)
-    start, end = text_width(left), 1 - text_width(right)
-    axes = figure.add_axes((start, bottom / height, end - start, 1 - (bottom + top) / height))
-    axes.set_title(title, loc="left", fontsize="medium", pad=pad)
+    lines = sum(label.count("\n") + 1 for label in labels)
+    figure = Figure(figsize=(WIDTH, max(height, 0.4 + _LINE_HEIGHT * lines)), layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(title, loc="left", fontsize="medium")
     return figure, axes
-
-
-def text_width(texts: Sequence[str]) -> float:
-    """The share of the figure's width that the longest of these texts takes, with some padding."""
-    letters = max((len(line) for text in texts for line in text.split("\n")), default=0)
-    return (_LETTER * letters + 0.8) * _FONT_SIZE / (WIDTH * _POINTS)
 
 
 def svg(figure: "Figure", salt: str) -> str:
@@ -137,76 +128,53 @@ def save(figure: "Figure", stem: Path) -> list[Path]:
 
 @styled()
 def line_plot(
-    curves: Sequence[SeedCurve], title: str, along: str = "round", units: Mapping[str, float] = ROUNDS
+    curves: Sequence[SeedCurve],
+    title: str,
+    along: str = "round",
+    units: Mapping[str, float] | Sequence[str] = ROUNDS,
 ) -> "Figure | None":
-    """A line per curve, with a band of one standard deviation and its label at its end. None without a point.
+    """A line per curve with a band of one standard deviation; the legend has the order of their ends. None without
+    a point.
 
-    `along` is the label of the x-axis, `units` the size of each unit that its ticks can have."""
-    if not any(curve.x for curve in curves):
+    `along` is the label of the x-axis, `units` the size of each unit that its ticks can have, or their names if x
+    counts them."""
+    drawn = [curve for curve in curves if curve.x]
+    if not drawn:
         return None
-    labels = [wrapped(curve.label) for curve in curves]
-    height = max(3.3, 0.8 + _LINE * sum(label.count("\n") + 1 for label in labels))
-    figure, axes = canvas(title, height, left=["0.000"], right=labels, bottom=0.5)
-    for curve in curves:
-        _draw_line(axes, curve)
+    figure, axes = canvas(title, 3.3, [wrapped(curve.label) for curve in drawn])
+    lines = [_draw_line(axes, curve) for curve in drawn]
     if title.endswith("%"):  # a band can be wider
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, -1.0), min(high, 100 + (100 - low) / 50))
-    _label_lines(axes, curves, _LINE / (height - 0.8))
+    ends = [curve.stats[-1].mean if isfinite(curve.stats[-1].mean) else -1.0 for curve in drawn]
+    order = sorted(range(len(drawn)), key=lambda at: -ends[at])
+    _add_legend(figure, [lines[at] for at in order], [wrapped(drawn[at].label) for at in order])
     axes.set_xlabel(along)
-    _set_ticks(axes, units)
+    if isinstance(units, Mapping):
+        _set_ticks(axes, units)
+    else:
+        axes.set_xticks(range(len(units)), units)
     return figure
 
 
-def _draw_line(axes: "Axes", curve: SeedCurve) -> None:
+def _draw_line(axes: "Axes", curve: SeedCurve) -> Any:
     colour, dashes = series_style(curve.style)
     means = [stat.mean for stat in curve.stats]
-    shown = slice(None) if len(means) < FEW else slice(-1, None)
-    axes.plot(curve.x, means, color=colour, linestyle=dashes, linewidth=1.6)
-    axes.plot(curve.x[shown], means[shown], color=colour, linestyle="", marker="o", markersize=3.5)
+    marked = slice(None) if len(means) <= MAX_MARKED_POINTS else slice(-1, None)
+    (line,) = axes.plot(curve.x, means, color=colour, linestyle=dashes, linewidth=1.6)
+    axes.plot(curve.x[marked], means[marked], color=colour, linestyle="", marker="o", markersize=3.5)
     if any(stat.std is not None for stat in curve.stats):
         low = [stat.mean - (stat.std or 0.0) for stat in curve.stats]
         high = [stat.mean + (stat.std or 0.0) for stat in curve.stats]
         axes.fill_between(curve.x, low, high, color=colour, alpha=0.15, linewidth=0)
+    return line
 
 
-def _label_lines(axes: "Axes", curves: Sequence[SeedCurve], line: float) -> None:
-    """Labels to the right of the axes, each connected to its curve; `line` is the share of the height of a line."""
-    ended = [curve for curve in curves if curve.stats and isfinite(curve.stats[-1].mean)]
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high)
-    edge = axes.get_xlim()[1]
-    sizes = [line * (high - low) * (wrapped(curve.label).count("\n") + 1) for curve in ended]
-    heights = dodge([curve.stats[-1].mean for curve in ended], sizes, low, high)
-    connector = {
-        "arrowstyle": "-",
-        "linestyle": ":",
-        "linewidth": 0.8,
-        "shrinkA": 1,
-        "shrinkB": 0,
-        "relpos": (0, 0.5),
-    }
-    for curve, height in zip(ended, heights, strict=True):
-        axes.annotate(
-            wrapped(curve.label),
-            xy=(curve.x[-1], curve.stats[-1].mean),
-            xytext=(edge, height),
-            va="center",
-            annotation_clip=False,
-            arrowprops=connector | {"color": series_style(curve.style)[0]},
-        )
-
-
-def dodge(heights: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
-    """The same heights in the same order, moved so that labels of these sizes fit between `low` and `high`."""
-    order = sorted(range(len(heights)), key=heights.__getitem__)
-    placed = [max(height, low + size / 2) for height, size in zip(heights, sizes, strict=True)]
-    for below, above in pairwise(order):
-        placed[above] = max(placed[above], placed[below] + (sizes[below] + sizes[above]) / 2)
-    placed = [min(height, high - size / 2) for height, size in zip(placed, sizes, strict=True)]
-    for above, below in pairwise(reversed(order)):
-        placed[below] = min(placed[below], placed[above] - (sizes[below] + sizes[above]) / 2)
-    return placed
+def _add_legend(figure: "Figure", handles: Sequence[Any], labels: Sequence[str], **style: Any) -> None:
+    """Matplotlib leaves out labels that begin with an underscore, so the texts are set afterwards."""
+    legend = figure.legend(handles, ["label"] * len(labels), loc="outside right upper", **style)
+    for text, label in zip(legend.get_texts(), labels, strict=True):
+        text.set_text(label)
 
 
 def _set_ticks(axes: "Axes", units: Mapping[str, float]) -> None:
@@ -222,37 +190,36 @@ def _set_ticks(axes: "Axes", units: Mapping[str, float]) -> None:
 
 
 @styled()
-def matrix_plot(rows: Sequence[Sequence[float]], names: Sequence[str], title: str, top: float) -> "Figure":
-    """A square for each pair, darker for larger values; `top` is the value of the darkest."""
-    labels = [wrapped(name, _SITE_NAME) for name in names]
-    side = WIDTH * (1 - text_width(labels) - 0.05)
-    figure, axes = canvas(title, min(side, 0.55 * len(rows)) + 0.75, left=labels, right=[""], top_ticks=True)
-    for y, row in enumerate(rows):
-        for x, value in enumerate(row):
-            _draw_square(axes, x, y, value, top, number=len(rows) <= _LARGEST_WITH_NUMBERS and x != y)
-    _label_matrix(axes, labels)
-    return figure
+def heat_map(
+    cells: Mapping[tuple[int, int], tuple[float, str]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    title: str,
+    names: tuple[str, str] = ("", ""),
+) -> "Figure":
+    """A square for each pair of a row and a column, with its text: the darker, the nearer its share is to 1.
 
-
-def _draw_square(axes: "Axes", x: int, y: int, value: float, top: float, *, number: bool) -> None:
+    `names` are those of the two axes."""
     from matplotlib.patches import Rectangle
 
-    strength = 0.6 * max(0.0, value) / top if top > 0 else 0.0
-    axes.add_patch(Rectangle((x - 0.48, y - 0.48), 0.96, 0.96, color=SERIES[0], alpha=strength, linewidth=0))
-    if number:
-        axes.annotate(f"{value:.2f}".replace("-", "−"), (x, y), ha="center", va="center", fontsize="small")
-
-
-def _label_matrix(axes: "Axes", labels: Sequence[str]) -> None:
-    places = range(len(labels))
-    axes.set_xlim(-0.5, len(labels) - 0.5)
-    axes.set_ylim(len(labels) - 0.5, -0.5)
-    axes.xaxis.tick_top()
-    crowded = max(map(len, labels)) * len(labels) > 48 or "\n" in "".join(labels)
-    axes.set_xticks(places, ["" for _ in labels] if crowded else labels)
-    axes.set_yticks(places, labels)
+    rows, columns = ([wrapped(name, MAX_SITE_LETTERS) for name in side] for side in (rows, columns))
+    figure, axes = canvas(title, min(WIDTH - 1.5, 0.55 * len(rows)) + (1.1 if any(names) else 0.75))
+    for (y, x), (share, text) in cells.items():
+        corner = (x - 0.48, y - 0.48)
+        axes.add_patch(Rectangle(corner, 0.96, 0.96, color=SERIES[0], alpha=0.6 * share, linewidth=0))
+        if len(rows) <= MAX_NUMBERED_ROWS:
+            axes.annotate(text, (x, y), ha="center", va="center", fontsize="small")
+    axes.set_xlim(-0.5, len(columns) - 0.5)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    crowded = max(map(len, columns)) * len(columns) > 48 or "\n" in "".join(columns)
+    axes.set_xticks(range(len(columns)), ["" for _ in columns] if crowded else columns)
+    axes.set_yticks(range(len(rows)), rows)
+    axes.set_ylabel(names[0])
+    axes.set_xlabel(names[1])
     axes.tick_params(length=0)
-    _set_frame(axes, visible=False)
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    return figure
 
 
 @styled()
@@ -260,30 +227,21 @@ def scatter_plot(clouds: Sequence[Cloud], title: str, colours: Sequence[str] = S
     """Real images are dots, virtual ones diamonds, anchors crosses; each site has a colour. None without points."""
     if not any(cloud.points for cloud in clouds):
         return None
+    from matplotlib.lines import Line2D
+
     sites = list(dict.fromkeys(cloud.site for cloud in clouds if cloud.kind != "anchors"))
-    names = [wrapped(site, _SITE_NAME) for site in sites]
-    figure, axes = canvas(title, 4.0, left=[""], right=[name + "  " for name in names])
+    names = [wrapped(site, MAX_SITE_LETTERS) for site in sites]
+    shades = [colours[number % len(colours)] for number in range(len(sites))]
+    figure, axes = canvas(title, 4.0, names)
     for cloud in clouds:
         marker, size, alpha, edge = _MARKERS[cloud.kind]
-        colour = INK if cloud.kind == "anchors" else colours[sites.index(cloud.site) % len(colours)]
+        colour = INK if cloud.kind == "anchors" else shades[sites.index(cloud.site)]
         x, y = zip(*cloud.points, strict=True)
         axes.scatter(x, y, s=size, marker=marker, color=colour, alpha=alpha, linewidth=edge)
-    _list_names(axes, names, colours)
+    dots = [Line2D([], [], color=colour, linestyle="", marker="o") for colour in shades]
+    _add_legend(figure, dots, names, labelcolor=shades, handletextpad=0.1)
     axes.set_xticks([])
     axes.set_yticks([])
-    _set_frame(axes, visible=True)
-    return figure
-
-
-def _list_names(axes: "Axes", names: Sequence[str], colours: Sequence[str]) -> None:
-    """A legend to the right of the axes, each name in its colour."""
-    step = min(0.07, 1 / max(1, len(names)))
-    for number, name in enumerate(names):
-        place, colour = (1.02, 0.97 - number * step), colours[number % len(colours)]
-        axes.annotate(name, place, xycoords="axes fraction", va="center", weight="bold", color=colour)
-
-
-def _set_frame(axes: "Axes", *, visible: bool) -> None:
     axes.grid(visible=False)
-    for spine in axes.spines.values():
-        spine.set_visible(visible)
+    axes.spines[:].set_visible(True)
+    return figure

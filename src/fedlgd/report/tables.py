@@ -14,12 +14,12 @@ from fedlgd.rundir.manifest import DataInfo
 from fedlgd.rundir.read import Run
 from fedlgd.rundir.records import RoundRecord
 
-Z = 1.959964  # 95 % of a normal distribution lie within this many standard deviations
-MARK = "†"
-TWO_CLASSES = "The balanced accuracy there is the accuracy on the other class alone, and there is no AUC."
-MORE_CLASSES = "The accuracy there says nothing about these classes."
-COUNTS = "The mean over sites counts such a site like any other."
-MOST = 5  # sites that a note lists
+Z_95 = 1.959964  # 95 % of a normal distribution lie within this many standard deviations
+MISSING_CLASS_MARK = "†"
+TWO_CLASS_NOTE = "The balanced accuracy there is the accuracy on the other class alone, and there is no AUC."
+MANY_CLASS_NOTE = "The accuracy there says nothing about these classes."
+MEAN_NOTE = "The mean over sites counts such a site like any other."
+MAX_SITES_IN_NOTE = 5  # sites that a note lists
 
 Missing = Mapping[str, tuple[str, ...]]
 """Names of classes by site."""
@@ -100,7 +100,7 @@ def _binary_row(group: Group, site: str, missing: Missing) -> Row:
     size = min(sum(score.total) for score in scores)
     interval = wilson(accuracy.mean, size) if accuracy and size else None
     balanced = _stat_if_complete(score.balanced if any(score.total) else None for score in scores)
-    auc, mark = _stat_if_complete(score.auc for score in scores), MARK if site in missing else ""
+    auc, mark = _stat_if_complete(score.auc for score in scores), MISSING_CLASS_MARK if site in missing else ""
     return (
         Cell(group.label),
         Cell(marked(site, missing)),
@@ -113,8 +113,8 @@ def _binary_row(group: Group, site: str, missing: Missing) -> Row:
 
 def wilson(share: float, size: int) -> tuple[float, float]:
     """Wilson's interval:  (p + z^2/2n  -+  z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)."""
-    square = Z * Z / size
-    half = Z * sqrt(share * (1 - share) / size + square / (4 * size))
+    square = Z_95 * Z_95 / size
+    half = Z_95 * sqrt(share * (1 - share) / size + square / (4 * size))
     return (share + square / 2 - half) / (1 + square), (share + square / 2 + half) / (1 + square)
 
 
@@ -137,7 +137,7 @@ def missing_classes(groups: Sequence[Group]) -> Missing:
 
 def marked(site: str, missing: Missing) -> str:
     """The site's name, with a mark if a note below the table is about it."""
-    return site + MARK if site in missing else site
+    return site + MISSING_CLASS_MARK if site in missing else site
 
 
 def missing_notes(groups: Sequence[Group]) -> tuple[str, ...]:
@@ -147,12 +147,12 @@ def missing_notes(groups: Sequence[Group]) -> tuple[str, ...]:
         return ()
     listed = [
         f"{site} of {counted(len(gone), 'class')} {', '.join(map(repr, gone))}"
-        for site, gone in list(missing.items())[:MOST]
+        for site, gone in list(missing.items())[:MAX_SITES_IN_NOTE]
     ]
-    if len(missing) > MOST:
-        listed.append(f"and {plural(len(missing) - MOST, 'more site')}")
-    effect = TWO_CLASSES if len(groups[0].runs[0].manifest.data.classes) == 2 else MORE_CLASSES
-    return (f"{MARK} No test images: {'; '.join(listed)}. {effect} {COUNTS}",)
+    if len(missing) > MAX_SITES_IN_NOTE:
+        listed.append(f"and {plural(len(missing) - MAX_SITES_IN_NOTE, 'more site')}")
+    effect = TWO_CLASS_NOTE if len(groups[0].runs[0].manifest.data.classes) == 2 else MANY_CLASS_NOTE
+    return (f"{MISSING_CLASS_MARK} No test images: {'; '.join(listed)}. {effect} {MEAN_NOTE}",)
 
 
 def data_table(data: DataInfo) -> Table:
@@ -177,49 +177,29 @@ TABLES: Mapping[str, Callable[[Sequence[Group]], Table | None]] = {
 }
 
 
-WIDEST = 60  # rounds shown one by one
+MAX_ROUNDS_SHOWN = 60  # rounds shown one by one
 VALID, MISSED, JOINED, IDLE = "■", "□", "+", "·"
-LEGEND = f"{VALID} valid update, {MISSED} none, {JOINED} enrolled late or again, {IDLE} not sampled"
+PRESENCE_LEGEND = f"{VALID} valid update, {MISSED} none, {JOINED} enrolled late or again, {IDLE} not sampled"
 
 
-def presence_tables(groups: Sequence[Group]) -> tuple[tuple[str, int, Table], ...]:
+def presence_tables(groups: Sequence[Group]) -> Iterator[tuple[str, int, Table]]:
     """Label, seed and table of every run in which a site was absent or refused, or enrolled late or again."""
-    return tuple(
-        (run.label, run.seed, _presence_table(run))
-        for group in groups
-        for run in group.runs
-        if any(record.refused or record.unscored or record.joined for record in run.records)
-    )
-
-
-def unscored_notes(groups: Sequence[Group]) -> tuple[str, ...]:
-    """Runs whose last evaluation lacks sites: their mean is over fewer sites."""
-    finals = [(run, run.final) for group in groups for run in group.counted]
-    return tuple(
-        f"{run.label}, seed {run.seed}: no score from {', '.join(final.unscored)} in round {final.round + 1}; "
-        "the mean is over the other sites."
-        for run, final in finals
-        if final and final.unscored
-    )
-
-
-def _presence_table(run: Run) -> Table:
-    names = [site.name for site in run.manifest.data.sites]
-    left = max(0, run.done - WIDEST)
-    head = f"rounds {left + 1} to {run.done}" if left else "rounds"
-    columns = ("valid updates", head, "without an update or a score")
-    words = [Column(name, number=False) for name in columns]
-    return Table(
-        (Column("site", number=False), *words), tuple(_presence_row(run, name) for name in names), (LEGEND,)
-    )
-
-
-def _presence_row(run: Run, site: str) -> Row:
-    rounds = [record for record in run.records if record.round >= 0]
-    asked = sum(site in record.sampled for record in rounds)
-    valid = sum(site in record.sampled and site not in record.refused for record in rounds)
-    marks = "".join(_presence_mark(record, site) for record in rounds[-WIDEST:])
-    return Cell(site), Cell(f"{valid} of {asked}"), Cell(marks), Cell("; ".join(_reasons(run, site)))
+    for run in (run for group in groups for run in group.runs):
+        if not any(record.refused or record.unscored or record.joined for record in run.records):
+            continue
+        hidden = max(0, run.done - MAX_ROUNDS_SHOWN)
+        head = f"rounds {hidden + 1} to {run.done}" if hidden else "rounds"
+        names = ("site", "valid updates", head, "without an update or a score")
+        rounds = [record for record in run.records if record.round >= 0]
+        rows = []
+        for site in (site.name for site in run.manifest.data.sites):
+            sampled = [record for record in rounds if site in record.sampled]
+            valid = sum(site not in record.refused for record in sampled)
+            marks = "".join(_presence_mark(record, site) for record in rounds[-MAX_ROUNDS_SHOWN:])
+            texts = (site, f"{valid} of {len(sampled)}", marks, "; ".join(_reasons(run, site)))
+            rows.append(tuple(map(Cell, texts)))
+        columns = tuple(Column(name, number=False) for name in names)
+        yield run.label, run.seed, Table(columns, tuple(rows), (PRESENCE_LEGEND,))
 
 
 def _presence_mark(record: RoundRecord, site: str) -> str:
@@ -244,3 +224,14 @@ def _span(first: int, last: int) -> str:
         return "enrolment"
     start = "enrolment" if first < 0 else str(first + 1)
     return f"round {last + 1}" if first == last else f"rounds {start} to {last + 1}"
+
+
+def unscored_notes(groups: Sequence[Group]) -> tuple[str, ...]:
+    """Runs whose last evaluation lacks sites: their mean is over fewer sites."""
+    finals = [(run, run.final) for group in groups for run in group.counted]
+    return tuple(
+        f"{run.label}, seed {run.seed}: no score from {', '.join(final.unscored)} in round {final.round + 1}; "
+        "the mean is over the other sites."
+        for run, final in finals
+        if final and final.unscored
+    )

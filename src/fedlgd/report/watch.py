@@ -20,15 +20,15 @@ from fedlgd.report.page import TEMPLATES, render, script_hash
 from fedlgd.rundir.read import read_runs, run_folders
 
 HOST = "127.0.0.1"
-NAMES = (HOST, "localhost")
-WATCHED = (".toml", ".json", ".jsonl")
-IGNORED = ("track.json",)  # in the run folder, but not part of the report
-PAUSE = 4  # after rendering for t seconds, changes are ignored for 4 t seconds: training needs the processor
-POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">\n?')
+HOST_NAMES = (HOST, "localhost")
+WATCHED_SUFFIXES = (".toml", ".json", ".jsonl")
+IGNORED_FILES = ("track.json",)  # in the run folder, but not part of the report
+PAUSE_FACTOR = 4  # after rendering for t seconds, changes are ignored for 4 t seconds: training needs the processor
+POLICY_TAG = re.compile(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">\n?')
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class WatchPage:
     """The response to a browser, and the version of the records it shows."""
 
     version: str
@@ -43,7 +43,9 @@ def records_version(folders: Sequence[Path]) -> str:
 
 
 def _watched(folder: Path) -> Iterator[Path]:
-    yield from (file for file in folder.iterdir() if file.suffix in WATCHED and file.name not in IGNORED)
+    yield from (
+        file for file in folder.iterdir() if file.suffix in WATCHED_SUFFIXES and file.name not in IGNORED_FILES
+    )
     yield folder / "state" / "head.json"  # commits the records
     yield from (*folder.glob("real"), *folder.glob("virtual/*"))
 
@@ -63,7 +65,7 @@ class Watcher:
         self._paths = tuple(paths)
         self._lock = threading.Lock()
         self._report = ""
-        self._page: Page | None = None
+        self._page: WatchPage | None = None
         self._paused_until = 0.0
 
     def version(self) -> str:
@@ -75,26 +77,26 @@ class Watcher:
         except OSError:  # a folder was removed while it was listed
             return self._page.version if self._page else ""
 
-    def page(self) -> Page:
+    def page(self) -> WatchPage:
         with self._lock:
             version = self.version()
             if self._page is None or self._page.version != version:
                 began = time.monotonic()
                 self._page = self._make(version)
-                self._paused_until = time.monotonic() + PAUSE * (time.monotonic() - began)
+                self._paused_until = time.monotonic() + PAUSE_FACTOR * (time.monotonic() - began)
             return self._page
 
     def _folders(self) -> list[Path]:
         return [folder for path in self._paths for folder in run_folders(path)]
 
-    def _make(self, version: str) -> Page:
+    def _make(self, version: str) -> WatchPage:
         problem = self._update()
         waiting = TEMPLATES.get_template("waiting.html")
         text = self._report or waiting.render(paths=self._paths, problem=problem)
         script = TEMPLATES.get_template("watch.js").render()
         live = TEMPLATES.get_template("watch.html").render(version=version, script=script, problem=problem)
-        body = POLICY.sub("", text, count=1).replace("</body>", f"{live}</body>")
-        return Page(version, body.encode(), policy(text, script))
+        body = POLICY_TAG.sub("", text, count=1).replace("</body>", f"{live}</body>")
+        return WatchPage(version, body.encode(), policy(text, script))
 
     def _update(self) -> str:
         """Renders the report, or returns the problem: any file may be incomplete while a run writes it."""
@@ -111,7 +113,7 @@ class Watcher:
 
 def policy(page: str, script: str) -> str:
     """The content security policy of the page, extended by this script and its requests for the version."""
-    own = POLICY.search(page)
+    own = POLICY_TAG.search(page)
     text = html.unescape(own.group(1)) if own else "default-src 'none'"
     rules = dict(rule.strip().split(" ", 1) for rule in text.split(";"))
     rules["script-src"] = f"{rules.get('script-src', '')} '{script_hash(script)}'".strip()
@@ -127,7 +129,7 @@ class WatchServer(ThreadingHTTPServer):
 
     def __init__(self, watcher: Watcher, port: int) -> None:
         self.watcher = watcher
-        super().__init__((HOST, port), Handler)
+        super().__init__((HOST, port), WatchHandler)
 
     @property
     def url(self) -> str:
@@ -142,7 +144,7 @@ class WatchServer(ThreadingHTTPServer):
         """Ignore client disconnects."""
 
 
-class Handler(BaseHTTPRequestHandler):
+class WatchHandler(BaseHTTPRequestHandler):
     """Serves `/` and `/version`."""
 
     server: WatchServer
@@ -164,7 +166,7 @@ class Handler(BaseHTTPRequestHandler):
     def _is_local(self) -> bool:
         """Refuse any other host name for 127.0.0.1, so that no other website can read the page (DNS rebinding)."""
         name, _, port = self.headers.get("Host", "").partition(":")
-        return name in NAMES and port in ("", str(self.server.server_port))
+        return name in HOST_NAMES and port in ("", str(self.server.server_port))
 
     def _send(
         self, status: HTTPStatus, body: bytes, kind: str = "text/plain", policy: str = "default-src 'none'"

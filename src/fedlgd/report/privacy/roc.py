@@ -26,7 +26,7 @@ TICKS = {0.001: "0.1 %", 0.01: "1 %", 0.1: "10 %", 1.0: "100 %"}
 @styled()
 def roc_plot(findings: Sequence[Finding], names: Sequence[str], title: str, mu: float | None) -> "Figure":
     """A curve with its band for each finding, the diagonal of a guess, and the ceiling of a promise, if any."""
-    figure, axes = canvas(title, 4.6, left=["100 %"], right=["0 %"], bottom=0.5)
+    figure, axes = canvas(title, 4.6)
     axes.plot([LEAST, 1], [LEAST, 1], color=INK, linestyle=":", linewidth=1, label="guessing")
     for number, (found, name) in enumerate(zip(findings, names, strict=True)):
         colour, dashes = series_style(number)
@@ -45,7 +45,7 @@ def roc_plot(findings: Sequence[Finding], names: Sequence[str], title: str, mu: 
         getattr(axes, f"set_{axis}lim")(LEAST, 1)
     axes.set_xlabel("false positive rate")
     axes.grid(color=FAINT, linewidth=0.5, axis="both")
-    axes.legend(loc="lower right", frameon=False, fontsize="small")
+    axes.legend(loc="lower right", fontsize="small")
     return figure
 
 
