@@ -1,17 +1,21 @@
 """Small tables and images for notebooks: what `_repr_html_` of sets, federations and results is made of."""
 
 import base64
-import struct
-import zlib
+import io
 from collections.abc import Iterable, Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from fedlgd.core.text import plural
+from fedlgd.rundir.contact_sheet import contact_sheet
 
-ZOOMED = 48  # pixels; smaller images are shown larger by an integer factor up to this
+if TYPE_CHECKING:
+    from fedlgd.core.types import LabelledSet
+
+LEGIBLE_SIDE = 48  # pixels; smaller images are shown larger by an integer factor up to this
+MAX_CLASSES = 20
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -27,28 +31,17 @@ class Html(str):
     """Text that is HTML already."""
 
 
-def images(pixels: Tensor, columns: int) -> Html:
-    """Pixels (n, 1 or 3, h, w) 0..255 side by side, as one embedded PNG."""
-    n, _, h, w = pixels.shape
-    rows = -(-n // columns)
-    cells = torch.full((rows * columns, 3, h + 1, w + 1), 255, dtype=torch.uint8)
-    cells[:n, :, :h, :w] = pixels
-    sheet = cells.view(rows, columns, 3, h + 1, w + 1).permute(0, 3, 1, 4, 2)
-    sheet = sheet.reshape(rows * (h + 1), columns * (w + 1), 3)
-    data = base64.b64encode(png(sheet)).decode()
-    width = columns * (w + 1) * max(1, ZOOMED // w)
+def first_images(data: "LabelledSet", per_class: int = 2) -> Html:
+    """The first images of each class, one column per class, as one embedded PNG."""
+    classes = data.y.unique()[:MAX_CLASSES].tolist()
+    members = [data.of_class(k)[:per_class].tolist() for k in classes]
+    rows = min(map(len, members), default=0)
+    if not rows:
+        return Html("")
+    chosen = torch.tensor([each[row] for row in range(rows) for each in members], dtype=torch.int64)
+    sheet, buffer = contact_sheet(data.pixels(chosen), len(classes), gap=1), io.BytesIO()
+    sheet.save(buffer, "PNG")
+    width = sheet.width * max(1, LEGIBLE_SIDE // data.x.shape[-1])
     style = f"image-rendering:pixelated;width:{width}px;max-width:100%"
-    alt = plural(n, "image")
-    return Html(f'<img alt="{alt}" style="{style}" src="data:image/png;base64,{data}">')
-
-
-def png(pixels: Tensor) -> bytes:
-    """RGB pixels (h, w, 3) as a PNG file (8 bits, no filter)."""
-    h, w, _ = pixels.shape
-    lines = torch.cat([torch.zeros(h, 1, dtype=torch.uint8), pixels.reshape(h, 3 * w)], 1)
-    head = struct.pack(">IIBBBBB", w, h, 8, 2, 0, 0, 0)
-    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(bytes(lines.flatten().tolist()))), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-        for kind, body in parts
-    )
+    source = f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return Html(f'<img alt="{plural(len(chosen), "image")}" style="{style}" src="{source}">')

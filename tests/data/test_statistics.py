@@ -6,7 +6,7 @@ import torch
 
 from fedlgd.core.types import LabelledSet, Scale, Site
 from fedlgd.data import describe as module
-from fedlgd.data.describe import BINS, grey_levels, spark, statistics_of
+from fedlgd.data.describe import HISTOGRAM_BINS, grey_levels, spark, statistics_of
 from fedlgd.data.federation import from_arrays
 
 
@@ -40,12 +40,12 @@ def test_histograms_are_shares_of_equal_bins():
     pixels = random_pixels()
     s = statistics_of(site_of(pixels))
     for channel, shares in enumerate(s.histogram):
-        wanted = np.histogram(pixels[:, channel], bins=BINS, range=(0, 256))[0] / pixels[:, channel].size
+        wanted = np.histogram(pixels[:, channel], bins=HISTOGRAM_BINS, range=(0, 256))[0] / pixels[:, channel].size
         assert shares == pytest.approx(wanted, abs=1e-4)
 
 
 def test_more_images_than_a_chunk_are_all_counted(monkeypatch):
-    monkeypatch.setattr(module, "CHUNK", 2)
+    monkeypatch.setattr(module, "IMAGES_AT_ONCE", 2)
     assert grey_levels(site_of(random_pixels(7)).train).sum(1).tolist() == [7 * 20] * 3
 
 
@@ -62,7 +62,7 @@ def test_one_channel_is_counted_too():
 
 
 def test_of_a_large_site_evenly_spaced_images_are_measured(monkeypatch):
-    monkeypatch.setattr(module, "ENOUGH", 3)
+    monkeypatch.setattr(module, "MAX_MEASURED_IMAGES", 3)
     pixels = random_pixels(7)
     s = statistics_of(site_of(pixels))
     assert s.measured == 3

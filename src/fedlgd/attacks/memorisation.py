@@ -11,7 +11,8 @@ from fedlgd.attacks.replay import Moment, Replay
 from fedlgd.attacks.similarity import Neighbours, neighbours
 from fedlgd.core.files import safe_name
 from fedlgd.core.types import Site, VirtualSet
-from fedlgd.runs.contact_sheets import DIVISOR, write_sheet
+from fedlgd.rundir.contact_sheet import write_sheet
+from fedlgd.runs.contact_sheets import DIVISOR
 
 CLOSEST = 5  # pairs that are shown
 COLUMNS = 8  # pictures in a row

@@ -22,7 +22,7 @@ from fedlgd.cli.terminal import folded, plain_warnings
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.files import writing
 from fedlgd.core.text import plural
-from fedlgd.data.describe import Statistics, contact_sheet, spark, statistics_of
+from fedlgd.data.describe import Statistics, sheet_of_sites, spark, statistics_of
 from fedlgd.data.federation import Federation
 from fedlgd.data.own.check import Checked, check_data
 from fedlgd.data.own.sites import Problem
@@ -85,7 +85,7 @@ def show(given: ShowOptions) -> None:
         Console().print(_counts(federation, sites), _colours(sites), *shift_tables(shifts))
     if given.sheet:
         with writing(given.sheet, "Choose another file with --sheet"):
-            contact_sheet(federation).save(given.sheet, "PNG")
+            sheet_of_sites(federation).save(given.sheet, "PNG")
         typer.echo(f"Contact sheet: {given.sheet}", err=given.json)
 
 

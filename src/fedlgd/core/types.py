@@ -12,14 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedlgd import notebook
 from fedlgd.core.device import to_device
 from fedlgd.core.text import plural
 
 Params = dict[str, Tensor]
 Trees = Mapping[str, Params]
-
-SHOWN = 20  # most classes that a notebook shows
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +91,14 @@ class LabelledSet:
         return f"LabelledSet({plural(len(self), 'image')} of {shape}, {plural(len(self.y.unique()), 'class')})"
 
     def _repr_html_(self) -> str:
-        return f"<p>{self!r}</p>{first_images(self)}"
+        return _html(repr(self), self)
 
 
-def first_images(data: LabelledSet, per_class: int = 2) -> notebook.Html:
-    """The first images of each class, one column per class, as HTML."""
-    classes = data.y.unique()[:SHOWN].tolist()
-    members = [data.of_class(k)[:per_class].tolist() for k in classes]
-    rows = min(map(len, members), default=0)
-    chosen = torch.tensor([each[row] for row in range(rows) for each in members], dtype=torch.int64)
-    return notebook.images(data.pixels(chosen), len(classes)) if rows else notebook.Html("")
+def _html(text: str, data: LabelledSet) -> str:
+    """What a notebook shows of a set: a line, and the first images of each class."""
+    from fedlgd.notebook import first_images  # here: only notebooks need Pillow
+
+    return f"<p>{escape(text)}</p>{first_images(data)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,7 +115,7 @@ class Site:
         return f"Site({self.name!r}: {len(self.train)} training and {plural(len(self.test), 'test image')})"
 
     def _repr_html_(self) -> str:
-        return f"<p>{escape(repr(self))}</p>{first_images(self.train)}"
+        return _html(repr(self), self.train)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -161,7 +156,7 @@ class VirtualSet:
     def _repr_html_(self) -> str:
         """The first images of each class; shown under the scale of the set, or the default scale."""
         shown = LabelledSet(self.images, self.labels, self.scale or Scale())
-        return f"<p>{escape(repr(self))}</p>{first_images(shown)}"
+        return _html(repr(self), shown)
 
 
 def cut(images: Tensor, tiles: int) -> Tensor:

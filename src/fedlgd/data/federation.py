@@ -15,12 +15,12 @@ from fedlgd.core.errors import DataError, check
 from fedlgd.core.files import digest
 from fedlgd.core.rng import Stream
 from fedlgd.core.text import plural
-from fedlgd.core.types import LabelledSet, Scale, Site, first_images
+from fedlgd.core.types import LabelledSet, Scale, Site
 from fedlgd.data.images import Depth
 from fedlgd.data.prepare import Colour, Fit, Preparation
 
 POOLED = "all sites together"  # the name of the one site of pooled training
-LISTED = 12  # sites named when a federation is printed
+MAX_SITES_LISTED = 12  # when a federation is printed
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,14 +75,21 @@ class Federation:
         c, h, w = self.shape
         size = f"{plural(len(self.sites), 'site')}, {plural(len(self.classes), 'class')}, {c}x{h}x{w}"
         head = f"Federation({self.name!r}: {size}"
-        if len(self.sites) > LISTED:
+        if len(self.sites) > MAX_SITES_LISTED:
             return f"{head}, {plural(sum(len(site.train) for site in self.sites), 'training image')})"
         lines = [f"  {s.name}: {len(s.train)} training, {len(s.test)} test" for s in self.sites]
         return "\n".join([head, *lines]) + ")"
 
     def _repr_html_(self) -> str:
-        rows = [(s.name, len(s.train), len(s.test), first_images(s.train, 1)) for s in self.sites[:LISTED]]
-        more = f"<p>and {plural(len(self.sites) - LISTED, 'more site')}</p>" if len(self.sites) > LISTED else ""
+        rows = [
+            (s.name, len(s.train), len(s.test), notebook.first_images(s.train, 1))
+            for s in self.sites[:MAX_SITES_LISTED]
+        ]
+        more = (
+            f"<p>and {plural(len(self.sites) - MAX_SITES_LISTED, 'more site')}</p>"
+            if len(self.sites) > MAX_SITES_LISTED
+            else ""
+        )
         return notebook.table((self.name, "train", "test", "first image of each class"), rows) + more
 
     @cached_property

@@ -30,8 +30,8 @@ from fedlgd.distill.files import write_set
 from fedlgd.distill.init import from_real
 from fedlgd.distill.settings import Distil
 from fedlgd.methods.objective import plain
+from fedlgd.rundir.contact_sheet import write_sheet
 from fedlgd.runs.config import Config
-from fedlgd.runs.contact_sheets import write_sheet
 
 TRAINING = Local(batch=256, lr=0.01, momentum=0.9, weight_decay=0.0005)
 """How networks are trained for the scores: as is usual for distilled sets, without augmentation."""
