@@ -34,7 +34,7 @@ from fedlgd.engines.loop import Rounds, serve
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.site import Answer, Task
 from fedlgd.engines.storage import RamStates, States, Storage
-from fedlgd.engines.validate import needed
+from fedlgd.engines.validate import quorum_size
 from fedlgd.engines.wire import nbytes
 from fedlgd.methods.protocol import Method
 
@@ -65,7 +65,7 @@ class Post:
 
     def wait_for(self, names: Sequence[str], quorum: float) -> list[str]:
         """The sites among `names` that are connected, as soon as they are enough, or after the time-out."""
-        least, until = needed(len(names), quorum), time.monotonic() + self.timeout
+        least, until = quorum_size(len(names), quorum), time.monotonic() + self.timeout
         while True:
             here = set(self.grid.get_node_ids())
             found = [name for name in names if self.nodes.get(name) in here]

@@ -33,7 +33,7 @@ class Loop:
 
     def __post_init__(self) -> None:
         if self.workers:
-            raise SettingError(f"workers is {self.workers}, but engine loop has none; use engine pool")
+            raise SettingError("loop-has-no-workers", workers=self.workers)
 
     def run(
         self,

@@ -25,7 +25,6 @@ from fedlgd.engines.wire import from_bytes, to_bytes
 from fedlgd.methods.protocol import Method
 
 TICK_SECONDS = 0.2  # seconds between two progress messages of one worker
-KEPT = "finished rounds are saved; re-run the same command to resume"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +39,7 @@ class Pool:
     def __post_init__(self) -> None:
         check(self.workers >= 0, "workers", self.workers, "use 1 or more, or 0 for one per core")
         if not self.place.in_memory:
-            raise SettingError(f"engine pool cannot share device {self.place.device!r}; use engine loop")
+            raise SettingError("pool-needs-memory", device=self.place.device)
         check_fork()
 
     def run(
@@ -175,14 +174,11 @@ class Worker:
         if kind == b"F":
             failure = from_bytes(Failure, body)
             where = "" if repr(self._site) in failure.said else f"site {self._site!r}: "
-            raise RunError(where + failure.said) from WorkerError(failure.trace)
+            raise RunError("worker-failed", where=where, said=failure.said) from WorkerError(failure.trace)
         return from_bytes(Answer, body)
 
     def _gone(self) -> RunError:
-        return RunError(
-            f"the worker at site {self._site!r} {self.child.ending()}; if there was too little memory, use fewer "
-            f"--workers or --engine loop. In a run folder {KEPT}"
-        )
+        return RunError("worker-gone", site=self._site, ending=self.child.ending())
 
 
 def _serve(do: Callable[[Task], Answer], connection: Connection) -> None:

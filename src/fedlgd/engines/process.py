@@ -75,7 +75,7 @@ def heard(children: Collection[Child], names: str) -> list[Child]:
 def check_fork() -> None:
     """Raise an error on platforms where forking is not safe."""
     if sys.platform != "linux":
-        raise SettingError(f"worker processes need Linux, this is {sys.platform}; use --engine loop and --jobs 1")
+        raise SettingError("processes-need-linux", platform=sys.platform)
 
 
 def usable_cores() -> int:

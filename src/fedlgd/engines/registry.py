@@ -58,7 +58,7 @@ def engine(name: str = "loop", workers: int = 0, place: Place = Place()) -> Engi
         raise SettingError("flower-needs-kit")
     if name not in ENGINES:
         hint = did_you_mean(name, (*ENGINES, "flower"))
-        raise SettingError(f"engine is {name!r}; use {' or '.join(ENGINES)}{hint}")
+        raise SettingError("engine-unknown", name=name, engines=" or ".join(ENGINES), hint=hint)
     return ENGINES[name](workers=workers, place=place)
 
 
@@ -73,5 +73,5 @@ def choose(name: str | None, workers: int, federation: Federation, threads: int,
         helps = several and threads == 1 and place.in_memory and forks_well
         name = "pool" if workers or helps else "loop"
     if name == "pool" and threads != 1:
-        raise SettingError(f"threads is {threads}, but workers of engine pool have one; use --engine loop")
+        raise SettingError("pool-has-one-thread", threads=threads)
     return engine(name, workers, place)

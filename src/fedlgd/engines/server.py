@@ -2,28 +2,27 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from fedlgd.core.device import Place
 from fedlgd.core.meter import charge, metered, phase, tick
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.score import Score
-from fedlgd.core.types import Broadcast, Hello, ServerState, Update
+from fedlgd.core.types import Broadcast, Hello, ServerState
 from fedlgd.engines.settings import RoundSettings, sample_sites
 from fedlgd.engines.site import Answer, Task
 from fedlgd.engines.storage import Enrolment, Inbox, Storage
 from fedlgd.engines.validate import (
+    Refused,
+    check_costs,
     check_enrolled,
+    check_hello,
+    check_losses,
     check_quorum,
+    check_score,
     check_state,
+    check_update,
     clip_update,
-    cost_refusal,
-    diverged,
-    finite_metrics,
-    hello_refusal,
-    refusal,
-    score_refusal,
 )
 from fedlgd.engines.wire import nbytes
 from fedlgd.methods.common import in_round
@@ -38,7 +37,8 @@ SILENT = "it did not answer"
 
 @dataclass(slots=True)
 class RoundTally:
-    """The bytes, metrics, state and anchor versions, and flags of one round."""
+    """What the server notes during one round: bytes, metrics, flags, who was refused, the states that the sites
+    continue from (`versions`), and the anchors that they hold."""
 
     up: int = 0
     down: int = 0
@@ -50,19 +50,11 @@ class RoundTally:
     joined: list[str] = field(default_factory=list)
     held: dict[str, int] = field(default_factory=dict)
 
-    def accept(self, answer: Answer, message: Broadcast, metrics: dict[str, float]) -> None:
-        self.metrics[answer.site] = metrics
-        self.versions[answer.site] = answer.version
-        self.flags.update(answer.flags)
-        if message.anchors:
-            self.held[answer.site] = message.anchors.round
-
-    def record(self, t: int, chosen: Sequence[str]) -> RoundRecord:
-        """What this ledger knows of round t with these sites."""
+    def record(self, t: int, sampled: Sequence[str]) -> RoundRecord:
         return RoundRecord(
             round=t,
-            sampled=tuple(chosen),
-            metrics={name: self.metrics[name] for name in chosen if name in self.metrics},
+            sampled=tuple(sampled),
+            metrics={name: self.metrics[name] for name in sampled if name in self.metrics},
             bytes_up=self.up,
             bytes_down=self.down,
             flags=tuple(sorted(self.flags)),
@@ -125,116 +117,94 @@ class Server:
         refused = dict.fromkeys(new, SILENT)
         answers = self.work(Task(what="enrol", site=name) for name in new)
         for done, answer in enumerate(answers, len(self.names) - len(new) + 1):
-            refused[answer.site] = self._hello_refusal(answer)
-            if answer.hello and not refused[answer.site]:
-                del refused[answer.site]
-                joined = Enrolment(
-                    hello=answer.hello,
-                    seconds=answer.seconds,
-                    cpu=answer.cpu,
-                    flops=answer.flops,
-                    flags=answer.flags,
-                )
-                self.memory.enrol(answer.site, joined)
+            try:
+                hello = check_hello(answer, self.method.expects_hello(self.net))
+                costs = answer.seconds, answer.cpu, answer.flops
+                self.memory.enrol(answer.site, Enrolment(hello, *costs, answer.flags))
+                refused.pop(answer.site, None)
+            except Refused as refusal:
+                refused[answer.site] = str(refusal)
             tick("enrol", done, len(self.names))
         check_enrolled(len(self.names), refused, self.plan.quorum)
         found = map(self.memory.enrolment, self.names)
         return [enrolment for enrolment in found if enrolment], refused
 
-    def _hello_refusal(self, answer: Answer) -> str:
-        expected = self.method.expects_hello(self.net)
-        return answer.fault or cost_refusal(answer) or hello_refusal(answer.hello, answer.site, expected)
-
     def _round(self, state: ServerState) -> tuple[ServerState, RoundRecord, dict[str, int]]:
-        t, ledger = state.round, RoundTally()
-        chosen = sample_sites(list(self.names), self.plan.ratio, self._root.at("sample", t))
-        with metered() as meter, Inbox(chosen) as updates:
-            self._collect(state, chosen, ledger, updates)
-            if ledger.joined:  # their states are new: they hold no anchors
-                state = replace(state, held={k: v for k, v in state.held.items() if k not in ledger.joined})
-                self._collect(state, list(ledger.joined), ledger, updates)
-            check_quorum(t, len(ledger.metrics), len(chosen), ledger.refused, self.plan.quorum)
-            with phase("server"):
-                new = self.place.do(partial(self._serve, updates), state)
-            held = {name: ledger.held[name] for name in chosen if name in ledger.held}
-            new = replace(new, held={**new.held, **held})
-            check_state(new)
-            scores, unscored = self._scores(new, ledger.versions) if self.plan.scores(t) else ({}, {})
-        lost = diverged(t, scores, self.plan.quorum)
+        """One round of Algorithm 1: sample, broadcast, collect valid updates, aggregate, score, and record."""
+        t, tally, quorum = state.round, RoundTally(), self.plan.quorum
+        sampled = sample_sites(list(self.names), self.plan.ratio, self._root.at("sample", t))
+        with metered() as meter, Inbox(sampled) as updates:
+            self._collect(state, sampled, tally, updates)
+            if tally.joined:  # their states are new: they hold no anchors
+                state = replace(state, held={k: v for k, v in state.held.items() if k not in tally.joined})
+                self._collect(state, list(tally.joined), tally, updates)
+            check_quorum(t, len(tally.metrics), len(sampled), tally.refused, quorum)
+            held = {name: tally.held[name] for name in sampled if name in tally.held}
+            new = self._aggregate(state, updates, held)
+            scores, unscored = self._score(new, tally.versions) if self.plan.scores(t) else ({}, {})
         if new.anchors and new.anchors.round == t:
-            ledger.flags.add("anchors")
-        record = replace(
-            ledger.record(t, chosen),
-            scores={name: score for name, score in scores.items() if name not in lost},
-            unscored=dict(sorted((unscored | lost).items())),
-            **meter.spent(),
-        )
-        return new, record, ledger.versions
+            tally.flags.add("anchors")
+        record = replace(tally.record(t, sampled), scores=scores, unscored=unscored, **meter.spent())
+        return new, record, tally.versions
 
-    def _collect(self, state: ServerState, names: list[str], ledger: RoundTally, updates: Inbox) -> None:
-        """Let these sites train, and add their valid updates."""
-        for answer in self.work(self._trainings(state, names, ledger)):
-            if not cost_refusal(answer):
-                charge(answer)
-            if self._has_joined(answer, ledger):
-                continue
-            if update := self._validated(answer, ledger):
-                updates.add(update)
-        ledger.refused |= dict.fromkeys(ledger.asked, SILENT)
-        ledger.asked.clear()
-
-    def _has_joined(self, answer: Answer, ledger: RoundTally) -> bool:
-        """Whether a site without the state it was asked to continue from has enrolled instead; once per round."""
-        first = answer.site in ledger.asked and answer.site not in ledger.joined
-        if not first or answer.hello is None or self._hello_refusal(answer):
-            return False
-        del ledger.asked[answer.site]
-        ledger.up += nbytes(answer.hello)
-        ledger.versions[answer.site] = -1
-        ledger.joined.append(answer.site)
-        ledger.flags.update(answer.flags)
-        return True
-
-    def _trainings(self, state: ServerState, chosen: list[str], ledger: RoundTally) -> Iterator[Task]:
-        for name in chosen:
+    def _broadcast(self, state: ServerState, names: Sequence[str], tally: RoundTally) -> Iterator[Task]:
+        """A training task for each of these sites, with what the method sends it."""
+        for name in names:
             message = self.method.broadcast(state, name)
-            ledger.down += nbytes(message)
-            after = self._version(name, ledger.versions)
-            task = Task(what="train", site=name, round=state.round, after=after, message=message)
-            ledger.asked[name] = task
-            yield task
+            tally.down += nbytes(message)
+            after = self._version(name, tally.versions)
+            tally.asked[name] = Task(what="train", site=name, round=state.round, after=after, message=message)
+            yield tally.asked[name]
 
-    def _validated(self, answer: Answer, ledger: RoundTally) -> Update | None:
-        """The update as it is averaged: valid, and clipped if the plan says so. None: it is refused."""
-        task, update, bound = ledger.asked.pop(answer.site, None), answer.update, self.plan.clip_update
-        reason = self._refusal(answer, task)
-        ledger.up += nbytes(update) if task else 0
-        if reason or task is None or task.message is None or update is None:
-            ledger.refused[answer.site] = reason
-            return None
-        metrics = finite_metrics(update.metrics)
+    def _collect(self, state: ServerState, names: Sequence[str], tally: RoundTally, updates: Inbox) -> None:
+        """Let these sites train, and keep every update that is valid."""
+        for answer in self.work(self._broadcast(state, names, tally)):
+            try:
+                self._receive(answer, tally, updates)
+            except Refused as refusal:
+                tally.refused[answer.site] = str(refusal)
+        tally.refused |= dict.fromkeys(tally.asked, SILENT)
+        tally.asked.clear()
+
+    def _receive(self, answer: Answer, tally: RoundTally, updates: Inbox) -> None:
+        """Keep the update of a site, clipped if the settings say so.
+
+        A site without the state that it was asked to continue from has enrolled instead, once per round.
+        """
+        task, bound = tally.asked.pop(answer.site, None), self.plan.clip_update
+        check_costs(answer)
+        charge(answer)  # also the work of an answer that is refused below
+        if task is None or task.message is None:
+            raise Refused("not-asked")
+        if answer.hello and answer.site not in tally.joined:
+            tally.up += nbytes(check_hello(answer, self.method.expects_hello(self.net)))
+            tally.versions[answer.site] = -1
+            tally.flags.update(answer.flags)
+            tally.joined.append(answer.site)
+            return
+        tally.up += nbytes(answer.update)
+        update = check_update(answer, task, self.method.expects(task.message, self.net))
+        metrics = dict(update.metrics)
         if bound:
             update, norm = clip_update(update, task.message.params, bound, self.net.trainable)
             metrics |= {"clipped": norm} if norm > bound else {}
-        ledger.accept(answer, task.message, metrics)
-        return update
+        tally.metrics[answer.site] = metrics
+        tally.versions[answer.site] = answer.version
+        tally.flags.update(answer.flags)
+        if task.message.anchors:
+            tally.held[answer.site] = task.message.anchors.round
+        updates.add(update)
 
-    def _refusal(self, answer: Answer, task: Task | None) -> str:
-        """Why an answer is not used; empty if it is."""
-        if task is None or task.message is None:
-            return "it answered twice or was not asked"
-        if answer.fault:
-            return answer.fault
-        if answer.version not in (task.round, task.after):
-            return f"it names state {answer.version}; possible are {task.after} and {task.round}"
-        expected = self.method.expects(task.message, self.net)
-        return cost_refusal(answer) or refusal(answer.update, answer.site, expected)
+    def _aggregate(self, state: ServerState, updates: Inbox, held: dict[str, int]) -> ServerState:
+        """The new model and anchors of the method, which are finite. `held`: the anchors that sites have now."""
+        method, rng = in_round(self.method, state.round, self.plan.rounds), self._root.at("server", state.round)
+        with phase("server"):
+            new = self.place.do(lambda before: method.server(before, updates, self.net, rng), state)
+        new = replace(new, held={**new.held, **held})
+        check_state(new)
+        return new
 
-    def _serve(self, updates: Inbox, state: ServerState) -> ServerState:
-        method = in_round(self.method, state.round, self.plan.rounds)
-        return method.server(state, updates, self.net, self._root.at("server", state.round))
-
-    def _scores(self, state: ServerState, versions: dict[str, int]) -> tuple[dict[str, Score], dict[str, str]]:
+    def _score(self, state: ServerState, versions: dict[str, int]) -> tuple[dict[str, Score], dict[str, str]]:
         """Evaluate the new model at all tested sites, whether they were sampled or not.
 
         A site without a score is not in the mean of this round; the second part says why.
@@ -247,14 +217,16 @@ class Server:
         scores: dict[str, Score] = {}
         unscored = dict.fromkeys(self.tested, SILENT)
         for answer in self.work(tasks):
-            reason = answer.fault or cost_refusal(answer) or score_refusal(answer.score, self.net.classes)
-            if reason or answer.score is None:
-                unscored[answer.site] = reason
-                continue
-            charge(answer)
-            unscored.pop(answer.site, None)
-            scores[answer.site] = answer.score
-        return {name: scores[name] for name in self.tested if name in scores}, dict(sorted(unscored.items()))
+            try:
+                scores[answer.site] = check_score(answer, self.net.classes)
+                charge(answer)
+                unscored.pop(answer.site, None)
+            except Refused as refusal:
+                unscored[answer.site] = str(refusal)
+        scores = {name: scores[name] for name in self.tested if name in scores}
+        lost = check_losses(state.round, scores, self.plan.quorum)
+        kept = {name: score for name, score in scores.items() if name not in lost}
+        return kept, dict(sorted((unscored | lost).items()))
 
     def _version(self, name: str, versions: dict[str, int]) -> int:
         """The round of the state that a site continues from: as it said in this round, or as committed."""

@@ -17,7 +17,7 @@ from fedlgd.rundir.records import RoundRecord
 MAX_BYTES_IN_RAM = 16 << 20  # bytes: if the updates of all sites are larger together, they are stored in a file
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Enrolment:
     """The enrolment of a site: its `Hello`, its cost, and flags."""
 

@@ -1,72 +1,140 @@
-"""What the server accepts from a site. A check gives the reason for a refusal, or nothing."""
+"""What the server accepts.
+
+Three checks of what a site sent raise `Refused`: the round goes on without the site. The checks of a round raise
+`RunError`: the run stops before the commit.
+"""
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fedlgd.core.errors import RunError
+from fedlgd.core.errors import FedlgdError, RunError
 from fedlgd.core.meter import Spent
 from fedlgd.core.score import Score
-from fedlgd.core.text import plural
 from fedlgd.core.tree import add, cast, double, only, scale, sqnorm, sub
 from fedlgd.core.types import Hello, Params, ServerState, Update
+from fedlgd.engines.site import Answer, Task
 from fedlgd.engines.wire import pack
 from fedlgd.methods.protocol import Expected
 
 MAX_NAMED = 5  # sites, and reasons, that a message names
-MAX_FLOAT = sys.float_info.max
 MAX_COUNT = 10**12  # images of a site, or a weight: sums over all sites stay exact
-MAX_SECONDS = 1e9  # seconds of a task, about 30 years
-MAX_MAGNITUDE = 1e40  # a loss, or FLOPs of a task: sums over all sites stay finite, and no float32 is higher
-CHANGED = "a changed setting needs a new run: another --out"
-DIVERGED = f"lower local.lr or the step of the server, or bound every update with clip_update ({CHANGED})"
+MAX_SECONDS = 1e9  # of a task, about 30 years
+MAX_SUMMAND = 1e40  # a loss, or FLOPs of a task: sums over all sites stay finite, and no float32 is higher
 
 
-def refusal(update: Update | None, site: str, expected: Expected) -> str:
-    """Why the server refuses what `site` sent in a round; empty if the update is valid."""
-    return next(_update_faults(update, site, expected), "")
+class Refused(FedlgdError):  # noqa: N818 (a result of a check, not a fault of the program)
+    """The server does not use what a site sent. The record of the round has the message."""
 
 
-def hello_refusal(hello: Hello | None, site: str, expected: Hello) -> str:
-    """Why the server refuses what `site` sent at enrolment; empty if it is valid."""
-    return next(_hello_faults(hello, site, expected), "")
+def check_hello(answer: Answer, expected: Hello) -> Hello:
+    """What a site sent at enrolment, if it is valid."""
+    hello = answer.hello
+    _check_answer(answer)
+    if hello is None:
+        raise Refused("hello-missing")
+    if hello.site != answer.site:
+        raise Refused("hello-signed", signed=hello.site)
+    _check_tensors(pack(hello)[0], pack(expected)[0])
+    if bool(((hello.counts < 0) | (hello.counts > MAX_COUNT)).any()) or not bool(hello.counts.any()):
+        raise Refused("counts-impossible", counts=hello.counts.tolist(), most=MAX_COUNT)
+    if hello.statistics is not None:
+        held = hello.statistics[hello.counts > 0]
+        if not _all_finite(held) or bool(hello.statistics.isinf().any()):
+            raise Refused("statistics-not-finite")
+        if bool((held[:, 1] < 0).any()):
+            raise Refused("statistics-negative")
+    return hello
 
 
-def finite_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Metrics are only reported: one that is not a finite number is recorded as NaN."""
-    return {str(name): float(value) if _finite(value) else math.nan for name, value in metrics.items()}
+def check_update(answer: Answer, task: Task, expected: Expected) -> Update:
+    """What a site sent in a round, if it is valid. A metric that is not a finite number becomes NaN."""
+    update = answer.update
+    _check_answer(answer)
+    if answer.version not in (task.round, task.after):
+        raise Refused("version-unknown", version=answer.version, after=task.after, round=task.round)
+    if update is None:
+        raise Refused("update-missing")
+    if update.site != answer.site:
+        raise Refused("update-signed", signed=update.site)
+    if not (_finite(update.weight) and 0 < update.weight <= MAX_COUNT):
+        raise Refused("weight-impossible", weight=update.weight, most=MAX_COUNT)
+    sent, wanted = (pack({"params": of.params, "trees": of.trees})[0] for of in (update, expected))
+    _check_tensors(sent, wanted)
+    for path, value in sent.items():
+        if not _all_finite(value):
+            raise Refused("tensor-not-finite", path=path)
+    for path, least in expected.least.items():
+        if bool((sent[path] < least).any()):
+            raise Refused("tensor-too-low", path=path, least=least)
+    metrics = {str(name): float(v) if _finite(v) else math.nan for name, v in update.metrics.items()}
+    return replace(update, metrics=metrics)
 
 
-def cost_refusal(spent: Spent) -> str:
-    """Why the server refuses the costs that a site reports; they are added up in the records."""
-    for part, most in ((spent.seconds, MAX_SECONDS), (spent.cpu, MAX_SECONDS), (spent.flops, MAX_MAGNITUDE)):
+def check_score(answer: Answer, classes: int) -> Score:
+    """A score, if it is valid. Its loss can be not finite: the model diverged."""
+    score = answer.score
+    _check_answer(answer)
+    if score is None:
+        raise Refused("score-missing")
+    if not 0 <= score.accuracy <= 1 or not (score.auc is None or 0 <= score.auc <= 1):
+        raise Refused("accuracy-impossible", accuracy=score.accuracy, auc=score.auc)
+    right, total = score.correct, score.total
+    if not len(right) == len(total) == classes or not any(total):
+        raise Refused("score-classes", correct=len(right), total=len(total), classes=classes)
+    if not all(0 <= hits <= count <= MAX_COUNT for hits, count in zip(right, total, strict=True)):
+        raise Refused("score-counts", most=MAX_COUNT)
+    if abs(score.accuracy - sum(right) / sum(total)) > 1e-6:
+        raise Refused("accuracy-differs", accuracy=score.accuracy, correct=sum(right), images=sum(total))
+    if math.isfinite(score.loss) and not 0 <= score.loss <= MAX_SUMMAND:
+        raise Refused("loss-impossible", loss=score.loss, most=MAX_SUMMAND)
+    return score
+
+
+def check_costs(spent: Spent) -> None:
+    """Refuse costs that no work has; they are added up in the records."""
+    for part, most in ((spent.seconds, MAX_SECONDS), (spent.cpu, MAX_SECONDS), (spent.flops, MAX_SUMMAND)):
         for phase, value in part.items():
             if not (_finite(value) and 0 <= value <= most):
-                return f"its costs are not possible: {value!r} for {phase!r}; they go from 0 to {most:g}"
-    return ""
+                raise Refused("costs-impossible", value=value, phase=phase, most=most)
 
 
-def score_refusal(score: Score | None, classes: int) -> str:
-    """Why the server refuses a score; empty if it is valid. A loss can be not finite: the model diverged."""
-    if score is None:
-        return "it sent no score"
-    if not 0 <= score.accuracy <= 1 or not (score.auc is None or 0 <= score.auc <= 1):
-        return f"its accuracy is {score.accuracy} and its AUC {score.auc}; both go from 0 to 1"
-    if not len(score.correct) == len(score.total) == classes or not any(score.total):
-        return f"it has {len(score.correct)} and {len(score.total)} counts of {classes} classes, or no image"
-    if not all(0 <= right <= count <= MAX_COUNT for right, count in zip(score.correct, score.total, strict=True)):
-        return f"it counts more correct images than there are, or more than {MAX_COUNT:,} images"
-    if abs(score.accuracy - sum(score.correct) / sum(score.total)) > 1e-6:
-        counts = f"{sum(score.correct)} of {plural(sum(score.total), 'image')}"
-        return f"its accuracy is {score.accuracy}, but it counts {counts} as correct"
-    if math.isfinite(score.loss) and not 0 <= score.loss <= MAX_MAGNITUDE:
-        return f"its loss is {score.loss}; a loss goes from 0 to {MAX_MAGNITUDE:g}"
-    return ""
+def _check_answer(answer: Answer) -> None:
+    if answer.fault:
+        raise Refused("site-fault", fault=answer.fault)
+    check_costs(answer)
+
+
+def _check_tensors(sent: Params, wanted: Params) -> None:
+    """Names, shapes, kinds of numbers and layouts."""
+    for path in wanted:
+        if path not in sent:
+            raise Refused("tensor-missing", path=path)
+    for path, value in sent.items():
+        if path not in wanted:
+            raise Refused("tensor-unexpected", path=path)
+        if (found := _form(value)) != (expected := _form(wanted[path])):
+            raise Refused("tensor-form", path=path, found=found, expected=expected)
+
+
+def _form(value: Tensor) -> str:
+    sparse = "" if value.layout == torch.strided else f" {value.layout}"
+    return f"{str(value.dtype).removeprefix('torch.')}{sparse} {tuple(value.shape)}"
+
+
+def _finite(value: Any) -> bool:
+    """A number that a float can hold."""
+    largest = sys.float_info.max
+    return isinstance(value, int | float) and not isinstance(value, bool) and -largest <= value <= largest
+
+
+def _all_finite(value: Tensor) -> bool:
+    return bool(value.isfinite().all())
 
 
 def clip_update(update: Update, before: Params, bound: float, trainable: frozenset[str]) -> tuple[Update, float]:
@@ -87,26 +155,38 @@ def clip_update(update: Update, before: Params, bound: float, trainable: frozens
 
 def check_enrolled(asked: int, refused: Mapping[str, str], quorum: float) -> None:
     """Stop before the first round if fewer than `quorum` of the sites enrolled."""
-    least = needed(asked, quorum)
-    if asked - len(refused) < least:
-        raise RunError(
-            f"enrolment: refused {listed(refused)}; correct these sites or leave them out, or lower quorum: "
-            f"{asked - len(refused)} of {plural(asked, 'site')} enrolled, quorum={quorum:g} needs {least}"
-        )
+    enrolled, least = asked - len(refused), quorum_size(asked, quorum)
+    if enrolled < least:
+        sites = listed(refused)
+        raise RunError("too-few-enrolled", sites=sites, enrolled=enrolled, asked=asked, quorum=quorum, least=least)
 
 
 def check_quorum(t: int, valid: int, asked: int, refused: Mapping[str, str], quorum: float) -> None:
     """Stop before the commit if fewer than `quorum` of the sites that were asked sent a valid update."""
-    least = needed(asked, quorum)
+    least = quorum_size(asked, quorum)
     if valid < least:
-        raise RunError(
-            f"round {t + 1}: {valid} of {plural(asked, 'site')} sent a valid update, quorum={quorum:g} needs "
-            f"{least}; refused: {listed(refused)}. The round is not committed; correct the cause, or lower quorum "
-            f"to go on without these sites ({CHANGED})"
-        )
+        found = {"round": t + 1, "valid": valid, "asked": asked, "quorum": quorum, "least": least}
+        raise RunError("too-few-updates", sites=listed(refused), **found)
 
 
-def needed(asked: int, quorum: float) -> int:
+def check_state(state: ServerState) -> None:
+    """Stop before the commit if the new model or the new anchors are not finite, though every update was."""
+    for name, value in state.params.items():
+        if not _all_finite(value):
+            raise RunError("model-diverged", round=state.round, tensor=name)
+    if state.anchors and not _all_finite(state.anchors.images):
+        raise RunError("anchors-diverged", round=state.round)
+
+
+def check_losses(t: int, scores: Mapping[str, Score], quorum: float) -> dict[str, str]:
+    """The sites at which the model has no finite loss; stop before the commit if fewer than `quorum` have one."""
+    bad = {site: f"its loss is {score.loss}" for site, score in scores.items() if not math.isfinite(score.loss)}
+    if bad and len(scores) - len(bad) < quorum_size(len(scores), quorum):
+        raise RunError("loss-diverged", round=t, sites=listed(bad))
+    return bad
+
+
+def quorum_size(asked: int, quorum: float) -> int:
     """The least number of `asked` sites that have to answer."""
     return max(1, math.ceil(quorum * asked - 1e-9))
 
@@ -121,88 +201,3 @@ def listed(refused: Mapping[str, str]) -> str:
 
 def _first(words: list[str]) -> str:
     return ", ".join(words[:MAX_NAMED]) + (f" and {len(words) - MAX_NAMED} more" if len(words) > MAX_NAMED else "")
-
-
-def check_state(state: ServerState) -> None:
-    """Stop before the commit if the new model or the new anchors are not finite, though every update was."""
-    t = state.round
-    for name, value in state.params.items():
-        if not _all_finite(value):
-            raise RunError(f"round {t}: {name!r} of the new model is not finite: training diverged; {DIVERGED}")
-    if state.anchors and not _all_finite(state.anchors.images):
-        raise RunError(
-            f"round {t}: the anchors are not finite: gradient matching diverged; lower anchors.lr ({CHANGED})"
-        )
-
-
-def diverged(t: int, scores: Mapping[str, Score], quorum: float) -> dict[str, str]:
-    """The sites at which the model has no finite loss, as they say; stop before the commit if too few have one."""
-    bad = {site: f"its loss is {score.loss}" for site, score in scores.items() if not math.isfinite(score.loss)}
-    if bad and len(scores) - len(bad) < needed(len(scores), quorum):
-        raise RunError(
-            f"round {t + 1}: the test loss is not finite at {listed(bad)}: training diverged; {DIVERGED}"
-        )
-    return bad
-
-
-def _update_faults(update: Update | None, site: str, expected: Expected) -> Iterator[str]:
-    if update is None:
-        yield "it sent no update"
-        return
-    if update.site != site:
-        yield f"the update is signed {update.site!r}"
-    if not (_finite(update.weight) and 0 < update.weight <= MAX_COUNT):
-        yield f"weight is {update.weight!r}; it must be more than 0 and at most {MAX_COUNT:,}"
-    sent, wanted = (pack({"params": of.params, "trees": of.trees})[0] for of in (update, expected))
-    yield from _tensor_faults(sent, wanted)
-    for path, value in sent.items():
-        if not _all_finite(value):
-            yield f"{path!r} has values that are not finite"
-    for path, least in expected.least.items():
-        if bool((sent[path] < least).any()):
-            yield f"{path!r} has values below {least}"
-
-
-def _hello_faults(hello: Hello | None, site: str, expected: Hello) -> Iterator[str]:
-    if hello is None:
-        yield "it sent nothing"
-        return
-    if hello.site != site:
-        yield f"the message is signed {hello.site!r}"
-    yield from _tensor_faults(pack(hello)[0], pack(expected)[0])
-    if bool(((hello.counts < 0) | (hello.counts > MAX_COUNT)).any()) or not bool(hello.counts.any()):
-        yield f"counts are {hello.counts.tolist()}; they go from 0 to {MAX_COUNT:,}, and one must be positive"
-    if hello.statistics is not None:
-        held = hello.statistics[hello.counts > 0]
-        if not _all_finite(held) or bool(hello.statistics.isinf().any()):
-            yield "statistics has values that are not finite"
-        if bool((held[:, 1] < 0).any()):
-            yield "statistics has a standard deviation below 0"
-
-
-def _tensor_faults(sent: Params, wanted: Params) -> Iterator[str]:
-    """Names, shapes, kinds of numbers and layouts."""
-    for path in wanted:
-        if path not in sent:
-            yield f"tensor {path!r} is missing"
-    for path in sent:
-        if path not in wanted:
-            yield f"tensor {path!r} is not expected; a method that sends it declares it in `expects`"
-    for path, value in sent.items():
-        found, right = _form(value), _form(wanted[path])
-        if found != right:
-            yield f"{path!r} is {found}, expected {right}"
-
-
-def _form(value: Tensor) -> str:
-    sparse = "" if value.layout == torch.strided else f" {value.layout}"
-    return f"{str(value.dtype).removeprefix('torch.')}{sparse} {tuple(value.shape)}"
-
-
-def _finite(value: object) -> bool:
-    """A number that a float can hold."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and -MAX_FLOAT <= value <= MAX_FLOAT
-
-
-def _all_finite(value: Tensor) -> bool:
-    return bool(value.isfinite().all())
