@@ -18,8 +18,8 @@ from fedlgd.paper.items import Item, command_of, cpu_times, find_item, items, pa
 from fedlgd.paper.page import RIVALS, printed_table, write_paper
 from fedlgd.paper.runs import jobs_of, stored, stored_part
 from fedlgd.paper.verdicts import known_verdicts, shipped, verdicts
-from fedlgd.runs.comparing.entries import Job
-from fedlgd.runs.comparing.parallel import check_jobs
+from fedlgd.runs.compare import Job
+from fedlgd.runs.jobs import check_jobs
 
 
 def paper(given: PaperOptions) -> None:

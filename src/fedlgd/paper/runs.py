@@ -14,7 +14,7 @@ from fedlgd.paper.items import SCALES, Item, RequestedRuns, owner_of, parts_at, 
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.rundir.read import read_runs, run_folders
 from fedlgd.rundir.sweep import entry_folder
-from fedlgd.runs.comparing.entries import Entry, Job, parse_entry, plan
+from fedlgd.runs.compare import Entry, Job, parse_entry, plan_jobs
 
 OWNERS = {"anchors": ("fedlgd", "anchors"), "pull": ("fedlgd", "anchors"), "refine": ("fedlgd", "refine")}
 """The methods and parts that the settings of a section apply to."""
@@ -28,13 +28,13 @@ def jobs_of(wanted: RequestedRuns, out: Path, library: Path | None = None) -> li
     """
     shared = {path: value for path, value in wanted.settings.items() if path.partition(".")[0] not in OWNERS}
     entries = [_with_own(parse_entry(spec), wanted.settings) for spec in wanted.methods]
-    jobs = plan(entries, wanted.seeds, out, shared, wanted.preset)
+    jobs = plan_jobs(entries, wanted.seeds, out, shared, wanted.preset)
     return [replace(job, library=library) for job in sorted(jobs, key=lambda job: job.config.plan.seed)]
 
 
 def _with_own(entry: Entry, settings: Mapping[str, Any]) -> Entry:
     """The entry with the settings of anchors, pull and refine if it has them; its own settings win."""
-    words = entry.method.split("+")
+    words = entry.name.split("+")
     own = {
         path: value
         for path, value in settings.items()
