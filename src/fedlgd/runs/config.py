@@ -121,7 +121,10 @@ def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None =
     raw = _merge(_begin(recipe.settings, preset), given)
     for section, default in (("net", "convnet"), ("data", DataChoice.name)):
         inner = raw.get(section, {})  # a federation or a network can be given as only its name
-        raw[section] = {"name": default, **(inner if isinstance(inner, Mapping) else {"name": inner})}
+        raw[section] = {
+            "name": default,
+            **(inner if isinstance(inner, Mapping) else {"name": _name(section, inner)}),
+        }
         _name(f"{section}.name", raw[section]["name"])
     suite: Any = suites.find_suite(raw["data"]["name"]).settings
     _refuse_unknown(raw, recipe.settings, raw["net"]["name"], suite)
