@@ -127,7 +127,7 @@ def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None =
         }
         _name(f"{section}.name", raw[section]["name"])
     suite: Any = suites.find_suite(raw["data"]["name"]).settings
-    _refuse_unknown(raw, recipe.settings, raw["net"]["name"], suite)
+    _refuse_unknown(raw, recipe.settings, known_paths(recipe.settings, raw["net"]["name"], suite))
     net, data = raw.pop("net"), raw.pop("data")
     of_run, of_suite = {f.name for f in fields(RunSettings)}, {f.name for f in fields(suite)}
     choice = _convert({k: v for k, v in data.items() if k not in of_suite}, DataChoice, "data.")
@@ -147,7 +147,7 @@ def configure(method: str | type[Method], preset: str = "", **settings: Any) -> 
     raw = _begin(recipe.settings, preset)
     for path, value in settings.items():
         _assign(raw, path.replace("__", "."), msgspec.to_builtins(value))
-    _refuse_unknown(raw, recipe.settings)
+    _refuse_unknown(raw, recipe.settings, list(_field_paths(recipe.settings)))
     return recipe.make(_convert(raw, recipe.settings))
 
 
@@ -189,13 +189,15 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     return into
 
 
-def _refuse_unknown(raw: Mapping[str, Any], cls: type[Method], net: str = "", suite: type | None = None) -> None:
-    """Refuse what is no setting of the method or, with `net` and `suite`, of the run, the network or the data."""
-    known, fixed = list(_field_paths(cls)), registry.fixed(cls)
-    if suite:
-        data = [*(f"data.{key}" for key in COMMON_SETTINGS), *_field_paths(suite, "data.")]
-        own = [f"net.{key}" for key in settings_of(net)]
-        known = [*_field_paths(RunSettings), *data, "method", "net.name", *known, *own]
+def known_paths(cls: type[Method], net: str, suite: type) -> list[str]:
+    """The paths of all settings of a run with this method, network and federation."""
+    data = [*(f"data.{key}" for key in COMMON_SETTINGS), *_field_paths(suite, "data.")]
+    nets = ["net.name", *(f"net.{key}" for key in settings_of(net))]
+    return [*_field_paths(RunSettings), *data, "method", *nets, *_field_paths(cls)]
+
+
+def _refuse_unknown(raw: Mapping[str, Any], cls: type[Method], known: list[str]) -> None:
+    fixed = registry.fixed(cls)
     sections = {path[:i] for path in known for i, letter in enumerate(path) if letter == "."}
     for path, _ in flat(raw):
         if path in fixed:
