@@ -71,12 +71,8 @@ def their_round(run: Any, t: int, chosen: tuple[str, ...]) -> None:
 
 def gap(plan: RoundSettings, name: str, layer: str, momentum: float, given: dict[str, Any]) -> float:
     """The largest difference between the final states of both sides."""
-    net, memory, states = (
-        Net(lambda _: Featured(parts(layer)), (1, 2, 2), 3, layer),
-        RamStorage(),
-        RamStates(),
-    )
-    method = registry.find("fedproto-local" if name == "FedProto" else name.lower())
+    net, memory, states = Net(lambda _: Featured(parts(layer)), (1, 2, 2), 3, layer), RamStorage(), RamStates()
+    method = registry.find_method("fedproto-local" if name == "FedProto" else name.lower())
     ours = method(local=Local(batch=BATCH, lr=LR, momentum=momentum), **given.get("ours", {}))
     sites = federation("tiny", [Site(s, points(s), points(s), ("a", "b", "c")) for s in SIZES])
     model = nn.Sequential(parts(layer))

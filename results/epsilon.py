@@ -140,13 +140,13 @@ def dp_trials(seeds: list[int]) -> Iterator[Cell]:
 @contextmanager
 def noise_of(epsilon: float) -> Iterator[None]:
     """Without noise at `NOISELESS`, which is not private."""
-    honest = release.noised
+    honest = release.add_noise
     if epsilon == NOISELESS:
-        release.noised = lambda value, *_: value.double()
+        release.add_noise = lambda value, *_: value.double()
     try:
         yield
     finally:
-        release.noised = honest
+        release.add_noise = honest
 
 
 def dp_sgd(epsilon: float) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import logging
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,7 @@ from fedlgd.core.types import Params, Site
 from fedlgd.data.arrays import read_arrays, write_arrays
 from fedlgd.data.federation import Federation, limited, pooled
 from fedlgd.data.published.digits import Digits
-from fedlgd.distill.cache import caching
-from fedlgd.distill.distribution import distil
+from fedlgd.distill.distribution import first_set
 from fedlgd.distill.init import Start, from_real
 from fedlgd.distill.settings import Distil
 from fedlgd.nets.registry import build_net
@@ -95,10 +94,10 @@ def virtual(folder: Path, federation: Federation, site: Site, case: Case, seed: 
 
 def _distilled(federation: Federation, site: Site, case: Case, seed: int) -> Tensor:
     if not case.of_runs:
-        return distil(site, _net(federation), case.how, Stream(seed).at("shift", "distil", site.name)).images
+        return first_set(site, _net(federation), case.how, Stream(seed).at("shift", "distil", site.name)).images
     net = build_net("convnet", federation.shape, len(federation.classes))  # as the runs name it in the cache
-    with caching(shared_cache()):
-        return distil(site, net, case.how, Stream(seed).at("enrol", site.name, "distil")).images
+    site = replace(site, cache=shared_cache())
+    return first_set(site, net, case.how, Stream(seed).at("enrol", site.name, "distil")).images
 
 
 def _file(folder: Path, site: Site, case: Case, seed: int) -> Path:

@@ -13,7 +13,7 @@ import fedlgd
 from fedlgd.core.errors import DataError, FedlgdError, NetError, RunError, SettingError
 from fedlgd.data.federation import Federation, federation, limited
 from fedlgd.data.suites import load
-from fedlgd.methods.registry import find, names
+from fedlgd.methods.registry import find_method, names
 from fedlgd.nets.registry import build_net
 from fedlgd.runs.config import resolve
 from fedlgd.runs.parse import read_toml
@@ -238,9 +238,9 @@ def test_a_share_of_sites_outside_0_to_1(ratio):
 
 
 def test_an_unknown_method():
-    for attempt in (lambda: find("fedlg"), lambda: resolve({"method": "fedlg"})):
+    for attempt in (lambda: find_method("fedlg"), lambda: resolve({"method": "fedlg"})):
         refusal(SettingError, attempt, "'fedlg'", "did you mean 'fedlgd'?", *names(), "package.module:Class")
-    refusal(SettingError, lambda: find("zzzz"), "'zzzz'", *names())
+    refusal(SettingError, lambda: find_method("zzzz"), "'zzzz'", *names())
 
 
 def test_an_unknown_thing_to_stack_on_a_method():

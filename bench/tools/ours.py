@@ -8,7 +8,7 @@ from fedlgd.core.evaluate import score
 from fedlgd.core.train import Local, sgd
 from fedlgd.core.tree import Mean
 from fedlgd.core.types import Params, ServerState, SiteState, VirtualSet
-from fedlgd.distill.distribution import distil, refine
+from fedlgd.distill.distribution import first_set, refine
 from fedlgd.distill.gradient import match_gradient
 from fedlgd.distill.settings import Distil
 from fedlgd.engines.wire import read_message, write_message
@@ -30,7 +30,7 @@ def sample(how: Distil, draws: int) -> Distil:
 
 def initial_dm(scene: Scene, how: Distil) -> VirtualSet:
     how = replace(how, per_class=scene.per_class)
-    return distil(scene.site, scene.net, how, scene.rng.at("distil"))
+    return first_set(scene.site, scene.net, how, scene.rng.at("distil"))
 
 
 def iterative_dm(scene: Scene, how: Distil) -> VirtualSet:

@@ -12,7 +12,7 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet
 from fedlgd.data.federation import pooled
 from fedlgd.data.suites import load
-from fedlgd.distill.augment import Transform, draw
+from fedlgd.distill.augment import Transform, draw_transform
 from fedlgd.distill.init import class_statistics, from_noise, from_statistics, labels_for
 from fedlgd.distill.settings import Distil
 from fedlgd.nets.registry import build_net
@@ -113,4 +113,4 @@ class Scene:
 
     def transforms(self, step: int) -> list[Transform]:
         generator = self.rng.at("augment", step).generator()
-        return [draw(Distil().augment, self.net.shape[1:], generator) for _ in self.classes]
+        return [draw_transform(Distil().augment, self.net.shape[1:], generator) for _ in self.classes]

@@ -24,7 +24,7 @@ INTRODUCTION = (
 
 def page() -> str:
     """All settings with default and help: first the groups that methods share, then the settings of each method."""
-    methods = {name: registry.find(name) for name in registry.names()}
+    methods = {name: registry.find_method(name) for name in registry.names()}
     groups = setting_groups(methods.values())
     common = common_names(methods.values()) - set(groups)
     shared = {info.path: info for cls in methods.values() for info in described(cls) if info.path in common}
@@ -119,7 +119,7 @@ def paragraph(cls: Any) -> str:
 
 def classes_of(name: str) -> list[Any]:
     """The registered methods of a page: `name`, or `name-...`."""
-    return [registry.find(n) for n in registry.names() if n == name or n.startswith(f"{name}-")]
+    return [registry.find_method(n) for n in registry.names() if n == name or n.startswith(f"{name}-")]
 
 
 def own_settings(name: str) -> str:
@@ -135,5 +135,5 @@ def own_settings(name: str) -> str:
 
 def search_space(name: str) -> str:
     """The default search space of `fedlgd tune`."""
-    text = (ROOT / "src" / "fedlgd" / "runs" / "space.toml").read_text()
+    text = (ROOT / "src" / "fedlgd" / "runs" / "tuning" / "space.toml").read_text()
     return f"```toml\n{text}```"

@@ -8,7 +8,7 @@ from fedlgd.attacks.similarity import distances
 from fedlgd.core.errors import SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Scale
-from fedlgd.methods.objective import Beside
+from fedlgd.methods.objective import AnchorLoss
 from fedlgd.nets.registry import build_net
 from tests import tiny
 from tests.vectors import close, floats, vector
@@ -82,8 +82,8 @@ def test_the_attack_finds_the_image_of_a_linear_softmax(loss):
 def test_an_update_is_the_gradient_of_the_true_images():
     net = tiny.net()
     part, anchors = some(net, 2), tiny.labelled(net, 1, seed=5)
-    beside = Beside(anchors, True, None)
-    known = step(net, part, index=torch.tensor([0, 1, 2, 4]), beside=beside)
+    beside = AnchorLoss(anchors, True, None)
+    known = step(net, part, index=torch.tensor([0, 1, 2, 4]), anchors_in_loss=beside)
     assert cosine_cost(known.gradient(part.x), known.update(part.x, 0.05)).item() < 1e-5
     alone = step(net, part).update(part.x, 0.05)
     assert cosine_cost(known.gradient(part.x), alone).item() > 1e-3  # anchors are part of it

@@ -16,7 +16,7 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet
 from fedlgd.dp.budget import Level
 from fedlgd.dp.ledger import generator_for
-from fedlgd.dp.release import Told, clipped_sums, noised
+from fedlgd.dp.release import Told, add_noise, clipped_sums
 from tests import tiny
 
 LABELS = torch.arange(tiny.CLASSES).repeat_interleave(30)
@@ -128,7 +128,7 @@ def told(data, members, sigma: float, number: int) -> Told:
     classes, sides = list(range(tiny.CLASSES)), [lambda x: x] * tiny.CLASSES
     centre, bound = class_means(net.by_batch(params, data.x).features, data.y, torch.tensor(classes)), 0.5
     clean = clipped_sums(net, params, half, [half.of_class(k) for k in classes], sides, centre, bound)
-    noisy = noised(clean, sigma * bound, generator_for(b"k", str(number)))
+    noisy = add_noise(clean, sigma * bound, generator_for(b"k", str(number)))
     return Told(net, params, sides, classes, centre, bound, Level(sigma), noisy)
 
 

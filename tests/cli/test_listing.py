@@ -49,7 +49,7 @@ def test_one_method_is_shown_with_its_formula_every_setting_and_its_presets(fedl
     done = fedlgd("methods", "fedprox")
     assert done.code == 0
     assert "min_w F_c(w) + mu/2 ||w - theta_t||^2" in done.out
-    assert all(info.path in done.out for info in described(registry.find("fedprox")))
+    assert all(info.path in done.out for info in described(registry.find_method("fedprox")))
     assert '("real" | "virtual")' in done.out
     assert "distil.steps = 10000" in done.out
     (row,) = (row for row in json.loads(fedlgd("methods", "--json").out) if row["name"] == "fedprox")
@@ -90,7 +90,7 @@ def test_methods_have_different_lines_about_them(fedlgd):
     rows = json.loads(fedlgd("methods", "--json").out)
     assert len({row["about"] for row in rows}) == len(rows)
     assert {row["name"]: row["presets"] for row in rows} == {
-        name: list(registry.find(name).presets) for name in registry.names()
+        name: list(registry.find_method(name).presets) for name in registry.names()
     }
 
 

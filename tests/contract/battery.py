@@ -68,7 +68,7 @@ def quick(name: str, **settings: Any) -> Any:
 
 def _guises() -> Iterator[tuple[str, Any]]:
     for name in registry.names():
-        cls = registry.find(name)
+        cls = registry.find_method(name)
         choice = "train_on" in {f.name for f in fields(cls)}
         for train_on in ("real", "virtual") if choice else ():
             yield f"{name}-{train_on}", quick(name, train_on=train_on)

@@ -83,9 +83,9 @@ def lacking(case: str) -> tuple[tiny.Run, list[tuple[int, int]]]:
 def test_the_battery_has_every_method_in_every_guise():
     for name in registry.names():
         guises = {case for case in CASES if CASES[case].name.partition("+")[0] == name}
-        if "train_on" in {f.name for f in fields(registry.find(name))}:
+        if "train_on" in {f.name for f in fields(registry.find_method(name))}:
             assert {CASES[case].train_on for case in guises} == {"real", "virtual"}
-        if "anchors" in registry.find(name).stackable:
+        if "anchors" in registry.find_method(name).stackable:
             assert any(CASES[case].name == f"{name}+anchors" for case in guises)
     assert len(CASES) == len({repr(method) for method in CASES.values()})
 
@@ -414,7 +414,7 @@ def test_a_site_is_scored_with_its_own_model_if_the_method_is_personal_and_else_
 
 
 def test_the_personal_methods_are_those_that_keep_a_model_or_a_part_of_one():
-    personal = {name for name in registry.names() if registry.find(name).personal}
+    personal = {name for name in registry.names() if registry.find_method(name).personal}
     assert personal == {"fedbn", "fedproto-local", "local-only"}
 
 
@@ -590,7 +590,7 @@ NOT_ALONE = {"scaffold": {"local.momentum", "local.weight_decay"}, "fedlgd": {"p
 
 @every_method
 def test_every_single_setting_survives_the_way_through_a_file_and_names_another_run(name):
-    plain = registry.find(name)()
+    plain = registry.find_method(name)()
     refused = set()
     for path, hint, value in _paths(plain):
         try:
@@ -608,7 +608,7 @@ def test_every_single_setting_survives_the_way_through_a_file_and_names_another_
 
 @every_method
 def test_every_preset_can_be_chosen(name):
-    cls = registry.find(name)
+    cls = registry.find_method(name)
     assert {"paper", "quick"} <= set(cls.presets)
     for preset in cls.presets:
         method = resolve({"method": name}, preset=preset).method
@@ -646,7 +646,7 @@ def test_the_papers_preset_is_common_to_all_methods(name):
 )
 def test_senseless_settings_are_refused_by_name(name, path, value):
     with pytest.raises(SettingError, match=path):
-        tiny.settings(registry.find(name)(), {path: value})
+        tiny.settings(registry.find_method(name)(), {path: value})
 
 
 @pytest.mark.parametrize(
@@ -665,7 +665,7 @@ def test_senseless_settings_are_refused_by_name(name, path, value):
 )
 def test_a_setting_that_is_not_a_number_is_refused_by_name(name, path):
     with pytest.raises(SettingError, match=path):
-        tiny.settings(registry.find(name)(), {path: math.nan})
+        tiny.settings(registry.find_method(name)(), {path: math.nan})
 
 
 # Words
@@ -676,7 +676,7 @@ FORMULA = re.compile(r"\S+ (?:=|<-|\+) \S+")
 
 @pytest.mark.parametrize("name", [name for name in registry.names() if name not in NO_PAPER])
 def test_every_methods_file_cites_its_paper(name):
-    assert re.search(r"\([^()]+ et al\., \D+ 20\d\d\)", sys.modules[registry.find(name).__module__].__doc__)
+    assert re.search(r"\([^()]+ et al\., \D+ 20\d\d\)", sys.modules[registry.find_method(name).__module__].__doc__)
 
 
 @pytest.mark.parametrize(
@@ -684,7 +684,7 @@ def test_every_methods_file_cites_its_paper(name):
     [name for name in registry.names() if name not in NO_PAPER],
 )
 def test_every_method_shows_its_formula(name):
-    assert FORMULA.search(registry.find(name).__doc__)
+    assert FORMULA.search(registry.find_method(name).__doc__)
 
 
 def _helps(cls: type, prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -5,8 +5,8 @@ import torch
 
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import VirtualSet, cut
-from fedlgd.distill.distribution import distil, image_gradient
-from fedlgd.distill.init import labels_for, laid
+from fedlgd.distill.distribution import first_set, image_gradient
+from fedlgd.distill.init import as_tiles, labels_for
 from fedlgd.distill.settings import Distil
 from tests import tiny
 
@@ -18,13 +18,13 @@ def pictures(n: int, side: int) -> torch.Tensor:
 def test_one_tile_is_the_image_itself():
     x = pictures(4, 6)
     assert cut(x, 1) is x
-    assert laid(x, 1) is x
+    assert as_tiles(x, 1) is x
 
 
 @pytest.mark.parametrize(("tiles", "side"), [(2, 8), (3, 9), (3, 10)])
 def test_pictures_are_laid_row_by_row_and_cut_in_the_same_order(tiles, side):
     x = torch.arange(2 * tiles**2).float()[:, None, None, None].expand(-1, 3, side, side)
-    image = laid(x, tiles)
+    image = as_tiles(x, tiles)
     assert image.shape == (2, 3, side, side)
     assert [image[1, 0, 0, 0].item(), image[1, 0, 0, side // tiles].item()] == [tiles**2, tiles**2 + 1]
     torch.testing.assert_close(cut(image, tiles), x)
@@ -34,7 +34,7 @@ def test_a_tile_is_the_average_of_its_pixels_enlarged_bilinearly():
     x = pictures(4, 8)
     small = torch.nn.functional.avg_pool2d(x, 2)
     large = torch.nn.functional.interpolate(small, scale_factor=2, mode="bilinear")
-    torch.testing.assert_close(cut(laid(x, 2), 2), large)
+    torch.testing.assert_close(cut(as_tiles(x, 2), 2), large)
 
 
 def test_a_set_with_tiles_is_trained_on_as_pictures():
@@ -46,7 +46,7 @@ def test_a_set_with_tiles_is_trained_on_as_pictures():
 
 def test_distillation_of_tiles_matches_the_means_of_their_pictures():
     net, site = tiny.net(), tiny.federation().sites[0]
-    virtual = distil(site, net, Distil(per_class=1, tiles=2, steps=2, augment=()), Stream(0))
+    virtual = first_set(site, net, Distil(per_class=1, tiles=2, steps=2, augment=()), Stream(0))
     assert (len(virtual), len(virtual.data), virtual.tiles) == (tiny.CLASSES, 4 * tiny.CLASSES, 2)
     images, labels, params = virtual.images.double(), virtual.labels, tiny.double(tiny.params(net))
     target = torch.zeros(tiny.CLASSES, net.features, dtype=torch.float64)

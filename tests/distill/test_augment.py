@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedlgd.core.rng import Stream
-from fedlgd.distill.augment import OPERATIONS, color, crop, cutout, draw, flip, rotate, scale
+from fedlgd.distill.augment import OPERATIONS, color, crop, cutout, draw_transform, flip, rescale, rotate
 from tests.vectors import close, floats, vector
 
 V = vector("dsa_ops")
@@ -40,7 +40,7 @@ def test_rotate():
 
 
 def test_scale_above_one_shrinks():
-    close(scale(X, *V["scale_sx_sy"]), V["scale_result"])
+    close(rescale(X, *V["scale_sx_sy"]), V["scale_result"])
 
 
 def _images(n: int = 3, side: int = 8, width: int | None = None) -> Tensor:
@@ -79,7 +79,7 @@ def test_scaling_runs_from_one_over_one_point_two_to_one_point_two_in_each_direc
     x = _images()
     low, high = 1 / 1.2, 1.2
     for u, (sx, sy) in (((0.0, 1.0), (low, high)), ((1.0, 0.0), (high, low)), ((0.5, 0.5), [(low + high) / 2] * 2)):
-        torch.testing.assert_close(OPERATIONS["scale"]((8, 8), [*u, 0.3])(x), scale(x, sx, sy))
+        torch.testing.assert_close(OPERATIONS["scale"]((8, 8), [*u, 0.3])(x), rescale(x, sx, sy))
 
 
 @pytest.mark.parametrize(("side", "reach"), [(8, 1), (28, 4), (32, 4), (96, 12)])
@@ -118,7 +118,7 @@ def test_flip_happens_half_the_time():
     x = _images()
     flipped = 0
     for t in range(200):
-        y = draw(("flip",), (8, 8), Stream(t).generator())(x)
+        y = draw_transform(("flip",), (8, 8), Stream(t).generator())(x)
         same = torch.equal(y, x)
         assert same or torch.equal(y, flip(x))
         flipped += not same
@@ -131,7 +131,7 @@ def test_every_named_operation_is_drawn_about_equally_often_and_no_other(monkeyp
         monkeypatch.setitem(OPERATIONS, name, lambda *_, name=name: drawn.update([name]))
     names = ("color", "crop", "cutout", "scale", "rotate")
     for t in range(500):
-        draw(names, (8, 8), Stream(t).generator())
+        draw_transform(names, (8, 8), Stream(t).generator())
     assert set(drawn) == set(names)
     assert all(70 <= count <= 130 for count in drawn.values())
 
@@ -140,7 +140,7 @@ def test_the_numbers_of_a_draw_are_uniform_and_independent(monkeypatch):
     numbers = []
     monkeypatch.setitem(OPERATIONS, "color", lambda _, u: numbers.append(u))
     for t in range(400):
-        draw(("color",), (8, 8), Stream(t).generator())
+        draw_transform(("color",), (8, 8), Stream(t).generator())
     u = torch.tensor(numbers)
     assert u.min() >= 0
     assert u.max() < 1
@@ -151,8 +151,8 @@ def test_the_numbers_of_a_draw_are_uniform_and_independent(monkeypatch):
 def test_drawing_is_addressed_and_leaves_the_global_generator_alone():
     x, before = _images(), torch.random.get_rng_state()
     names = tuple(OPERATIONS)
-    first = [draw(names, (8, 8), Stream(t).generator())(x) for t in range(20)]
-    again = [draw(names, (8, 8), Stream(t).generator())(x) for t in range(20)]
+    first = [draw_transform(names, (8, 8), Stream(t).generator())(x) for t in range(20)]
+    again = [draw_transform(names, (8, 8), Stream(t).generator())(x) for t in range(20)]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert sum(torch.equal(first[0], y) for y in first) < 10
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -160,4 +160,4 @@ def test_drawing_is_addressed_and_leaves_the_global_generator_alone():
 
 def test_nothing_to_choose_from_is_the_identity():
     x = _images()
-    assert torch.equal(draw((), (8, 8), Stream(0).generator())(x), x)
+    assert torch.equal(draw_transform((), (8, 8), Stream(0).generator())(x), x)

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fedlgd.core.cache import Cached, NoCache
 from fedlgd.core.errors import DataError, DivergedError, SettingError
 from fedlgd.core.losses import class_means, mean_gap
 from fedlgd.core.meter import metered
@@ -18,9 +19,8 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet
 from fedlgd.distill import distribution
-from fedlgd.distill.cache import Cached, caching
-from fedlgd.distill.distribution import distil, image_gradient, match, pairs, real_means, refine
-from fedlgd.distill.optim import smoothed
+from fedlgd.distill.distribution import draws, first_set, image_gradient, match, real_means, refine
+from fedlgd.distill.optim import smooth_gradient
 from fedlgd.distill.settings import Distil
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.nets.registry import build_net
@@ -104,7 +104,7 @@ def test_images_move_under_random_networks_with_batch_norm(name, settings):
     """Under running statistics, 0 and 1, they moved by less than a hundredth of this."""
     site, net = tiny.federation(side=16).by_name["ape"], build_net(name, (3, 16, 16), 3, settings)
     how = replace(PLAIN, steps=4, lr=1.0, width=16)
-    start, moved = (distil(site, net, replace(how, steps=steps), Stream(0)).images for steps in (0, 4))
+    start, moved = (first_set(site, net, replace(how, steps=steps), Stream(0)).images for steps in (0, 4))
     assert (moved - start).norm() > 0.3 * start.norm()
 
 
@@ -122,7 +122,7 @@ def test_refinement_under_batch_norm_moves_images_and_learns_no_statistics(augme
     net, site = tiny.net(norm="batch"), _site()
     params = tiny.params(net)
     before = {k: v.clone() for k, v in params.items()}
-    virtual = distil(site, net, replace(PLAIN, steps=0), Stream(0))
+    virtual = first_set(site, net, replace(PLAIN, steps=0), Stream(0))
     how = Distil(per_class=2, steps=20, lr=1.0, smooth=0, augment=augment)
     refined = refine(virtual, site.train, net, params, how, 0, Stream(1))
     assert (refined.images - virtual.images).norm() > 0.3 * virtual.images.norm()
@@ -170,7 +170,7 @@ def _site(per_class: int = 6, name: str = "ape") -> Site:
 def test_a_step_draws_real_images_of_each_class_without_replacement(monkeypatch):
     watch = Watch(monkeypatch)
     site = _site(6)
-    distil(site, tiny.net(), replace(PLAIN, real_per_class=4), Stream(0))
+    first_set(site, tiny.net(), replace(PLAIN, real_per_class=4), Stream(0))
     assert len(watch.batches) == 3
     for step in watch.batches:
         for k, index in enumerate(step):
@@ -183,14 +183,14 @@ def test_a_step_draws_real_images_of_each_class_without_replacement(monkeypatch)
 def test_a_class_smaller_than_the_draw_is_taken_whole(monkeypatch):
     watch = Watch(monkeypatch)
     site = _site(6)
-    distil(site, tiny.net(), replace(PLAIN, real_per_class=256), Stream(0))
+    first_set(site, tiny.net(), replace(PLAIN, real_per_class=256), Stream(0))
     for step in watch.batches:
         assert [sorted(index.tolist()) for index in step] == [site.train.of_class(k).tolist() for k in range(3)]
 
 
 def test_every_step_and_class_draws_its_own_augmentation_shared_by_real_and_virtual(monkeypatch):
     watch = Watch(monkeypatch)
-    distil(_site(), tiny.net(), replace(PLAIN, augment=("color",)), Stream(0))
+    first_set(_site(), tiny.net(), replace(PLAIN, augment=("color",)), Stream(0))
     x = torch.rand(1, 3, 8, 8)
     results = [transform(x) for step in watch.transforms for transform in step]
     assert len(results) == 9
@@ -199,7 +199,7 @@ def test_every_step_and_class_draws_its_own_augmentation_shared_by_real_and_virt
 
 def test_first_distillation_takes_a_fresh_random_net_each_step(monkeypatch):
     watch = Watch(monkeypatch)
-    distil(_site(), tiny.net(), PLAIN, Stream(0))
+    first_set(_site(), tiny.net(), PLAIN, Stream(0))
     weights = [p["head.weight"] for p in watch.params]
     assert len(weights) == 3
     assert not any(torch.equal(a, b) for a, b in zip(weights, weights[1:] + weights[:1], strict=True))
@@ -209,7 +209,7 @@ def test_refinement_stays_with_the_received_features(monkeypatch):
     watch = Watch(monkeypatch)
     net, site = tiny.net(), _site()
     params = tiny.params(net)
-    virtual = distil(site, net, replace(PLAIN, steps=0), Stream(0))
+    virtual = first_set(site, net, replace(PLAIN, steps=0), Stream(0))
     refine(virtual, site.train, net, params, PLAIN, 7, Stream(1))
     assert len(watch.params) == 3
     assert all(p is params for p in watch.params)
@@ -227,7 +227,7 @@ def _gap(net: Net, params: Params, site: Site, virtual: VirtualSet) -> float:
 def test_refinement_closes_the_gap_between_class_means():
     net, site = tiny.net(), _site()
     params = tiny.params(net)
-    virtual = distil(site, net, replace(PLAIN, steps=0), Stream(0))
+    virtual = first_set(site, net, replace(PLAIN, steps=0), Stream(0))
     refined = refine(virtual, site.train, net, params, replace(PLAIN, steps=60, lr=0.3), 7, Stream(1))
     assert _gap(net, params, site, refined) < 0.3 * _gap(net, params, site, virtual)
 
@@ -235,7 +235,7 @@ def test_refinement_closes_the_gap_between_class_means():
 def test_refinement_gives_a_new_set_and_changes_nothing_it_was_given():
     net, site = tiny.net(), _site()
     params = tiny.params(net)
-    virtual = distil(site, net, replace(PLAIN, steps=0), Stream(0))
+    virtual = first_set(site, net, replace(PLAIN, steps=0), Stream(0))
     before = virtual.images.clone(), {k: v.clone() for k, v in params.items()}, site.train.x.clone()
     refined = refine(virtual, site.train, net, params, PLAIN, 7, Stream(1))
     assert torch.equal(virtual.images, before[0])
@@ -253,7 +253,7 @@ def test_refinement_gives_a_new_set_and_changes_nothing_it_was_given():
 def test_the_optimiser_of_the_images_starts_at_rest():
     net, site = tiny.net(), _site()
     params = tiny.params(net)
-    start = distil(site, net, replace(PLAIN, steps=0), Stream(0))
+    start = first_set(site, net, replace(PLAIN, steps=0), Stream(0))
 
     def moved(virtual: VirtualSet, steps: int, momentum: float) -> VirtualSet:
         how = replace(PLAIN, steps=steps, momentum=momentum)
@@ -266,14 +266,14 @@ def test_the_optimiser_of_the_images_starts_at_rest():
 
 def test_pixels_are_not_clipped():
     net, site = tiny.net(), _site()
-    got = distil(site, net, replace(PLAIN, start="noise", steps=0), Stream(0))
+    got = first_set(site, net, replace(PLAIN, start="noise", steps=0), Stream(0))
     assert got.images.abs().max() > 2
-    moved = distil(site, net, replace(PLAIN, lr=50.0), Stream(0))
+    moved = first_set(site, net, replace(PLAIN, lr=50.0), Stream(0))
     assert moved.images.abs().max() > 5
 
 
 def test_a_first_set_is_sorted_by_class_and_knows_its_origin():
-    got = distil(_site(name="bee"), tiny.net(), PLAIN, Stream(0))
+    got = first_set(_site(name="bee"), tiny.net(), PLAIN, Stream(0))
     assert got.labels.tolist() == [0, 0, 1, 1, 2, 2]
     assert got.images.shape == (6, 3, 8, 8)
     assert got.images.dtype == torch.float32
@@ -283,7 +283,7 @@ def test_a_first_set_is_sorted_by_class_and_knows_its_origin():
 @pytest.mark.parametrize("start", ["statistics", "noise", "real"])
 def test_no_steps_keep_the_start(start):
     site, net = _site(6), tiny.net()
-    got = distil(site, net, replace(PLAIN, steps=0, start=start, start_scale=0.0, per_class=6), Stream(0))
+    got = first_set(site, net, replace(PLAIN, steps=0, start=start, start_scale=0.0, per_class=6), Stream(0))
     real = site.train.take(slice(None)).x
     if start == "real":
         assert torch.equal(got.images.flatten(1).sum(1).sort().values, real.flatten(1).sum(1).sort().values)
@@ -299,36 +299,36 @@ def test_no_steps_keep_the_start(start):
 def test_distillation_is_addressed():
     site, net = _site(), tiny.net()
     how = Distil(per_class=2, steps=2, real_per_class=3)
-    a, b, c = (distil(site, net, how, Stream(s)).images for s in (0, 0, 1))
+    a, b, c = (first_set(site, net, how, Stream(s)).images for s in (0, 0, 1))
     assert torch.equal(a, b)
     assert not torch.equal(a, c)
 
 
 def test_distillation_leaves_the_global_generator_alone():
     before = torch.random.get_rng_state()
-    distil(_site(), tiny.net(), Distil(per_class=2, steps=2, real_per_class=3), Stream(0))
+    first_set(_site(), tiny.net(), Distil(per_class=2, steps=2, real_per_class=3), Stream(0))
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_a_class_the_site_lacks_gets_no_virtual_images():
     site = tiny.federation(missing={"bee": 1}).by_name["bee"]
-    got = distil(site, tiny.net(), PLAIN, Stream(0))
+    got = first_set(site, tiny.net(), PLAIN, Stream(0))
     assert got.labels.tolist() == [0, 0, 2, 2]
     assert torch.isfinite(got.images).all()
 
 
 def test_too_few_images_to_distil_from_is_an_error():
     with pytest.raises(DataError, match="per_class"):
-        distil(_site(6), tiny.net(), replace(PLAIN, per_class=7), Stream(0))
+        first_set(_site(6), tiny.net(), replace(PLAIN, per_class=7), Stream(0))
 
 
 def test_random_networks_can_be_of_another_family():
     site, task = _site(), build_net("tests.nets.own:Linear", (3, 8, 8), 3)
     how = replace(PLAIN, steps=1)
-    by_name = distil(site, task, replace(how, net="convnet"), Stream(0))
-    convnet = distil(site, build_net("convnet", (3, 8, 8), 3), how, Stream(0))
+    by_name = first_set(site, task, replace(how, net="convnet"), Stream(0))
+    convnet = first_set(site, build_net("convnet", (3, 8, 8), 3), how, Stream(0))
     assert torch.equal(by_name.images, convnet.images)
-    assert not torch.equal(by_name.images, distil(site, task, how, Stream(0)).images)
+    assert not torch.equal(by_name.images, first_set(site, task, how, Stream(0)).images)
 
 
 def test_flops_are_one_pass_per_real_and_two_per_virtual_image():
@@ -337,7 +337,7 @@ def test_flops_are_one_pass_per_real_and_two_per_virtual_image():
     keep = torch.cat([site.train.of_class(0)[:2], site.train.of_class(1), site.train.of_class(2)])
     uneven = replace(site, train=replace(site.train, x=site.train.x[keep], y=site.train.y[keep]))
     with metered() as meter:
-        distil(uneven, net, replace(PLAIN, steps=5, real_per_class=4, augment=("color", "crop")), Stream(0))
+        first_set(uneven, net, replace(PLAIN, steps=5, real_per_class=4, augment=("color", "crop")), Stream(0))
     assert dict(meter.flops) == {"distil": 5 * (2 + 4 + 4 + 2 * 6) * tiny.forward_flops()}
 
 
@@ -351,13 +351,9 @@ class Box(dict):
 def test_a_cache_gives_the_same_images_and_charges_the_same_work():
     site, net, box = _site(), tiny.net(), Box()
     prices, images = [], []
-    for cache in (None, box, box):
+    for cache in (NoCache(), box, box):
         with metered() as meter:
-            if cache is None:
-                got = distil(site, net, PLAIN, Stream(0))
-            else:
-                with caching(cache):
-                    got = distil(site, net, PLAIN, Stream(0))
+            got = first_set(replace(site, cache=cache), net, PLAIN, Stream(0))
         prices.append(dict(meter.flops))
         images.append(got.images)
     assert prices[0] == prices[1] == prices[2]
@@ -371,28 +367,26 @@ def test_a_cache_keeps_apart_what_was_made_from_something_else():
     box = Box()
     net, site = tiny.net(), _site()
     other = replace(site, train=replace(site.train, x=255 - site.train.x))
-    with caching(box):
-        for s, n, how, rng in (
-            (site, net, PLAIN, Stream(0)),
-            (other, net, PLAIN, Stream(0)),
-            (site, tiny.net(width=5), PLAIN, Stream(0)),
-            (site, net, replace(PLAIN, lr=0.2), Stream(0)),
-            (site, net, replace(PLAIN, augment=("crop",)), Stream(0)),
-            (site, net, PLAIN, Stream(1)),
-            (site, net, PLAIN, Stream(0).at("x")),
-        ):
-            distil(s, n, how, rng)
+    for s, n, how, rng in (
+        (site, net, PLAIN, Stream(0)),
+        (other, net, PLAIN, Stream(0)),
+        (site, tiny.net(width=5), PLAIN, Stream(0)),
+        (site, net, replace(PLAIN, lr=0.2), Stream(0)),
+        (site, net, replace(PLAIN, augment=("crop",)), Stream(0)),
+        (site, net, PLAIN, Stream(1)),
+        (site, net, PLAIN, Stream(0).at("x")),
+    ):
+        first_set(replace(s, cache=box), n, how, rng)
     assert len(box) == 7
 
 
 def test_a_cache_is_not_asked_to_compute_again():
-    site, net = _site(), tiny.net()
     box = Box()
-    with caching(box):
-        distil(site, net, PLAIN, Stream(0))
-        (key,) = box
-        box[key] = Cached(tensor=torch.full((6, 3, 8, 8), 7.0), seconds={}, cpu={}, flops={})
-        assert torch.equal(distil(site, net, PLAIN, Stream(0)).images, torch.full((6, 3, 8, 8), 7.0))
+    site, net = replace(_site(), cache=box), tiny.net()
+    first_set(site, net, PLAIN, Stream(0))
+    (key,) = box
+    box[key] = Cached(tensor=torch.full((6, 3, 8, 8), 7.0), seconds={}, cpu={}, flops={})
+    assert torch.equal(first_set(site, net, PLAIN, Stream(0)).images, torch.full((6, 3, 8, 8), 7.0))
 
 
 def test_images_that_are_not_square_are_cut_everywhere():
@@ -441,7 +435,7 @@ BANK = replace(PLAIN, plan="bank", pairs=2, reuse=3, steps=12, augment=("color",
 def _drawn(how: Distil, steps: int) -> list[int]:
     """Which pair each step takes, by its number in the order of drawing."""
     site, net = _site(), tiny.net()
-    found = pairs(torch.arange(3), site.train, net, lambda i: {**net.init(Stream(i))}, how, Stream(0))
+    found = draws(torch.arange(3), site.train, net, lambda i: {**net.init(Stream(i))}, how, Stream(0))
     numbers: dict[int, int] = {}
     taken = list(islice(found, steps))  # all alive at once, so that no address is used twice
     return [numbers.setdefault(id(pair.params), len(numbers)) for pair in taken]
@@ -471,12 +465,12 @@ def test_a_bank_of_one_pair_used_once_is_the_exact_plan():
     site, net = _site(), tiny.net()
     exact = replace(PLAIN, augment=("color", "crop"), steps=5)
     bank = replace(exact, plan="bank", pairs=1, reuse=1)
-    assert torch.equal(distil(site, net, exact, Stream(0)).images, distil(site, net, bank, Stream(0)).images)
+    assert torch.equal(first_set(site, net, exact, Stream(0)).images, first_set(site, net, bank, Stream(0)).images)
 
 
 def test_a_pair_holds_the_real_means_under_its_own_net_and_augmentation():
     site, net = _site(), tiny.net()
-    for pair in pairs(torch.arange(3), site.train, net, lambda i: net.init(Stream(i)), BANK, Stream(0)):
+    for pair in draws(torch.arange(3), site.train, net, lambda i: net.init(Stream(i)), BANK, Stream(0)):
         images = [pair.transforms[k](site.train.take(site.train.of_class(k)).x) for k in range(3)]
         wanted = torch.stack([net.frozen(pair.params, x).features.mean(0) for x in images])
         torch.testing.assert_close(pair.target, wanted)
@@ -486,7 +480,7 @@ def test_without_augmentation_refinement_matches_whole_classes_once(monkeypatch)
     watch = Watch(monkeypatch)
     site, net = _site(9), tiny.net()
     how = replace(BANK, augment=(), real_per_class=2)
-    virtual = distil(site, net, replace(how, steps=0), Stream(0))
+    virtual = first_set(site, net, replace(how, steps=0), Stream(0))
     refine(virtual, site.train, net, tiny.params(net), how, 7, Stream(1))
     assert [[len(index) for index in batch] for batch in watch.batches] == [[9, 9, 9]]
 
@@ -500,7 +494,7 @@ def test_a_bank_lowers_the_gap_as_the_exact_plan_does():
     def gap(images: Tensor, labels: Tensor) -> float:
         return mean_gap(target, class_means(net.frozen(params, images).features, labels, classes)).item()
 
-    start = distil(site, net, replace(BANK, steps=0), Stream(0))
+    start = first_set(site, net, replace(BANK, steps=0), Stream(0))
     ends = [
         refine(start, site.train, net, params, replace(BANK, plan=plan, steps=30, lr=0.3), 0, Stream(1))
         for plan in ("bank", "exact")
@@ -514,11 +508,11 @@ def test_a_bank_lowers_the_gap_as_the_exact_plan_does():
 
 def test_random_networks_are_as_narrow_as_asked_and_the_task_keeps_its_own(monkeypatch):
     watch = Watch(monkeypatch)
-    distil(_site(), tiny.net(width=16), replace(PLAIN, width=4), Stream(0))
+    first_set(_site(), tiny.net(width=16), replace(PLAIN, width=4), Stream(0))
     assert {p["blocks.0.weight"].shape[0] for p in watch.params} == {4}
     watch.params.clear()
-    distil(_site(), tiny.net(width=16), replace(PLAIN, width=32), Stream(0))
-    distil(_site(), tiny.net(width=16), replace(PLAIN, width=0), Stream(0))
+    first_set(_site(), tiny.net(width=16), replace(PLAIN, width=32), Stream(0))
+    first_set(_site(), tiny.net(width=16), replace(PLAIN, width=0), Stream(0))
     assert {p["blocks.0.weight"].shape[0] for p in watch.params} == {16}
 
 
@@ -527,13 +521,13 @@ def test_fewer_features_take_longer_strides(monkeypatch):
     lrs = []
     monkeypatch.setattr(distribution, "match", lambda images, *rest: (lrs.append(rest[4].lr), images)[1])
     for width in (16, 4, 1):
-        distil(_site(), tiny.net(width=16), replace(PLAIN, width=width, lr=0.5), Stream(0))
+        first_set(_site(), tiny.net(width=16), replace(PLAIN, width=width, lr=0.5), Stream(0))
     assert lrs == [0.5, 1.0, 2.0]
 
 
 def test_a_family_without_a_width_stays_as_it_is():
     site, net = _site(), build_net("tests.nets.own:Linear", (3, 8, 8), 3)
-    a, b = (distil(site, net, replace(PLAIN, width=width), Stream(0)).images for width in (0, 1))
+    a, b = (first_set(site, net, replace(PLAIN, width=width), Stream(0)).images for width in (0, 1))
     assert torch.equal(a, b)
 
 
@@ -546,15 +540,15 @@ def test_smooth_steps_are_steps_along_the_smoothed_gradient():
         match(start, real.y, real, net, lambda _: params, replace(how, smooth=strength), Stream(0)) - start
         for strength in (0.0, 1.5)
     )
-    torch.testing.assert_close(smooth, smoothed(plain, 1.5))
+    torch.testing.assert_close(smooth, smooth_gradient(plain, 1.5))
     assert not torch.allclose(smooth, plain)
 
 
 def test_a_virtual_set_that_is_not_finite_names_the_learning_rate_of_the_pixels():
     how = replace(PLAIN, lr=1e38, steps=4)
     with pytest.raises(DivergedError, match=r"distillation at site .* diverged; lower distil\.lr, which is 1e\+38"):
-        distil(_site(), tiny.net(), how, Stream(0))
-    start = distil(_site(), tiny.net(), replace(how, steps=0), Stream(0))
+        first_set(_site(), tiny.net(), how, Stream(0))
+    start = first_set(_site(), tiny.net(), replace(how, steps=0), Stream(0))
     params = tiny.net().init(Stream(0))
     with pytest.raises(DivergedError, match=r"refinement .* diverged; lower distil\.lr"):
         refine(start, _site().train, tiny.net(), params, how, 0, Stream(0))

@@ -15,11 +15,11 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, sgd
 from fedlgd.core.types import Params, VirtualSet
 from fedlgd.distill.gradient import (
-    EPSILON,
+    NORM_FLOOR,
     _curvature,
     _inverse_curvature,
+    anchor_gradient,
     distance,
-    image_gradient,
     match_gradient,
     matched_names,
     pseudo_gradient,
@@ -75,7 +75,7 @@ def _random_tree(seed: int) -> list[Tensor]:
 
 def _dist_to_itself(g: list[Tensor]) -> float:
     """Dist(g, g) = sum_i 1 - |g_i|^2 / (|g_i|^2 + eps) = sum_i eps / (|g_i|^2 + eps): up to 1 for a short row."""
-    return sum(float((EPSILON / (t.flatten(1).square().sum(1) + EPSILON)).sum()) for t in g)
+    return sum(float((NORM_FLOOR / (t.flatten(1).square().sum(1) + NORM_FLOOR)).sum()) for t in g)
 
 
 @settings(deadline=None, max_examples=50)
@@ -141,7 +141,7 @@ def _softmax_regression() -> tuple[Net, Params, VirtualSet]:
 def test_gradient_of_dist_on_softmax_regression():
     net, params, anchors = _softmax_regression()
     names = matched_names(params, net)
-    got, value = image_gradient(net, params, anchors.images, anchors.labels, [floats(GM["target_gW"])], names)
+    got, value = anchor_gradient(net, params, anchors.images, anchors.labels, [floats(GM["target_gW"])], names)
     close(value, GM["dist"])
     close(got.view(5, 4), GM["dDist_dX"])
 
@@ -149,7 +149,7 @@ def test_gradient_of_dist_on_softmax_regression():
 def test_own_gradient_is_matched_from_the_start():
     net, params, anchors = _softmax_regression()
     gradient = floats(GM["gW"])
-    _, value = image_gradient(net, params, anchors.images, anchors.labels, [gradient], ["head.weight"])
+    _, value = anchor_gradient(net, params, anchors.images, anchors.labels, [gradient], ["head.weight"])
     assert value == pytest.approx(_dist_to_itself([gradient]), abs=1e-9)
 
 
@@ -289,7 +289,7 @@ def test_it_ends_at_the_tolerance_and_hands_over_what_it_saw_there():
     rows = sum(len(w) for w in wanted)
     moved, distances = match_gradient(anchors, net, params, target, to_target(0.3), 0)
     assert distances[-1] <= 0.3 * rows < min(distances[:-1])
-    assert image_gradient(net, params, moved.images, anchors.labels, wanted, names)[1] == distances[-1]
+    assert anchor_gradient(net, params, moved.images, anchors.labels, wanted, names)[1] == distances[-1]
 
 
 def test_it_never_hands_over_worse_images_than_it_saw():
@@ -299,7 +299,7 @@ def test_it_never_hands_over_worse_images_than_it_saw():
     for steps in (1, 2, 5, 30):
         moved, distances = match_gradient(anchors, net, params, target, to_target(0.0, steps), 0)
         assert len(distances) <= steps + 1
-        assert image_gradient(net, params, moved.images, anchors.labels, wanted, names)[1] == min(distances)
+        assert anchor_gradient(net, params, moved.images, anchors.labels, wanted, names)[1] == min(distances)
 
 
 def test_it_ends_where_the_distance_no_longer_falls():

@@ -10,7 +10,7 @@ from fedlgd.core.errors import DataError
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Scale
 from fedlgd.distill.init import (
-    GROUP,
+    IMAGES_IN_MEAN,
     class_statistics,
     from_clusters,
     from_neighbours,
@@ -154,7 +154,7 @@ def test_a_mean_of_neighbours_is_the_mean_of_the_eight_most_similar_images():
     got = from_neighbours(data, [1], 4, Stream(1).generator())
     mine = x[1::2]
     coarse = F.avg_pool2d(mine, 2, ceil_mode=True).flatten(1)
-    groups = [torch.corrcoef(coarse)[i].topk(GROUP).indices for i in range(len(mine))]
+    groups = [torch.corrcoef(coarse)[i].topk(IMAGES_IN_MEAN).indices for i in range(len(mine))]
     means = torch.stack([mine[group].mean(0) for group in groups])
     assert got.shape == (4, 3, 5, 5)
     assert (torch.cdist(got.flatten(1), means.flatten(1)).min(1).values < 1e-5).all()

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from fedlgd.core.rng import Stream
-from fedlgd.distill.distribution import distil, refine
-from fedlgd.distill.optim import BETAS, Descent, smoothed
+from fedlgd.distill.distribution import first_set, refine
+from fedlgd.distill.optim import BETAS, PixelOptimiser, smooth_gradient
 from fedlgd.distill.settings import Distil
 from fedlgd.methods.refine import Refine
 from tests import tiny
@@ -26,7 +26,7 @@ def test_every_step_is_torchs(optimiser):
         if optimiser == "sgd"
         else torch.optim.Adam([leaf], lr=0.3, betas=BETAS)
     )
-    ours = Descent(0.3, 0.5, 0.0, optimiser)
+    ours = PixelOptimiser(0.3, 0.5, 0.0, optimiser)
     for gradient in gradients(6):
         images = ours(images, gradient)
         leaf.grad = gradient
@@ -35,17 +35,17 @@ def test_every_step_is_torchs(optimiser):
 
 
 def test_gradients_are_smoothed_before_they_are_remembered():
-    one, other = Descent(0.3, 0.5, 1.5), Descent(0.3, 0.5)
+    one, other = PixelOptimiser(0.3, 0.5, 1.5), PixelOptimiser(0.3, 0.5)
     x = y = torch.zeros(3, 2, 4, 4)
     for gradient in gradients(3):
-        x, y = one(x, gradient), other(y, smoothed(gradient, 1.5))
+        x, y = one(x, gradient), other(y, smooth_gradient(gradient, 1.5))
     assert torch.equal(x, y)
 
 
 def test_refinement_by_sgd_with_the_rate_of_the_distillation_is_the_published_one_bit_for_bit():
     net, site = tiny.net(), tiny.federation().sites[0]
     first = Distil(per_class=2, steps=3, lr=0.7, smooth=0.0)
-    virtual, params = distil(site, net, replace(first, steps=0), Stream(0)), tiny.params(net)
+    virtual, params = first_set(site, net, replace(first, steps=0), Stream(0)), tiny.params(net)
     same = Refine(steps=3, pairs=first.pairs, reuse=first.reuse, real_per_class=first.real_per_class)
     adam = replace(same, optimiser="adam", lr=0.02)
     plain, sgd, other = (

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlgd.distill.optim import FLOOR, UNCHANGED, smoothed
+from fedlgd.distill.optim import FREQUENCY_FLOOR, UNIT_FREQUENCY, smooth_gradient
 
 
 def by_sums(image: torch.Tensor, strength: float) -> torch.Tensor:
@@ -19,7 +19,7 @@ def by_sums(image: torch.Tensor, strength: float) -> torch.Tensor:
         for v in range(w):
             wave = torch.exp(2j * math.pi * (u * rows[:, None] / h + v * columns / w))
             f = math.hypot(min(u, h - u), min(v, w - v))
-            weight = ((f + FLOOR) / (UNCHANGED + FLOOR)) ** -strength
+            weight = ((f + FREQUENCY_FLOOR) / (UNIT_FREQUENCY + FREQUENCY_FLOOR)) ** -strength
             total += weight * (image * wave.conj()).sum() / (h * w) * wave
     return total.real
 
@@ -27,22 +27,22 @@ def by_sums(image: torch.Tensor, strength: float) -> torch.Tensor:
 @pytest.mark.parametrize("sides", [(6, 6), (7, 4), (5, 9)])
 def test_every_frequency_has_its_weight(sides):
     image = torch.randn(sides, dtype=torch.float64)
-    torch.testing.assert_close(smoothed(image, 1.5), by_sums(image, 1.5), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(smooth_gradient(image, 1.5), by_sums(image, 1.5), rtol=1e-9, atol=1e-12)
 
 
 def test_none_is_plain_sgd():
     g = torch.randn(2, 3, 8, 8)
-    assert smoothed(g, 0.0) is g
+    assert smooth_gradient(g, 0.0) is g
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.floats(0.1, 3), st.integers(2, 12), st.integers(2, 12), st.integers(0, 99))
 def test_it_is_linear_points_downhill_and_treats_images_alone(strength, height, side, seed):
     g = torch.randn(3, 2, height, side, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    smooth = smoothed(g, strength)
+    smooth = smooth_gradient(g, strength)
     assert (smooth * g).sum() > 0
-    torch.testing.assert_close(smoothed(2 * g, strength), 2 * smooth)
-    torch.testing.assert_close(smoothed(g[1:2], strength), smooth[1:2])
+    torch.testing.assert_close(smooth_gradient(2 * g, strength), 2 * smooth)
+    torch.testing.assert_close(smooth_gradient(g[1:2], strength), smooth[1:2])
 
 
 def test_a_shape_goes_before_single_pixels():
@@ -51,6 +51,6 @@ def test_a_shape_goes_before_single_pixels():
         torch.cos(2 * math.pi * across / 16).expand(16, 16),
         ((across[:, None] + across) % 2 * 2 - 1).float(),
     )
-    longer = [smoothed(wave, 1.5).norm() / wave.norm() for wave in (shape, checks)]
+    longer = [smooth_gradient(wave, 1.5).norm() / wave.norm() for wave in (shape, checks)]
     assert longer[0] > 2
     assert longer[1] < 0.5

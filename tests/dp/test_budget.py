@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlgd.core.errors import SettingError
+from fedlgd.distill.settings import Private
 from fedlgd.dp import accounting, budget
-from fedlgd.dp.budget import Level, Private, noise_for, spent
+from fedlgd.dp.budget import Level, noise_for, noise_levels, spent_epsilon
 from tests.vectors import vector
 
 
@@ -22,7 +23,7 @@ from tests.vectors import vector
 )
 def test_all_parts_together_never_exceed_the_budget(epsilon, start, releases, refinements, adjacency):
     private = Private(epsilon=epsilon, releases=releases, adjacency=adjacency)
-    total = spent(private.levels(start, refinements).values(), private.delta, adjacency)
+    total = spent_epsilon(noise_levels(private, start, refinements).values(), private.delta, adjacency)
     assert total <= epsilon * (1 + 1e-9)
     if refinements:
         assert total == pytest.approx(epsilon, rel=1e-6)
@@ -32,14 +33,15 @@ def test_the_split_is_that_of_the_specification():
     private = Private(epsilon=4)
     mu2 = accounting.mu_for(4, 1e-5) ** 2
     shares = {
-        name: level.releases / level.sigma**2 / mu2 for name, level in private.levels("mean-image", 100).items()
+        name: level.releases / level.sigma**2 / mu2
+        for name, level in noise_levels(private, "mean-image", 100).items()
     }
     assert shares == pytest.approx({"counts": 0.01, "start": 0.10, "distil": 0.59, "refine": 0.30})
-    assert private.levels("mean-image", 100)["refine"].releases == 100
+    assert noise_levels(private, "mean-image", 100)["refine"].releases == 100
 
 
 def test_replacing_an_image_needs_twice_the_noise():
-    one, other = (Private(epsilon=4, adjacency=kind).levels("noise") for kind in ("add-remove", "replace"))
+    one, other = (noise_levels(Private(epsilon=4, adjacency=kind), "noise") for kind in ("add-remove", "replace"))
     assert {name: other[name].sigma / one[name].sigma for name in one} == pytest.approx(dict.fromkeys(one, 2.0))
 
 
@@ -68,7 +70,7 @@ def test_impossible_budgets_are_refused_with_a_way_out(values, words):
 
 def test_refinement_without_a_share_is_refused():
     with pytest.raises(SettingError, match=r"refine\.steps=0"):
-        Private(epsilon=4, refine=0.0).levels("noise", refinements=10)
+        noise_levels(Private(epsilon=4, refine=0.0), "noise", refinements=10)
 
 
 @pytest.mark.parametrize(
@@ -76,17 +78,17 @@ def test_refinement_without_a_share_is_refused():
     [(1.1, 0.01, 1000, 1.526), (1.0, 256 / 6000, 1000, 9.156), (4.0, 256 / 6000, 10_000, 4.834)],
 )
 def test_random_parts_are_accounted_by_prv(sigma, rate, steps, epsilon):
-    assert spent([Level(sigma, rate, steps)], 1e-5) == pytest.approx(epsilon, abs=2e-3)
+    assert spent_epsilon([Level(sigma, rate, steps)], 1e-5) == pytest.approx(epsilon, abs=2e-3)
 
 
 @pytest.mark.parametrize("case", vector("rdp_accountant")["cases"])
 def test_prv_is_tighter_than_the_rdp_of_the_vectors(case):
     level = Level(case["noise_multiplier"], case["q"], case["steps"])
-    assert 0.85 * case["epsilon"] < spent([level], case["delta"]) < case["epsilon"]
+    assert 0.85 * case["epsilon"] < spent_epsilon([level], case["delta"]) < case["epsilon"]
 
 
 def test_prv_of_whole_batches_is_the_exact_composition():
-    exact = spent([Level(52.7, 1.0, 200)], 1e-5)
+    exact = spent_epsilon([Level(52.7, 1.0, 200)], 1e-5)
     assert exact == pytest.approx(1.0012, abs=1e-4)
     assert budget._prv(((52.7, 1.0, 200),), 1e-5) == pytest.approx(exact, rel=0.02)
 
@@ -95,10 +97,10 @@ def test_prv_of_whole_batches_is_the_exact_composition():
 def test_noise_for_uses_the_budget_and_no_more(rate):
     beside = Level(5.0)
     sigma = noise_for(4.0, 1e-5, rate, 60, beside)
-    assert 3.9 < spent([Level(sigma, rate, 60), beside], 1e-5) <= 4.0 * (1 + 1e-9)
+    assert 3.9 < spent_epsilon([Level(sigma, rate, 60), beside], 1e-5) <= 4.0 * (1 + 1e-9)
 
 
 def test_without_opacus_a_rate_is_refused_with_the_command_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "opacus.accountants", None)
     with pytest.raises(SettingError, match=r'pip install "fedlgd\[dp\]"'):
-        spent([Level(3.21, 0.5, 10)], 1e-5)
+        spent_epsilon([Level(3.21, 0.5, 10)], 1e-5)

@@ -15,13 +15,14 @@ from fedlgd.core.errors import PrivacyError
 from fedlgd.core.meter import metered, phase
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Scale, Site, SiteState
-from fedlgd.distill.distribution import distil, real_means
-from fedlgd.distill.settings import Distil
+from fedlgd.distill.distribution import real_means
+from fedlgd.distill.settings import Distil, Private
 from fedlgd.dp import ledger, release
-from fedlgd.dp.budget import Level, Private
-from fedlgd.dp.distil import distilled, refined, refinements_of
-from fedlgd.dp.ledger import Ledger, generator_for
-from fedlgd.dp.release import check_protected, class_sums, clipped, clipped_sums, noised
+from fedlgd.dp.budget import Level
+from fedlgd.dp.distil import first_private_set, planned_refinements, refine_privately
+from fedlgd.dp.ledger import PrivacyLedger, generator_for
+from fedlgd.dp.release import add_noise, check_protected, class_sums, clip_rows, clipped_sums
+from fedlgd.methods.fedavg import FedAvg
 from tests import tiny
 
 NET = tiny.net()
@@ -43,7 +44,7 @@ def private(**values: Any) -> Distil:
 
 
 def first(how: Distil = HOW, site: Site = SITE, seed: int = 0, refinements: int = 0) -> SiteState:
-    return distilled(site, NET, how, Stream(seed).at("enrol", site.name, "distil"), refinements)
+    return first_private_set(site, NET, how, Stream(seed).at("enrol", site.name, "distil"), refinements)
 
 
 def same(a: SiteState, b: SiteState) -> bool:
@@ -82,7 +83,7 @@ def test_one_image_moves_all_class_sums_together_by_at_most_the_bound(drawn, lab
 
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), min_size=1, max_size=5))
 def test_whatever_the_features_are_a_clipped_row_has_at_most_the_bound(row):
-    assert float(clipped(torch.tensor([row]), 1.0).norm()) <= 1 + 1e-9
+    assert float(clip_rows(torch.tensor([row]), 1.0).norm()) <= 1 + 1e-9
 
 
 def test_without_bound_and_noise_the_targets_are_the_means_of_the_bank_plan():
@@ -104,7 +105,7 @@ def test_the_features_of_an_image_do_not_depend_on_its_batch():
 def test_a_large_class_is_summed_in_parts(monkeypatch):
     members = [SITE.train.of_class(k) for k in range(tiny.CLASSES)]
     whole = class_sums(SITE.train, members, 3, lambda _, x: x.mean((2, 3)))
-    monkeypatch.setattr(release, "CHUNK", 5)
+    monkeypatch.setattr(release, "MAX_IMAGES_IN_MEMORY", 5)
     torch.testing.assert_close(class_sums(SITE.train, members, 3, lambda _, x: x.mean((2, 3))), whole)
 
 
@@ -158,9 +159,9 @@ def test_an_attacker_tells_neighbours_apart_by_one_over_sigma():
     sigma, bound, draws = 3.0, 2.0, 20_000
     record = torch.zeros(1, 4, dtype=torch.float64)
     record[0, 1] = 50.0
-    moved = clipped(record, bound)[0]
+    moved = clip_rows(record, bound)[0]
     sides = [
-        noised(value.expand(draws, 4), sigma * bound, generator_for(b"k", side))[:, 1].numpy()
+        add_noise(value.expand(draws, 4), sigma * bound, generator_for(b"k", side))[:, 1].numpy()
         for side, value in (("in", moved), ("out", torch.zeros(4)))
     ]
     gap = (sides[0].mean() - sides[1].mean()) / np.concatenate([s - s.mean() for s in sides]).std()
@@ -179,22 +180,25 @@ def dirac_audit(monkeypatch, epsilon: float, too_little: float = 1.0, uses: int 
     net = tiny.net(width=64)
     members = np.random.default_rng(7).random(CANARIES) < 0.5
     inside = torch.from_numpy(members).double().view(3, -1)
-    scores, real, honest = torch.zeros(3, 256, dtype=torch.float64), release.clipped_sums, release.noised
+    scores, real, honest = torch.zeros(3, 256, dtype=torch.float64), release.clipped_sums, release.add_noise
 
     def with_canaries(*given):
         return real(*given) + given[-1] * inside
 
-    def noised(value, scale, generator):
+    def add_noise(value, scale, generator):
         draws = [honest(value, scale / too_little, generator) for _ in range(uses)]
         return torch.stack(draws).mean(0)
 
     monkeypatch.setattr(release, "clipped_sums", with_canaries)
-    monkeypatch.setattr(release, "noised", noised)
+    monkeypatch.setattr(release, "add_noise", add_noise)
     how = replace(
         HOW, steps=16, start="noise", private=Private(epsilon=epsilon, releases=16, test_key="k", counts=0.3)
     )
-    with release.watching("ape", lambda told: scores.add_(told.sums / (told.level.sigma**2 * told.bound))):
-        distilled(tiny.federation(train=80).sites[0], net, how, Stream(0).at("enrol", "ape", "distil"))
+    heard = replace(
+        tiny.federation(train=80).sites[0],
+        on_release=lambda told: scores.add_(told.sums / (told.level.sigma**2 * told.bound)),
+    )
+    first_private_set(heard, net, how, Stream(0).at("enrol", "ape", "distil"))
     return audited_epsilon(scores.flatten().numpy(), members, 1e-5)
 
 
@@ -243,13 +247,13 @@ def test_there_are_no_more_releases_than_steps_because_each_adds_to_the_noise_of
 
 def test_refinement_draws_once_per_pair_and_round_and_never_again(draws):
     later = replace(HOW, pairs=3, steps=5)
-    count = refinements_of(later, 2)
+    count = planned_refinements(later, 2)
     assert count == 6
     state = first(refinements=count)
     before = len(draws)
 
     def go(t, params=PARAMS):
-        return refined(state, SITE, NET, params, later, HOW, count, t, Stream(0).at("site", "ape", t))
+        return refine_privately(state, SITE, NET, params, later, HOW, count, t, Stream(0).at("site", "ape", t))
 
     one = go(0)
     assert len(draws) == before + 3
@@ -263,8 +267,7 @@ def test_refinement_draws_once_per_pair_and_round_and_never_again(draws):
 
 
 def test_refinement_without_augmentation_needs_one_release_a_round():
-    assert refinements_of(replace(HOW, pairs=3, augment=()), 2) == 2
-    assert refinements_of(Distil(pairs=3), 2) == 0
+    assert planned_refinements(replace(HOW, pairs=3, augment=()), 2) == 2
 
 
 def test_the_same_run_again_releases_the_same_and_other_data_something_else():
@@ -318,12 +321,13 @@ def test_with_little_noise_virtual_images_come_near_the_real_means(start):
 
 
 def test_off_changes_nothing():
-    rng = Stream(0).at("enrol", "ape", "distil")
-    plain = distil(SITE, NET, replace(HOW, private=Private()), rng)
+    made = []
     for epsilon in (0.0, math.inf):
-        state = distilled(SITE, NET, replace(HOW, private=Private(epsilon=epsilon)), rng)
-        assert torch.equal(state.virtual.images, plain.images)
+        distil = replace(HOW, private=Private(epsilon=epsilon))
+        state, _ = FedAvg(train_on="virtual", distil=distil).enrol(SITE, NET, Stream(0).at("enrol", "ape"))
+        made.append(state.virtual.images)
         assert state.trees == {}
+    assert torch.equal(*made)
 
 
 def test_the_cost_does_not_tell_the_number_of_images():
@@ -350,7 +354,7 @@ def test_scaling_by_private_pixels_is_refused():
 
 def test_batch_norm_is_refused():
     with pytest.raises(PrivacyError, match=r"net\.norm=instance"):
-        distilled(SITE, tiny.net(norm="batch"), HOW, Stream(0))
+        first_private_set(SITE, tiny.net(norm="batch"), HOW, Stream(0))
 
 
 def test_a_network_that_mixes_images_is_refused_whatever_it_says():
@@ -363,7 +367,7 @@ def test_a_network_that_mixes_images_is_refused_whatever_it_says():
 
     net._module.forward = mixing
     with pytest.raises(PrivacyError, match="one image changes the features of others"):
-        distilled(SITE, net, HOW, Stream(0))
+        first_private_set(SITE, net, HOW, Stream(0))
 
 
 @pytest.mark.parametrize(
@@ -390,15 +394,15 @@ def test_a_site_without_a_large_class_is_refused_by_noisy_counts_alone():
 def test_a_refused_site_is_charged_for_its_counts_alone(refinements):
     with pytest.raises(PrivacyError, match="charged to its budget alone"):
         first(private(epsilon=1), refinements=refinements)
-    assert 0 < Ledger(SITE.name, Private(epsilon=1)).spent() < 0.2
+    assert 0 < PrivacyLedger(SITE.name, Private(epsilon=1)).spent() < 0.2
 
 
 def test_what_cannot_be_afforded_in_the_end_is_refused_before_the_counts():
     first(private(epsilon=50))
-    before = Ledger(SITE.name, Private(epsilon=50)).spent()
+    before = PrivacyLedger(SITE.name, Private(epsilon=50)).spent()
     with pytest.raises(PrivacyError, match="has spent epsilon"):
         first(private(epsilon=50), seed=1)
-    assert Ledger(SITE.name, Private(epsilon=50)).spent() == before
+    assert PrivacyLedger(SITE.name, Private(epsilon=50)).spent() == before
 
 
 def test_small_classes_are_left_out_without_an_error():

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from fedlgd.core.errors import PrivacyError
-from fedlgd.dp.budget import Level, Private
-from fedlgd.dp.ledger import Ledger, gaussian, generator_for, open_book
+from fedlgd.distill.settings import Private
+from fedlgd.dp.budget import Level, budget_mu
+from fedlgd.dp.ledger import PrivacyLedger, gaussian, generator_for, open_book
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +21,7 @@ def home(tmp_path, monkeypatch):
 
 def whole(budget: Private, releases: int = 1) -> Level:
     """A level that spends the whole budget."""
-    return Level(releases**0.5 / budget.mu, 1.0, releases)
+    return Level(releases**0.5 / budget_mu(budget), 1.0, releases)
 
 
 def draw(generator: np.random.Generator):
@@ -36,7 +37,7 @@ def test_a_release_is_made_once_and_read_ever_after():
 
     first = open_book("ape", budget)
     first.reserve("a", {"part": whole(budget, 2)})
-    values = [first.once("a", "part", "0", make), Ledger("ape", budget).once("a", "part", "0", make)]
+    values = [first.once("a", "part", "0", make), PrivacyLedger("ape", budget).once("a", "part", "0", make)]
     assert torch.equal(values[0]["value"], values[1]["value"])
     assert len(calls) == 1
     other = first.once("a", "part", "1", make)
@@ -45,20 +46,20 @@ def test_a_release_is_made_once_and_read_ever_after():
 
 def test_another_seed_is_refused_and_the_same_one_is_free():
     budget = Private(epsilon=4)
-    book = Ledger("ape", budget)
+    book = PrivacyLedger("ape", budget)
     book.reserve("seed 0", {"part": whole(budget)})
     book.reserve("seed 0", {"part": whole(budget)})
     assert book.spent() == pytest.approx(4.0, rel=1e-6)
     with pytest.raises(PrivacyError, match=r"has spent epsilon = 4 .* distil\.private\.total=6;"):
         book.reserve("seed 1", {"part": whole(budget)})
     assert book.spent() == pytest.approx(4.0, rel=1e-6)
-    Ledger("ape", Private(epsilon=4, total=6)).reserve("seed 1", {"part": whole(budget)})
-    Ledger("bee", budget).reserve("seed 1", {"part": whole(budget)})
+    PrivacyLedger("ape", Private(epsilon=4, total=6)).reserve("seed 1", {"part": whole(budget)})
+    PrivacyLedger("bee", budget).reserve("seed 1", {"part": whole(budget)})
 
 
 def test_more_releases_than_planned_are_charged_too():
     budget = Private(epsilon=4)
-    book = Ledger("ape", budget)
+    book = PrivacyLedger("ape", budget)
     book.reserve("a", {"part": whole(budget)})
     book.once("a", "part", "model 1", draw)
     with pytest.raises(PrivacyError, match="above its limit of 4"):
@@ -66,9 +67,9 @@ def test_more_releases_than_planned_are_charged_too():
 
 
 def test_runs_that_hide_replacements_count_additions_double():
-    Ledger("ape", Private(epsilon=4)).reserve("a", {"part": whole(Private(epsilon=4))})
+    PrivacyLedger("ape", Private(epsilon=4)).reserve("a", {"part": whole(Private(epsilon=4))})
     with pytest.raises(PrivacyError, match="above its limit of 5"):
-        Ledger("ape", Private(epsilon=5, adjacency="replace")).reserve("b", {"part": Level(1e9)})
+        PrivacyLedger("ape", Private(epsilon=5, adjacency="replace")).reserve("b", {"part": Level(1e9)})
 
 
 def test_only_the_user_can_read_the_folder(home):
@@ -86,7 +87,7 @@ def test_only_the_user_can_read_the_folder(home):
 @pytest.mark.parametrize("damage", ["ledger.json", "released"])
 def test_a_damaged_ledger_releases_nothing(home, damage):
     budget = Private(epsilon=4)
-    book = Ledger("ape", budget)
+    book = PrivacyLedger("ape", budget)
     book.reserve("a", {"part": whole(budget, 2)})
     book.once("a", "part", "0", draw)
     file = home / damage if damage == "ledger.json" else next((home / damage).iterdir())
@@ -99,17 +100,17 @@ def test_a_damaged_ledger_releases_nothing(home, damage):
 
 def test_an_edited_ledger_is_refused(home):
     budget = Private(epsilon=4)
-    Ledger("ape", budget).reserve("a", {"part": whole(budget)})
+    PrivacyLedger("ape", budget).reserve("a", {"part": whole(budget)})
     book = json.loads((home / "ledger.json").read_text())
     book["accounts"] = {}
     (home / "ledger.json").write_text(json.dumps(book))
     with pytest.raises(PrivacyError, match="damaged"):
-        Ledger("ape", budget).spent()
+        PrivacyLedger("ape", budget).spent()
 
 
 def test_a_failed_release_is_not_charged():
     budget = Private(epsilon=4)
-    book = Ledger("ape", budget)
+    book = PrivacyLedger("ape", budget)
     book.reserve("a", {"part": whole(budget)})
 
     def fail(generator):

@@ -12,14 +12,14 @@ from fedlgd.core.errors import FedlgdError, NetError, PrivacyError, SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local
 from fedlgd.core.types import Hello, Scale, ServerState, Site, Update
-from fedlgd.dp import sgd
-from fedlgd.dp.budget import Level, spent
-from fedlgd.dp.guarantee import for_rounds, is_private
-from fedlgd.dp.ledger import Ledger, generator_for
-from fedlgd.dp.sgd import Dp, clipped_gradients, dp_sgd, per_sample
+from fedlgd.dp.budget import Level, spent_epsilon
+from fedlgd.dp.ledger import PrivacyLedger, generator_for
+from fedlgd.dp.sgd import Dp, clipped_gradients, dp_sgd, per_sample, training_level
 from fedlgd.engines.site import Sites, Task
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
+from fedlgd.methods.parts import for_rounds
+from fedlgd.methods.private import LOCAL
 from fedlgd.runs.config import Config, RunSettings, resolve
 from fedlgd.runs.run import run
 from tests import tiny
@@ -95,7 +95,7 @@ def test_a_private_run_ends_as_it_would_after_an_interruption(name):
     again = tiny.Run(ledger, data, PLAN, using=tiny.net())
     assert all(torch.equal(a, b) for a, b in zip(_last(whole), _last(again), strict=True))
     budget = tiny.settings(method, {}).distil.private
-    assert Ledger("ape", budget).spent() <= budget.epsilon * (1 + 1e-6)
+    assert PrivacyLedger("ape", budget).spent() <= budget.epsilon * (1 + 1e-6)
 
 
 def _last(run: tiny.Run) -> list[torch.Tensor]:
@@ -135,7 +135,7 @@ def test_reports_of_private_runs_show_and_analyse_no_real_image():
     config = resolve({}, {"distil.private.epsilon": 4})
     assert config.plan.real_samples == 0
     assert not config.plan.analysis
-    assert is_private(config.method)
+    assert config.method.budget == config.method.distil.private
     plain = resolve({}, {"distil.private.epsilon": math.inf})
     assert plain.plan.real_samples == 4
     assert plain.plan.analysis
@@ -192,7 +192,7 @@ def test_all_rounds_of_dp_sgd_fit_in_one_budget():
     run = tiny.Run(method, data, PLAN, using=tiny.net())
     assert run.records[-1].accuracy > 0
     for site in tiny.NAMES:
-        assert 10 < Ledger(site, method.dp).spent() <= 20 * (1 + 1e-6)
+        assert 10 < PrivacyLedger(site, method.dp).spent() <= 20 * (1 + 1e-6)
     again = tiny.Run(method, data, PLAN, using=tiny.net())
     assert all(torch.equal(a, b) for a, b in zip(_last(run), _last(again), strict=True))
     with pytest.raises(PrivacyError, match=r"dp\.total="):
@@ -201,11 +201,12 @@ def test_all_rounds_of_dp_sgd_fit_in_one_budget():
 
 def test_more_rounds_need_more_noise():
     counts = torch.tensor([400.0, 400.0, 400.0])
-    few, many = (for_rounds(tiny.stacked("fedavg+dp-sgd"), rounds)._level(counts, "ape") for rounds in (1, 4))
+    made = [for_rounds(tiny.stacked("fedavg+dp-sgd"), rounds) for rounds in (1, 4)]
+    few, many = (training_level(method.dp, method.local, counts, "ape") for method in made)
     assert few.rate == many.rate == pytest.approx(512 / 1200)
     assert few.each == 3
     assert many.sigma > few.sigma
-    assert spent([many], 1e-5) <= 4
+    assert spent_epsilon([many], 1e-5) <= 4
 
 
 def test_what_dp_sgd_sends_is_noisy_or_left_out():
@@ -289,7 +290,7 @@ def test_dp_fedavg_clips_changes_and_adds_the_noise_of_its_budget():
 
 def test_settings_of_dp_have_their_own_defaults_of_local_training():
     config: Config = resolve({}, {"method": "fedavg+dp-sgd"})
-    assert config.method.local == sgd.LOCAL
+    assert config.method.local == LOCAL
     assert config.method.dp == Dp(rounds=100)
     assert isinstance(config.method.method, FedAvg)
     assert resolve({"method": "fedavg+dp-sgd", "local": {"lr": 0.1}}).method.local.lr == 0.1

@@ -8,10 +8,10 @@ import torch
 
 from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.core.evaluate import score
+from fedlgd.distill.settings import Private
 from fedlgd.dp import accounting, ledger, release
-from fedlgd.dp.budget import Private
 from fedlgd.dp.fedavg import SiteDp
-from fedlgd.dp.guarantee import MOST, Scores, promise
+from fedlgd.dp.scores import MAX_IMAGE_LOSS, NoisyScores
 from fedlgd.engines.settings import RoundSettings
 from tests import tiny
 
@@ -26,28 +26,28 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
 
 
-def scores(seed: int = 0, planned: int = 4, **budget) -> Scores:
-    return Scores(SITE, tiny.CLASSES, seed, planned, Private(**{"epsilon": 50.0, "scores": 10.0} | budget))
+def scores(seed: int = 0, planned: int = 4, **budget) -> NoisyScores:
+    return NoisyScores(SITE, tiny.CLASSES, seed, planned, Private(**{"epsilon": 50.0, "scores": 10.0} | budget))
 
 
 def test_without_a_budget_scores_are_exact():
-    method = tiny.fedavg()
-    assert Scores.of(method, SITE, tiny.CLASSES, 0, 4)(NET, PARAMS) == score(NET, PARAMS, SITE.test, tiny.CLASSES)
-    assert Scores(SITE, tiny.CLASSES, 0, 4, None)(NET, PARAMS) == score(NET, PARAMS, SITE.test, tiny.CLASSES)
+    run = tiny.Run(tiny.fedavg(), tiny.federation(test=40), PLAN, using=NET)
+    for site in tiny.federation(test=40).sites:
+        assert run.records[-1].scores[site.name] == score(NET, run.states[-1].params, site.test, tiny.CLASSES)
 
 
 def test_all_scores_of_a_run_together_spend_the_budget_of_test_images_and_nothing_else():
     asked = scores()
     for i in range(4):
         asked(NET, tiny.params(NET, i))
-    assert ledger.Ledger("ape test images", asked.budget).spent() == pytest.approx(10.0, rel=1e-3)
-    assert ledger.Ledger("ape", asked.budget).spent() == 0
+    assert ledger.PrivacyLedger("ape test images", asked.budget).spent() == pytest.approx(10.0, rel=1e-3)
+    assert ledger.PrivacyLedger("ape", asked.budget).spent() == 0
 
 
 def test_the_noise_has_the_level_of_the_specification(monkeypatch):
     """Deviation sqrt(3 planned) / mu on counts, and ten times that on the sum of losses."""
     seen = []
-    monkeypatch.setattr("fedlgd.dp.guarantee.noised", lambda value, scale, _: seen.append(scale) or value.double())
+    monkeypatch.setattr("fedlgd.dp.scores.add_noise", lambda value, scale, _: seen.append(scale) or value.double())
     scores(planned=9)(NET, PARAMS)
     assert seen == [pytest.approx(math.sqrt(3 * 9) / accounting.mu_for(10.0, 1e-5))]
     scores(planned=9, adjacency="replace")(NET, PARAMS)
@@ -56,14 +56,14 @@ def test_the_noise_has_the_level_of_the_specification(monkeypatch):
 
 def test_one_test_image_moves_what_is_released_by_at_most_its_sensitivity(monkeypatch):
     found = []
-    monkeypatch.setattr("fedlgd.dp.guarantee.noised", lambda value, *_: found.append(value.double()) or value)
+    monkeypatch.setattr("fedlgd.dp.scores.add_noise", lambda value, *_: found.append(value.double()) or value)
     for n in range(len(SITE.test) - 5, len(SITE.test)):
         less = replace(SITE, test=replace(SITE.test, x=SITE.test.x[:n], y=SITE.test.y[:n]))
         for site in (SITE, less):
             hot = {name: 100 * value for name, value in PARAMS.items()}
             replace(scores(total=90.0), site=site, seed=n)(NET, hot)
         assert float((found[-2] - found[-1]).norm()) <= math.sqrt(3) * (len(SITE.test) - n) * (1 + 1e-6)
-    assert float(found[0][-1]) * MOST <= MOST * len(SITE.test)
+    assert float(found[0][-1]) * MAX_IMAGE_LOSS <= MAX_IMAGE_LOSS * len(SITE.test)
 
 
 def test_the_same_model_is_scored_once_and_another_seed_is_refused(monkeypatch):
@@ -83,7 +83,7 @@ def test_a_noisy_score_is_a_possible_score():
     for i in range(20):
         found = scores(scores=0.05, total=100.0, epsilon=1.0, test_key=f"k{i}")(NET, PARAMS)
         assert 0 <= found.accuracy <= 1
-        assert 0 <= found.loss <= MOST
+        assert 0 <= found.loss <= MAX_IMAGE_LOSS
         assert all(0 <= right <= all_ for right, all_ in zip(found.correct, found.total, strict=True))
         assert found.auc is None
     near = scores(scores=50.0, planned=1)(NET, PARAMS)
@@ -101,8 +101,8 @@ def test_a_run_scores_with_noise_and_is_refused_at_enrolment_if_the_budget_is_sp
     exact = tiny.Run(tiny.settings(method, {"distil.private.scores": 0.0}), data, PLAN, using=tiny.net())
     assert run.records[-1].scores != exact.records[-1].scores
     assert all(torch.equal(a, b) for a, b in zip(_last(run), _last(exact), strict=True))
-    assert ledger.Ledger("ape test images", method.distil.private).spent() == pytest.approx(1.0, rel=1e-3)
-    assert "epsilon 1 for each of them" in promise(method)
+    assert ledger.PrivacyLedger("ape test images", method.distil.private).spent() == pytest.approx(1.0, rel=1e-3)
+    assert "epsilon 1 for each of them" in method.budget.statement
 
 
 def _last(run: tiny.Run) -> list[torch.Tensor]:

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedlgd.core.cache import Cached
 from fedlgd.core.errors import SettingError
 from fedlgd.core.evaluate import score
 from fedlgd.core.rng import Stream
-from fedlgd.distill.cache import Cached, caching
 from fedlgd.engines.settings import RoundSettings, sample_sites
 from fedlgd.nets.registry import build_net
 from tests import tiny
@@ -426,11 +426,10 @@ class Box(dict):
 def test_virtual_sets_from_a_cache_are_charged_as_if_made():
     data, plan, box = tiny.federation(), RoundSettings(rounds=1), Box()
     alone = tiny.Run(METHODS["fedlgd-paper"], data, plan)
-    with caching(box):
-        first = tiny.Run(METHODS["fedavg-virtual"], data, plan)
-        assert len(box) == 3
-        second = tiny.Run(METHODS["fedlgd-paper"], data, plan)
-        assert len(box) == 3
+    first = tiny.Run(METHODS["fedavg-virtual"], data.with_cache(box), plan)
+    assert len(box) == 3
+    second = tiny.Run(METHODS["fedlgd-paper"], data.with_cache(box), plan)
+    assert len(box) == 3
     assert first.records[0].flops == second.records[0].flops == alone.records[0].flops
     assert second.records[0].seconds["distil"] == pytest.approx(first.records[0].seconds["distil"])
     assert second.records[0].cpu["distil"] == pytest.approx(first.records[0].cpu["distil"])

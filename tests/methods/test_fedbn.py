@@ -8,7 +8,7 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.types import ServerState, SiteState, Update
 from fedlgd.engines.wire import pack
 from fedlgd.methods.fedbn import FedBN
-from fedlgd.methods.registry import find
+from fedlgd.methods.registry import find_method
 from fedlgd.nets.registry import build_net
 from fedlgd.runs.config import Config, RunSettings
 from fedlgd.runs.run import execute
@@ -132,7 +132,7 @@ def test_layers_of_a_users_own_net_stay_too():
 
 @pytest.mark.parametrize("name", ["fedbn", "local-only", "fedproto-local"])
 def test_asking_for_the_one_model_of_a_personal_method_says_where_the_models_are(name):
-    method = tiny.settings(find(name)(), tiny.SETTINGS)
+    method = tiny.settings(find_method(name)(), tiny.SETTINGS)
     config = Config(method=method, plan=RunSettings(rounds=1), net={"name": "convnet", "depth": 2, "width": 4})
     result = execute(config, tiny.federation(names=("ape",), train=2, test=1))
     with pytest.raises(FedlgdError, match="personal"):

@@ -11,10 +11,10 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, batches
 from fedlgd.core.types import Broadcast, Hello, ServerState, Site, SiteState, Update, VirtualSet
-from fedlgd.dp import distil
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.wire import nbytes, pack
 from fedlgd.methods import common
+from fedlgd.methods import refine as refine_module
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD, Refine
 from tests import tiny
@@ -122,11 +122,11 @@ def test_a_selected_round_refines_under_the_received_features():
 def test_refinement_has_its_own_number_of_steps_and_the_rest_from_the_first_distillation(monkeypatch):
     seen = []
 
-    def refine(virtual, real, net, params, how, round, rng, wrapped=distil.refine):
+    def refine(virtual, real, net, params, how, round, rng, wrapped=refine_module.refine):
         seen.append((real, params, how, round))
         return wrapped(virtual, real, net, params, how, round, rng)
 
-    monkeypatch.setattr(distil, "refine", refine)
+    monkeypatch.setattr(refine_module, "refine", refine)
     at, method = AtSite(), tiny.fedlgd()
     at.play(method, 2)
     at.play(method, 1)
@@ -517,7 +517,7 @@ def test_new_images_in_selected_rounds_come_from_the_site_and_have_the_same_labe
 def test_new_images_are_refused_with_private_distillation():
     private = {"refine.start": "neighbours", "distil.private.epsilon": 4.0, "distil.private.test_key": "x"}
     with pytest.raises(PrivacyError, match=r"refine\.start is 'neighbours'"):
-        tiny.settings(FedLGD(), private).refine.releases(tiny.settings(FedLGD(), private).distil)
+        tiny.settings(FedLGD(), private).refine.private_releases(tiny.settings(FedLGD(), private).distil)
 
 
 def test_strong_needs_no_anchors_and_gives_new_images_in_every_round():

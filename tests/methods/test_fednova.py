@@ -59,7 +59,7 @@ def test_the_effective_number_of_steps_of_the_specification():
 
 @pytest.mark.parametrize("momentum", ["0.0", "0.9"])
 def test_directions_of_the_specification(momentum):
-    """Beside a site that did one step and went nowhere: half of d_c, times the mean of the work."""
+    """AnchorLoss a site that did one step and went nowhere: half of d_c, times the mean of the work."""
     wanted = V["by_momentum"][momentum]
     x = floats(V["x"])
     for model, a, d in zip(V["clients"], wanted["a_i"], wanted["d_i"], strict=True):

@@ -19,7 +19,7 @@ from tests import tiny
 from tests.contract import battery
 
 PLAN = RunSettings(rounds=3, ratio=0.67, seed=5, evaluate_every=3)
-ROBUST = [name for name in registry.names() if "robust" in registry.find(name).stackable]
+ROBUST = [name for name in registry.names() if "robust" in registry.find_method(name).stackable]
 
 
 def sent(models, weights=None) -> list[Update]:

@@ -11,7 +11,7 @@ from fedlgd.core.train import Local, batches
 from fedlgd.core.types import Broadcast, SiteState, VirtualSet
 from fedlgd.methods import common, registry
 from fedlgd.methods.objective import pulled as objective
-from fedlgd.runs.compare import matched_steps
+from fedlgd.runs.comparing.entries import matched_steps
 from fedlgd.runs.config import Config, RunSettings, resolve
 from tests import tiny
 from tests.contract.battery import Watched, uneven
@@ -36,7 +36,9 @@ STRONG = {
     "moon": {"mu": 5.0},
     "scaffold": {},
 }
-AVERAGING = [name for name in registry.names() if "anchors" in registry.find(name).stackable and name != "fedavg"]
+AVERAGING = [
+    name for name in registry.names() if "anchors" in registry.find_method(name).stackable and name != "fedavg"
+]
 every_averaging = pytest.mark.parametrize("name", AVERAGING)
 
 
@@ -153,14 +155,14 @@ def test_scaffolds_variate_is_the_mean_gradient_of_the_loss_with_anchors_in_it()
 def test_fedavg_with_anchors_is_fedlgd_without_refinement_bit_for_bit(more):
     a = _run(_tiny("fedavg", ANCHORS, more))
     own = tiny.SETTINGS | {"distil.steps": 1} | ANCHORS | more | {"refine.steps": 0}
-    b = _run(tiny.settings(registry.find("fedlgd")(), own))
+    b = _run(tiny.settings(registry.find_method("fedlgd")(), own))
     for mine, theirs in zip(a.states, b.states, strict=True):
         assert tiny.equal(mine.params, theirs.params)
         assert torch.equal(mine.anchors.images, theirs.anchors.images)
         assert mine.held == theirs.held
     assert tiny.without_seconds(a.records) == tiny.without_seconds(b.records)
     assert all(torch.equal(a.virtual[-1][n], b.virtual[-1][n]) for n in tiny.NAMES)
-    c = _run(tiny.settings(registry.find("fedlgd")(), own | {"refine.steps": 1}))
+    c = _run(tiny.settings(registry.find_method("fedlgd")(), own | {"refine.steps": 1}))
     assert not tiny.equal(c.states[-1].params, b.states[-1].params)
 
 
@@ -188,7 +190,7 @@ def test_fedavg_with_anchors_and_refinement_is_fedlgd_bit_for_bit(order):
     assert tiny.without_seconds(a.records) == tiny.without_seconds(b.records)
 
 
-@pytest.mark.parametrize("name", [n for n in registry.names() if "refine" in registry.find(n).stackable])
+@pytest.mark.parametrize("name", [n for n in registry.names() if "refine" in registry.find_method(n).stackable])
 def test_refinement_moves_virtual_sets_of_other_methods_in_selected_rounds(name):
     run = _run(
         _stacked(f"{name}+refine", REFINE | {"train_on": "virtual"}), RunSettings(rounds=3, evaluate_every=3)

@@ -13,7 +13,7 @@ from fedlgd.core.train import Local, batches, sgd
 from fedlgd.core.types import LabelledSet, Params, ServerState, Update, VirtualSet
 from fedlgd.distill import augment
 from fedlgd.distill.distribution import image_gradient, match, real_means
-from fedlgd.distill.gradient import image_gradient as gm_gradient
+from fedlgd.distill.gradient import anchor_gradient as gm_gradient
 from fedlgd.distill.gradient import match_gradient, matched_names
 from fedlgd.distill.settings import Distil
 from fedlgd.methods.anchors import Anchors

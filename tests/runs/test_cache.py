@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fedlgd
-from fedlgd.distill.cache import Cached
+from fedlgd.core.cache import Cached
 from fedlgd.runs import cache
 
 SOURCE = Path(fedlgd.__file__).parent
@@ -20,7 +20,7 @@ SOURCE = Path(fedlgd.__file__).parent
 def copied(tmp_path, monkeypatch):
     """A copy of the package's source that `source_digest` reads, and a data home of its own."""
     copy = tmp_path / "fedlgd"
-    for name in ("core", "distill", "nets", "report"):
+    for name in ("core", "distill", "dp", "nets", "report"):
         shutil.copytree(SOURCE / name, copy / name)
     monkeypatch.setattr(resources, "files", lambda _: copy)
     monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "data"))
@@ -41,7 +41,7 @@ def test_the_same_source_is_the_same_folder(copied):
 
 
 @pytest.mark.parametrize(
-    "file", ["distill/distribution.py", "distill/descent.py", "distill/__init__.py", "nets/fast.py", "core/net.py"]
+    "file", ["distill/distribution.py", "distill/optim.py", "distill/__init__.py", "nets/fast.py", "core/net.py"]
 )
 def test_an_edit_of_what_computes_the_sets_is_another_folder(copied, file):
     first = _folder()
@@ -78,7 +78,8 @@ def test_every_module_that_distillation_imports_from_core_is_known():
         if line.startswith("from fedlgd.core")
     ]
     imported = {line.removeprefix("fedlgd.core").strip(".") for line in lines}
-    assert imported - set(cache.CORE) - {""} == {"errors", "files", "meter", "settings", "suggest", "tree", "words"}
+    known = {"cache", "errors", "files", "meter", "plugins", "settings", "text", "tree"}
+    assert imported - set(cache.CORE) - {""} == known
 
 
 def test_without_source_the_version_is_the_key(copied):

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import fedlgd
+from fedlgd.core.cache import Cached
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.files import safe_name
 from fedlgd.core.net import Net
@@ -20,7 +21,6 @@ from fedlgd.core.rng import Stream
 from fedlgd.data.federation import Federation, from_arrays
 from fedlgd.data.suites import DataChoice
 from fedlgd.distill import distribution
-from fedlgd.distill.cache import Cached
 from fedlgd.engines import wire
 from fedlgd.engines.wire import read_message
 from fedlgd.methods.registry import names

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedlgd.attacks import paper_attack
+from fedlgd.attacks import paper
 from fedlgd.attacks.candidates import Canaries, Pool, halved, members_in, pool_of
 from fedlgd.attacks.enough import check_halves, check_pool
 from fedlgd.attacks.scores import BLIND, DELTA, Attack, blind_findings, findings_of
@@ -21,8 +21,7 @@ from fedlgd.attacks.target import Subject
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import digest, read_json, write_json
 from fedlgd.core.types import LabelledSet
-from fedlgd.distill.cache import caching
-from fedlgd.dp.guarantee import budget_of
+from fedlgd.dp.budget import budget_mu
 from fedlgd.methods.cost import images_of, is_known
 from fedlgd.rundir.results import AUDIT, AUDIT_FORMAT, Audit, Finding, Kind, Promise, results_of, unused_file
 from fedlgd.runs.cache import shared_cache
@@ -140,19 +139,20 @@ class Plan:
 
     def _shadow(self, arm: Arm, i: int) -> Shadow:
         subject, members = self.subject, members_in(self.pool, i, self.subject.rng)
+        federation = subject.federation.with_cache(shared_cache())
         if arm.only_set:
-            run = lambda _: watched_set(arm.config, subject.federation, subject.net, self.study, members)  # noqa: E731
+            run = lambda _: watched_set(arm.config, federation, subject.net, self.study, members)  # noqa: E731
             return Shadow(self._file(arm, i), run, 0)
-        start = partial(watched_federation, arm.config, subject.federation, subject.net, self.study, members)
+        start = partial(watched_federation, arm.config, federation, subject.net, self.study, members)
         return Shadow(self._file(arm, i), start, arm.config.plan.rounds + 1)
 
     @cached_property
     def _sample(self) -> tuple[LabelledSet, Tensor]:
-        return paper_attack.sample(self.subject.federation.by_name[self.site], self.subject.rng)
+        return paper.sample(self.subject.federation.by_name[self.site], self.subject.rng)
 
     def _paper(self, arm: Arm) -> Shadow:
         subject = self.subject
-        start = partial(paper_attack.trained, arm.config, subject.federation, subject.net, self._sample)
+        start = partial(paper.trained, arm.config, subject.federation, subject.net, self._sample)
         return Shadow(self._file(arm, 0), start, arm.config.plan.rounds + 1)
 
     def _file(self, arm: Arm, i: int) -> Path:
@@ -198,8 +198,7 @@ class Plan:
 
     def run(self, jobs: int) -> Audit:
         """Run all federations, attack them, and write the findings to `file`."""
-        with caching(shared_cache()):
-            run_shadows([shadow for shadows in self.shadows.values() for shadow in shadows], jobs)
+        run_shadows([shadow for shadows in self.shadows.values() for shadow in shadows], jobs)
         findings = self._paper_findings() if self.wish.attack == "paper" else self._findings()
         audit = Audit(
             format=AUDIT_FORMAT,
@@ -245,17 +244,17 @@ class Plan:
     def _paper_findings(self) -> Iterator[Finding]:
         subject, result = self.subject, self.subject.result
         accuracy = fmean(result.accuracy.values()) if result.accuracy else None
-        blind = paper_attack.seen_in(subject.net, subject.untrained, self._sample, None)
+        blind = paper.seen_in(subject.net, subject.untrained, self._sample, None)
         arms = {arm.label: (arm.kind, self.shadows[arm.label][0].read()) for arm in self.arms if arm.kind != "run"}
-        own = paper_attack.seen_in(result.net, result.params, self._sample, accuracy)
+        own = paper.seen_in(result.net, result.params, self._sample, accuracy)
         runs: dict[str, tuple[Kind, Seen]] = {subject.config.method.label: ("run", own), BLIND: ("blind", blind)}
         everyone = runs | arms
         for label, (kind, seen) in everyone.items():
-            yield from paper_attack.paper_findings(seen, self.wish.in_sample, subject.rng, kind, label)
+            yield from paper.paper_findings(seen, self.wish.in_sample, subject.rng, kind, label)
 
     def _promise(self) -> Promise | None:
-        budget = budget_of(self.subject.config.method)
+        budget = self.subject.config.method.budget
         if budget is None:
             return None
         simulation = bool(budget.test_key)
-        return Promise(epsilon=budget.epsilon, delta=budget.delta, mu=budget.mu, simulation=simulation)
+        return Promise(epsilon=budget.epsilon, delta=budget.delta, mu=budget_mu(budget), simulation=simulation)

@@ -1,7 +1,8 @@
 """The attacked images of a site, and the random halves of them that federations train on."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -65,9 +66,11 @@ def members_in(pool: Pool, federation: int, rng: Stream) -> Tensor:
     return torch.rand(len(pool), generator=rng.generator("members", federation)) < 0.5
 
 
-def halved(federation: Federation, pool: Pool, members: Tensor) -> Federation:
+def halved(
+    federation: Federation, pool: Pool, members: Tensor, on_release: Callable[[Any], None] | None = None
+) -> Federation:
     """The federation in which the site has only the members of its attacked images, and the rest."""
     data, rest = pool.data, pool.rest
     train = LabelledSet(torch.cat([data.x[members], rest.x]), torch.cat([data.y[members], rest.y]), data.scale)
-    sites = (replace(site, train=train) if site.name == pool.site else site for site in federation.sites)
-    return replace(federation, sites=tuple(sites))
+    half = replace(federation.by_name[pool.site], train=train, on_release=on_release)
+    return replace(federation, sites=tuple(half if site.name == pool.site else site for site in federation.sites))

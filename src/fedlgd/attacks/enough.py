@@ -1,6 +1,7 @@
 """Whether a random half of a site is enough for every federation of an audit: found out before the first is run."""
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from fedlgd.attacks.candidates import Pool, halved, members_in
@@ -13,8 +14,7 @@ from fedlgd.data.federation import Federation
 from fedlgd.distill.init import PICKS
 from fedlgd.distill.settings import Distil
 from fedlgd.dp.fedavg import SiteDp
-from fedlgd.dp.guarantee import budget_of
-from fedlgd.dp.release import Told, watching
+from fedlgd.dp.release import Told
 from fedlgd.runs.config import Config
 
 LEAST = 60  # smallest pool
@@ -32,7 +32,7 @@ def check_pool(pool: Pool) -> None:
 def check_halves(config: Config, pool: Pool, federation: Federation, net: Net, count: int, rng: Stream) -> None:
     """Refuse a site of which one of the `count` halves is too small for the method of these federations."""
     method: Any = config.method
-    hides_images = not isinstance(budget_of(method), SiteDp | None)
+    hides_images = not isinstance(method.budget, SiteDp | None)
     for i in range(count):
         site = halved(federation, pool, members_in(pool, i, rng)).by_name[pool.site]
         if hides_images:
@@ -64,9 +64,9 @@ def _check_promise(config: Config, site: Site, net: Net) -> None:
         raise _Released
 
     try:
-        with watching(site.name, stop), suppress(_Released):
+        with suppress(_Released):
             rng = Stream(config.plan.seed).at("enrol", site.name)
-            config.method.enrol(site, config.method.adapt(net), rng)
+            config.method.enrol(replace(site, on_release=stop), config.method.adapt(net), rng)
     except PrivacyError as error:
         raise PrivacyError(
             f"site {site.name!r} is too small: an audit trains on random halves of its images, and one of them is "

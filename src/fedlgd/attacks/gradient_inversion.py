@@ -23,7 +23,7 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, sgd
 from fedlgd.core.types import LabelledSet, Params, Scale
 from fedlgd.distill.gradient import pseudo_gradient
-from fedlgd.methods.objective import Beside, Term, batch_loss
+from fedlgd.methods.objective import AnchorLoss, Term, batch_loss
 
 DROPS = (3 / 8, 5 / 8, 7 / 8)  # of the iterations, after which the learning rate is divided by 10
 BETAS = (0.9, 0.999)
@@ -63,12 +63,12 @@ class Step:
     labels: Tensor
     index: Tensor
     terms: Sequence[Term] = ()
-    beside: Beside | None = None
+    anchors_in_loss: AnchorLoss | None = None
 
     def loss(self, weights: Params, images: Tensor) -> Tensor:
         """The loss of the site if these were its images."""
         data = LabelledSet(images, self.labels)
-        return batch_loss(self.net, data, self.terms, self.beside)[1](weights, self.index)
+        return batch_loss(self.net, data, self.terms, self.anchors_in_loss)[1](weights, self.index)
 
     def gradient(self, images: Tensor) -> Gradients:
         """g(x), with a graph."""

@@ -35,9 +35,8 @@ from fedlgd.core.meter import tick
 from fedlgd.core.rng import Stream
 from fedlgd.core.text import plural
 from fedlgd.core.types import LabelledSet, Site
-from fedlgd.dp.guarantee import promise
 from fedlgd.methods.common import training_set
-from fedlgd.methods.objective import Beside, Term
+from fedlgd.methods.objective import AnchorLoss, Term
 from fedlgd.methods.parts import all_settings
 from fedlgd.rundir.results import results_of, unused_file
 
@@ -77,7 +76,7 @@ class Case:
     round: int
     data: LabelledSet
     terms: Sequence[Term] = ()
-    beside: Beside | None = None
+    anchors_in_loss: AnchorLoss | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,12 +127,12 @@ def _cases(run: Replay, moment: Moment, site: Site, t: int) -> Iterator[Case]:
     for u in run.next_rounds(t):
         seen = training_of(run, moment, site, u)
         moved = seen.state.virtual is not None and seen.state.virtual is not state.virtual
-        if seen.terms or seen.beside or moved:
-            parts = {"with known anchors": seen.beside is not None, "after refinement": moved}
+        if seen.terms or seen.anchors_in_loss or moved:
+            parts = {"with known anchors": seen.anchors_in_loss is not None, "after refinement": moved}
             words = " and ".join(text for text, there in parts.items() if there) or "with its own loss"
             title = f"{run.config.method.label}, {words}"
             data = training_set(seen.state, site)
-            yield Case("refined" if moved else "own", title, t, data, seen.terms, seen.beside)
+            yield Case("refined" if moved else "own", title, t, data, seen.terms, seen.anchors_in_loss)
 
 
 def estimate(run: Replay, how: Inversion, cells: Sequence[Cell]) -> float:
@@ -160,8 +159,8 @@ def _reconstructed(run: Replay, how: Inversion, cell: Cell, i: int) -> tuple[Ten
     rng = Stream(how.seed).at("invert", site.name, case.kind, b, i)
     chosen = torch.randperm(len(case.data), generator=rng.generator("batch"))[:b]
     index = torch.arange(b)
-    if case.beside and case.beside.in_loss:
-        anchors = len(case.beside.images)
+    if case.anchors_in_loss and case.anchors_in_loss.in_loss:
+        anchors = len(case.anchors_in_loss.images)
         drawn = torch.randperm(anchors, generator=rng.generator("anchors"))[: max(1, b * anchors // len(case.data))]
         index = torch.cat([index, b + drawn])
     part = case.data.take(chosen)
@@ -171,7 +170,7 @@ def _reconstructed(run: Replay, how: Inversion, cell: Cell, i: int) -> tuple[Ten
         labels=part.y,
         index=index,
         terms=case.terms,
-        beside=case.beside,
+        anchors_in_loss=case.anchors_in_loss,
     )
     target = step.update(part.x, all_settings(run.config.method)["local"].lr)
     shape, scale = tuple(part.x.shape), site.train.scale
@@ -283,5 +282,7 @@ def stored_in(run: Replay, how: Inversion) -> Stored:
             raise RunError(f"{str(file)!r} is of another version of fedlgd; remove it")
         if old["settings"] | show == settings | show:
             return Stored(file, old | {"settings": settings | show})
-    fresh = {"format": FORMAT, "settings": settings | show, "promise": promise(run.config.method), "cells": {}}
+    budget = run.config.method.budget
+    promise = budget.statement if budget else ""
+    fresh = {"format": FORMAT, "settings": settings | show, "promise": promise, "cells": {}}
     return Stored(unused_file(run.folder, KIND), fresh)

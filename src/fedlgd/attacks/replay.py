@@ -18,12 +18,10 @@ from fedlgd.core.text import plural
 from fedlgd.core.train import Trained
 from fedlgd.core.types import Params, ServerState, Site, SiteState
 from fedlgd.data.federation import Federation
-from fedlgd.distill.cache import caching
-from fedlgd.dp.guarantee import budget_of
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.storage import RamStates, RamStorage
 from fedlgd.methods.common import in_round
-from fedlgd.methods.objective import Beside, Term
+from fedlgd.methods.objective import AnchorLoss, Term
 from fedlgd.methods.parts import all_settings
 from fedlgd.methods.protocol import Method
 from fedlgd.runs.cache import shared_cache
@@ -63,7 +61,7 @@ class Replay:
     @property
     def protected(self) -> bool:
         """Whether another question to the private images would be a release."""
-        budget = budget_of(self.config.method)
+        budget = self.config.method.budget
         return budget is not None and budget.on and not budget.test_key
 
     def at(self, t: int) -> Moment:
@@ -81,10 +79,9 @@ class Replay:
             )
         memory, states = RamStorage(), RamStates()
         plan = replace(self.config.plan, evaluate_every=NEVER)
-        with caching(shared_cache(Place())):
-            rounds = Loop().run(self.config.method, self.federation, self.net.base, plan, memory, states)
-            with closing(rounds):
-                next(record for record in rounds if record.round + 1 == t)
+        federation = self.federation.with_cache(shared_cache(Place()))
+        with closing(Loop().run(self.config.method, federation, self.net.base, plan, memory, states)) as rounds:
+            next(record for record in rounds if record.round + 1 == t)
         return self._moment(memory, states)
 
     def _moment(self, memory: Any, states: Any) -> Moment:
@@ -140,7 +137,7 @@ class Seen:
 
     state: SiteState
     terms: Sequence[Term]
-    beside: Beside | None
+    anchors_in_loss: AnchorLoss | None
 
 
 def training_of(run: Replay, moment: Moment, site: Site, t: int) -> Seen:
@@ -156,10 +153,10 @@ def training_of(run: Replay, moment: Moment, site: Site, t: int) -> Seen:
         rng: Stream,
         *,
         terms: Sequence[Term] = (),
-        beside: Beside | None = None,
+        anchors_in_loss: AnchorLoss | None = None,
         velocity: Params | None = None,
     ) -> Trained:
-        seen.append(Seen(state, terms, beside))
+        seen.append(Seen(state, terms, anchors_in_loss))
         return Trained(model, 1, 0.0, velocity or {})
 
     method = in_round(run.config.method, t, max(t + 1, run.config.plan.rounds))

@@ -5,9 +5,9 @@ stored in one file per federation, so that an interrupted audit goes on. Virtual
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from statistics import fmean
 
@@ -27,23 +27,22 @@ from fedlgd.attacks.signals import (
     queries,
 )
 from fedlgd.core.device import Place
-from fedlgd.core.errors import RunError
+from fedlgd.core.errors import FedlgdError, RunError
 from fedlgd.core.meter import tick
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params, SiteState, VirtualSet
 from fedlgd.data.federation import Federation
-from fedlgd.dp.distil import distilled
-from fedlgd.dp.release import Told, watching
+from fedlgd.dp.release import Told
 from fedlgd.engines.loop import serve
+from fedlgd.engines.process import Child
 from fedlgd.engines.server import Work
 from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.storage import RamStates, RamStorage
 from fedlgd.engines.wire import read_message, write_message
-from fedlgd.methods.common import Training
+from fedlgd.methods.common import Training, enrol
 from fedlgd.rundir.records import RoundRecord
 from fedlgd.runs.config import Config
-from fedlgd.runs.jobs import run_jobs
 
 POPULATION = 500  # test images that calibrate RMIA
 WATCHED = 6  # rounds whose updates are attacked, evenly spaced
@@ -199,18 +198,13 @@ def watched(
     on_round: Callable[[RoundRecord], None] = lambda _: None,
 ) -> Seen:
     """Run a federation and return what its attacker has seen."""
-    half, method, plan, memory = (
-        halved(federation, study.pool, members),
-        config.method,
-        config.plan,
-        RamStorage(),
-    )
+    method, plan, memory = config.method, config.plan, RamStorage()
     net = method.adapt(net)
     watch = Watch(study, net, plan.rounds)
+    half = halved(federation, study.pool, members, watch.release)
     work = tapped(partial(map, Sites(method, half, net, plan, watch, Place())), watch.tap)
-    with watching(study.pool.site, watch.release):
-        for record in serve(method, half, net, plan, memory, work, Place()):
-            on_round(record)
+    for record in serve(method, half, net, plan, memory, work, Place()):
+        on_round(record)
     state = memory.server()
     assert state is not None
     if state.anchors:
@@ -225,8 +219,7 @@ def watched_set(config: Config, federation: Federation, net: Net, study: Study, 
     site = halved(federation, study.pool, members).by_name[study.pool.site]
     method = config.method
     assert isinstance(method, Training)
-    rng = Stream(config.plan.seed).at("enrol", site.name, "distil")
-    virtual = distilled(site, net, method.distil, rng).virtual
+    virtual = enrol(method, site, net, Stream(config.plan.seed).at("enrol", site.name))[0].virtual
     assert virtual is not None
     found = study.of_images(virtual.data.x, virtual.data.y)
     return Seen(members=members, statistics={f"virtual/{name}": values for name, values in found.items()})
@@ -239,15 +232,6 @@ class Shadow:
     file: Path
     run: Callable[[Callable[..., None]], Seen]
     ticks: int
-
-    @property
-    def title(self) -> str:
-        return f"shadow federation {self.file.stem}"
-
-    @property
-    def group(self) -> Path:
-        """No other federation has its virtual sets."""
-        return self.file
 
     def work(self, on_round: Callable[..., None]) -> None:
         write_message(self.file, self.run(on_round), private=True)
@@ -270,7 +254,40 @@ def run_shadows(shadows: Sequence[Shadow], jobs: int) -> None:
         for shadow in left:
             shadow.work(advance)
         return
-    with closing(run_jobs(left, jobs, Shadow.work, advance)) as running:
-        for ended in running:
-            if ended.error:
-                raise RunError("shadow-failed", error=ended.error)
+    running: dict[object, Child] = {}
+    try:
+        while left or running:
+            while left and len(running) < jobs:
+                child = Child(partial(_tell, left.pop(0)))
+                running[child.connection] = child
+            for connection in wait([child.connection for child in running.values()]):
+                if _ended(running[connection], advance):
+                    running.pop(connection).wait()
+    finally:
+        for child in running.values():
+            child.stop()
+            child.wait()
+
+
+def _tell(shadow: Shadow, connection: Connection) -> None:
+    """In the child process: a message for every round, and the error or an empty message at the end."""
+    try:
+        shadow.work(lambda *_: connection.send_bytes(b"round"))
+        connection.send_bytes(b"")
+    except FedlgdError as error:
+        connection.send_bytes(f"error {error}".encode())
+
+
+def _ended(child: Child, advance: Callable[..., None]) -> bool:
+    try:
+        said = child.connection.recv_bytes().decode()
+    except (EOFError, OSError) as error:
+        raise RunError(
+            f"the process of a shadow federation ended with exit code {child.wait()}; finished federations are "
+            "kept. If there was too little memory, use fewer --jobs"
+        ) from error
+    if said.startswith("error "):
+        raise RunError(said.removeprefix("error "))
+    if said:
+        advance()
+    return not said

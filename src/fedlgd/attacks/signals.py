@@ -12,7 +12,7 @@ from fedlgd.core.losses import class_means, cross_entropy
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params
-from fedlgd.dp.release import Told, clipped
+from fedlgd.dp.release import Told, clip_rows
 
 BATCH = 256
 NETS = 12  # random networks of `trace`
@@ -130,7 +130,7 @@ def matched(told: Told, x: Tensor, y: Tensor) -> Tensor:
         for index in mine.split(BATCH) if len(mine) else ():
             with torch.no_grad():
                 features = told.net.by_batch(told.params, told.transforms[i](x[index])).features.double()
-            u = clipped(features - told.centre[i].double(), told.bound)
+            u = clip_rows(features - told.centre[i].double(), told.bound)
             found[index] = (u @ told.sums[i]) / (told.level.sigma * told.bound) ** 2
     return found
 

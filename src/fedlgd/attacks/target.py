@@ -10,7 +10,6 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.text import plural
 from fedlgd.core.types import Params
 from fedlgd.data.federation import Federation
-from fedlgd.dp.guarantee import budget_of
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.parse import read_toml
 from fedlgd.runs.result import Result, manifest_of, open_run
@@ -62,7 +61,7 @@ def open_subject(folder: Path) -> Subject:
 
 
 def _check_method(config: Config, folder: Path) -> None:
-    method, budget = config.method, budget_of(config.method)
+    method, budget = config.method, config.method.budget
     if method.personal or method.pooled:
         what = "a model of its own at each site" if method.personal else "the images of all sites in one place"
         raise SettingError(

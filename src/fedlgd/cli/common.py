@@ -22,13 +22,12 @@ from fedlgd.core.errors import FedlgdError
 from fedlgd.core.text import plural
 from fedlgd.data.federation import Federation
 from fedlgd.data.suites import DataChoice
-from fedlgd.dp.guarantee import promise
 from fedlgd.engines.registry import Engine, choose
 from fedlgd.methods.cost import first_sets
 from fedlgd.methods.registry import recipe
 from fedlgd.rundir.records import committed_records
 from fedlgd.runs.cache import shared_cache
-from fedlgd.runs.compare import Job, equal_run
+from fedlgd.runs.comparing.entries import Job, equal_run
 from fedlgd.runs.config import Config
 from fedlgd.runs.estimate import Estimate, estimate
 from fedlgd.runs.folder import extension
@@ -125,7 +124,6 @@ def estimate_jobs(jobs: Sequence[Job], federation: Federation, engine: Engine) -
     distilled: set[tuple[str, int]] = set()
     total = 0.0
     for job in jobs:
-        assert job.folder
         if equal_run(job, federation):
             continue
         if by_entry.get(job.entry.spec) is None:  # none yet, or of a seed that is finished
@@ -149,8 +147,8 @@ def announce_run(config: Config, folder: Path, federation: Federation, engine: E
         found = estimate_run(config, folder, federation, engine.place)
         _announce(found.total(engine.processes(federation)) if found else 0.0)
     announce_copies(config, folder, federation)
-    if text := promise(config.method):
-        typer.echo(text, err=True)
+    if budget := config.method.budget:
+        typer.echo(budget.statement, err=True)
 
 
 def announce_copies(config: Config, folder: Path, federation: Federation) -> None:

@@ -1,19 +1,16 @@
 """Real sites: `fedlgd provision` and `fedlgd serve` of the coordinator, without torch, and `fedlgd join` of a site.
 
-`fedlgd run --engine flower` comes here, too: nothing else imports the package `deploy`.
-
 Also the lines and the log of commands that run until they are stopped.
 """
 
 import json as jsonlib
-import logging
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -23,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fedlgd.cli.options import JoinOptions, ProvisionOptions, RunOptions, ServeOptions
+from fedlgd.cli.options import JoinOptions, ProvisionOptions, ServeOptions
 from fedlgd.cli.terminal import folded
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import locked, private_folder
@@ -33,9 +30,6 @@ from fedlgd.runs.parse import parse_assignment
 if TYPE_CHECKING:
     from fedlgd.deploy.connection import Operator
     from fedlgd.deploy.kit import Address, Kit
-    from fedlgd.runs.config import Config
-    from fedlgd.runs.result import Result
-    from fedlgd.runs.run import Listener
 
 MAX_LOG_BYTES = 10 << 20  # bytes
 START_SECONDS = 60.0  # seconds that the server may take to start
@@ -109,7 +103,9 @@ def provision(given: ProvisionOptions) -> None:
 
     names = [name.strip() for name in (given.sites or given.add).split(",") if name.strip()]
     if bool(given.sites) + bool(given.add) + given.renew != 1:
-        raise SettingError("provision-choice")
+        raise SettingError(
+            "give one of --sites a,b,c (new kits), --add d (more sites) and --renew (new certificate)"
+        )
     if given.renew:
         made = [kit.renew(given.folder, given.days)]
     elif given.add:
@@ -144,7 +140,7 @@ def serve(given: ServeOptions) -> None:
 
     kit = kits.read_kit(given.kit, "server")
     listen = kits.address(given.listen) if given.listen else kit.server
-    busy = RunError("server-runs-already", kit=str(given.kit))
+    busy = RunError(f"the server of {str(given.kit)!r} is already running; stop it first")
     with locked(private_folder(kit.state) / "serve.lock", busy), logged(kit.state / "server.log") as log:
         processes.be_quiet(kit.state)
         _check_free(listen)
@@ -170,7 +166,10 @@ def _check_free(listen: "Address") -> None:
         socket.create_server(tuple(listen), family=family).close()
     except OSError as error:
         why = str(error.strerror).partition(" (")[0]
-        raise RunError("cannot-listen", address=listen, why=why) from error
+        raise RunError(
+            f"cannot listen on {listen} ({why}); stop the program that does, or give an address of this machine: "
+            "--listen HOST:PORT"
+        ) from error
 
 
 def _show_sites(kit: "Kit", where: str, alive: Callable[[], bool]) -> None:
@@ -192,7 +191,9 @@ def _show_sites(kit: "Kit", where: str, alive: Callable[[], bool]) -> None:
             before = now
             show(_connected(now, list(registered)))
             time.sleep(LOOK_SECONDS)
-    raise RunError("server-ended", log=kit.state / "server.log")
+    raise RunError(
+        f"the server ended; the last lines of {kit.state / 'server.log'} say why. Start it again to resume"
+    )
 
 
 def _await(operator: "Operator", where: str, alive: Callable[[], bool], log: Path) -> None:
@@ -204,56 +205,13 @@ def _await(operator: "Operator", where: str, alive: Callable[[], bool], log: Pat
         except RunError:
             time.sleep(0.25)
     last = [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-1:]
-    raise RunError("server-not-started", address=where, last="".join(last)[-200:], log=log)
+    raise RunError(f"the server did not start on {where} ({''.join(last)[-200:]}); see {log}")
 
 
 def _connected(now: Sequence[str], registered: Sequence[str]) -> str:
     missing = [name for name in registered if name not in now]
     text = f"connected: {', '.join(now) or 'no site yet'} ({len(now)} of {len(registered)})"
     return text + (f"; waiting for: {', '.join(missing)}" if missing else "")
-
-
-def check_remote_options(given: RunOptions) -> None:
-    """Refuse options of a run that have no meaning at real sites."""
-    check_flower()
-    if given.engine not in (None, "flower") or given.kit is None:
-        raise SettingError("real-sites-need-kit")
-    chosen = {
-        "a federation": given.data,
-        "--data": given.folder,
-        "--estimate": given.estimate,
-        "--workers": given.workers > 0,
-        "--device": given.device != "cpu",
-        "--autocast": given.autocast,
-    }
-    if wrong := [name for name, value in chosen.items() if value]:
-        raise SettingError("decided-at-sites", option=wrong[0])
-
-
-def run_at_sites(
-    config: "Config", folder: Path, given: RunOptions, command: str, shown: AbstractContextManager["Listener"]
-) -> "Result":
-    """Run at the sites that are connected to the server of the kit; `shown` shows the rounds."""
-    from fedlgd.deploy import kit as kits
-    from fedlgd.deploy import processes
-
-    assert given.kit is not None
-    kit = kits.read_kit(given.kit, "server")
-    processes.be_quiet(kit.state)
-    from fedlgd.deploy.connection import Operator
-    from fedlgd.deploy.coordinator import Request, coordinate
-
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    with Operator(kit) as operator, operator.grid() as grid, shown as listen:
-        request = Request(
-            config=config.toml(),
-            out=str(folder),
-            sites=grid.nodes,
-            timeout=given.timeout,
-            threads=given.threads,
-            command=command,
-        )
-        return coordinate(grid, request, listen)
 
 
 def join(given: JoinOptions) -> None:
@@ -264,12 +222,12 @@ def join(given: JoinOptions) -> None:
 
     kit = kits.read_kit(given.kit, "site")
     Policy.read(kit.folder / "site.toml")
-    busy = RunError("site-runs-already", site=kit.site, kit=str(given.kit))
+    busy = RunError(f"site {kit.site!r} is already running from {str(given.kit)!r}; stop it first")
     with locked(private_folder(kit.state) / "join.lock", busy), logged(kit.state / "site.log") as log:
         if given.data:
             _choose_data(kit, given)
         elif given.settings or not (kit.folder / "join.json").exists():
-            raise SettingError("no-images-given")
+            raise SettingError("no images are given; name their folder: --data DIR")
         tell = (lambda _: None) if given.quiet else say
         tell(f"site {kit.site}: connecting to {kit.server}; tasks and what leaves: {given.kit / 'journal.log'}")
         follow, hear = Follower(kit.folder / "journal.log", tell), Connection(log, tell)
@@ -286,7 +244,7 @@ def _choose_data(kit: "Kit", given: JoinOptions) -> None:
     chosen = dict(map(parse_assignment, given.settings or ()))
     for name in chosen:
         if not name.startswith("data."):
-            raise SettingError("not-a-data-setting", name=name)
+            raise SettingError(f"{name} is not a setting of the data; the coordinator chooses the others")
     images = checked_site(given.data.expanduser().absolute(), kit.site, chosen, given.quiet)
     settings = SiteSettings(
         site=kit.site, folder=kit.folder, images=images, threads=given.threads, device=given.device

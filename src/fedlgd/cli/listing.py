@@ -85,7 +85,7 @@ def _table(*columns: str) -> Table:
 
 
 def describe_method(name: str) -> dict[str, Any]:
-    cls, settings = registry.find(name), registry.recipe(name).settings
+    cls, settings = registry.find_method(name), registry.recipe(name).settings
     about = vars(cls).get("about") or inspect.getdoc(sys.modules[cls.__module__]) or ""
     return {
         "name": name,

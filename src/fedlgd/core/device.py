@@ -32,7 +32,7 @@ class Place:
     def __post_init__(self) -> None:
         kind, _, number = self.device.partition(":")
         if kind not in ("cpu", "cuda") or (number and not (kind == "cuda" and number.isdecimal())):
-            raise SettingError(f"device is {self.device!r}; use cpu, cuda, or cuda:1 for the second GPU")
+            raise SettingError("device-unknown", device=self.device)
         if kind == "cuda":
             _check_cuda(self.device, int(number or 0))
 
@@ -110,9 +110,6 @@ def settle() -> None:
 
 def _check_cuda(device: str, number: int) -> None:
     if not torch.cuda.is_available():
-        raise SettingError(
-            f"device is {device!r}, but torch {torch.__version__} finds no GPU; "
-            "use --device cpu, or install torch with CUDA support and a CUDA driver"
-        )
+        raise SettingError("no-gpu", device=device, torch=torch.__version__)
     if number >= torch.cuda.device_count():
-        raise SettingError(f"device is {device!r}, but there are {torch.cuda.device_count()} GPUs, from cuda:0 on")
+        raise SettingError("no-such-gpu", device=device, count=torch.cuda.device_count())

@@ -28,8 +28,7 @@ def writing(what: Path | str, way_out: str = RUN_FOLDER, kind: type[FedlgdError]
     try:
         yield
     except OSError as error:
-        reason = error.strerror or error
-        raise kind(f"cannot write {what}: {reason}; no incomplete file was left. {way_out}") from error
+        raise kind("cannot-write", path=str(what), reason=error.strerror or error, way_out=way_out) from error
 
 
 @contextmanager
@@ -40,10 +39,7 @@ def reading(path: Path) -> Iterator[None]:
     except FedlgdError:
         raise
     except (*MALFORMED, OSError) as error:
-        raise RunError(
-            f"{str(path)!r} is damaged or missing ({error}); the run was not changed. "
-            "Restore the file from a copy, or start a new run in another folder with --out"
-        ) from error
+        raise RunError("damaged-file", file=str(path), error=error) from error
 
 
 def refuse_links(folder: Path) -> None:
@@ -57,14 +53,8 @@ def refuse_links(folder: Path) -> None:
                     ours = inside != folder or entry.name.partition("-")[0] in OURS
                     folders += [Path(entry.path)] if ours else []
                 elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
-                    raise _no_file(entry.path, "a symbolic link" if entry.is_symlink() else "a special file")
-
-
-def _no_file(path: str, kind: str) -> RunError:
-    return RunError(
-        f"{path!r} is {kind}; a run folder holds only ordinary files and folders. Put a copy of the file in its "
-        "place, or start a new run in another folder with --out"
-    )
+                    kind = "a symbolic link" if entry.is_symlink() else "a special file"
+                    raise RunError("no-ordinary-file", path=entry.path, kind=kind)
 
 
 def make_folder(folder: Path, mode: int = 0o777) -> Path:

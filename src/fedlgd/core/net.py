@@ -178,10 +178,7 @@ class Net:
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise
-            raise NetError(
-                f"net {self.label!r} has batch norm and was given a batch of {images}, which has no variance; "
-                "use a batch size that leaves no single image over, larger images, or net.norm=instance"
-            ) from error
+            raise NetError("batch-without-variance", net=self.label, images=images) from error
 
     def _passes(self, params: Params, x: Tensor) -> int:
         if not torch.is_grad_enabled():

@@ -39,7 +39,7 @@ class Settings:
             check_bounds(path, value, f.metadata)
             for word in value if isinstance(value, tuple) else (value,):
                 if f.name in words and word not in words[f.name]:
-                    raise SettingError(f"{path} is {value!r}; choose one of: {', '.join(map(str, words[f.name]))}")
+                    raise SettingError("setting-choice", setting=path, value=value, choices=words[f.name])
 
 
 @cache
@@ -63,8 +63,8 @@ def check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
     """Raise an error for a value outside its bounds; NaN is outside all bounds."""
     for name, (holds, words) in TESTS.items():
         if name in metadata and not holds(value, metadata[name]):
-            way_out = words.format(metadata[name])
-            raise SettingError(f"{path} is {value}; use {way_out} ({metadata['help'].rstrip('.')})")
+            bound, about = words.format(metadata[name]), metadata["help"].rstrip(".")
+            raise SettingError("setting-out-of-bounds", setting=path, value=value, bound=bound, about=about)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,9 +45,7 @@ class Local(Settings):
         super().__post_init__()
         stages = self.restarts or ()
         if list(stages) != sorted({*stages} - {0}) or min(stages, default=1) < 0:
-            raise SettingError(
-                f"local.restarts is {list(stages)}; give rounds from 1 on, each later than the one before"
-            )
+            raise SettingError("restarts-not-ascending", restarts=list(stages))
 
     def at(self, t: int, rounds: int) -> "Local":
         """The settings of round t, between T_i and T_{i+1} of the start, the restarts and the end of the run:
@@ -90,7 +88,7 @@ class Trained:
 
 
 def sgd(
-    net: Net, start: Params, n: int, objective: Objective, how: Local, rng: Stream, velocity: Params | None = None
+    net: Net, start: Params, n: int, objective: Objective, local: Local, rng: Stream, velocity: Params | None = None
 ) -> Trained:
     """Minimise `objective(w, index)` over shuffled batches of n items:  v <- m v + g,  w <- w - lr v.
 
@@ -102,31 +100,31 @@ def sgd(
     v = [velocity[name] for name in names] if velocity else []
     losses: list[Tensor] = []
     with net.training(), noise(rng.at("noise").number()):
-        for index in batches(n, how, rng.generator("shuffle")):
+        for index in batches(n, local, rng.generator("shuffle")):
             loss = objective(w, index)
             grads = torch.autograd.grad(loss, leaves, materialize_grads=True)
-            v = descend(leaves, list(grads), v, how)
+            v = descend(leaves, list(grads), v, local)
             losses.append(loss.detach())
     mean = torch.stack(losses).double().mean().item()
     if not (math.isfinite(mean) and all(bool(value.isfinite().all()) for value in w.values())):
-        raise DivergedError(f"training diverged; lower local.lr, which is {how.lr:g}")
+        raise DivergedError("training-diverged", lr=local.lr)
     moved = dict(zip(names, v, strict=False))
     return Trained({name: value.detach() for name, value in w.items()}, len(losses), mean, moved)
 
 
-def batches(n: int, how: Local, generator: Generator) -> Iterator[Tensor]:
+def batches(n: int, local: Local, generator: Generator) -> Iterator[Tensor]:
     """Shuffled batches; every epoch has a new order, and the last batch can be smaller."""
-    per_epoch, steps = math.ceil(n / how.batch), how.count(n)
+    per_epoch, steps = math.ceil(n / local.batch), local.count(n)
     for done in range(0, steps, per_epoch):
-        yield from torch.randperm(n, generator=generator).split(how.batch)[: steps - done]
+        yield from torch.randperm(n, generator=generator).split(local.batch)[: steps - done]
 
 
 @torch.no_grad()
-def descend(leaves: list[Tensor], grads: list[Tensor], velocity: list[Tensor], how: Local) -> list[Tensor]:
+def descend(leaves: list[Tensor], grads: list[Tensor], velocity: list[Tensor], local: Local) -> list[Tensor]:
     """One step of SGD in place; returns the velocity."""
-    if how.weight_decay:
-        grads = list(torch._foreach_add(grads, leaves, alpha=how.weight_decay))
-    if how.momentum and velocity:
-        grads = list(torch._foreach_add(grads, velocity, alpha=how.momentum))
-    torch._foreach_add_(leaves, grads, alpha=-how.lr)
-    return grads if how.momentum else []
+    if local.weight_decay:
+        grads = list(torch._foreach_add(grads, leaves, alpha=local.weight_decay))
+    if local.momentum and velocity:
+        grads = list(torch._foreach_add(grads, velocity, alpha=local.momentum))
+    torch._foreach_add_(leaves, grads, alpha=-local.lr)
+    return grads if local.momentum else []

@@ -4,14 +4,16 @@ A method sends an `Update` per round, and one `Hello` at enrolment, from a site.
 For the records of a run a site also reports scores, seconds and FLOPs: see `Answer` in `engines/site.py`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedlgd.core.cache import Cache, NoCache
 from fedlgd.core.device import to_device
 from fedlgd.core.text import plural
 
@@ -103,13 +105,19 @@ def _html(text: str, data: LabelledSet) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Site:
-    """A site with its private images. Only messages created by a method leave it."""
+    """A site with its private images. Only messages created by a method leave it.
+
+    cache: of results that are made from its images, such as virtual sets. on_release: is told of every release
+    (`dp.release.Told`) that the site makes under differential privacy, for audits of simulations.
+    """
 
     name: str
     train: LabelledSet
     test: LabelledSet
     classes: tuple[str, ...]
     note: str = ""
+    cache: Cache = NoCache()
+    on_release: Callable[[Any], None] | None = None
 
     def __repr__(self) -> str:
         return f"Site({self.name!r}: {len(self.train)} training and {plural(len(self.test), 'test image')})"
@@ -163,7 +171,7 @@ def cut(images: Tensor, tiles: int) -> Tensor:
     """(n, c, h, w) -> (n tiles^2, c, h, w): each tile, in reading order, enlarged bilinearly.
 
     Several small pictures in one image are multi-formation of IDC (Kim et al., ICML 2022). The inverse is
-    `distill.start.laid`.
+    `distill.init.as_tiles`.
     """
     if tiles == 1:
         return images

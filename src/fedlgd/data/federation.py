@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedlgd import notebook
+from fedlgd.core.cache import Cache
 from fedlgd.core.errors import DataError, check
 from fedlgd.core.files import digest
 from fedlgd.core.rng import Stream
@@ -91,6 +92,10 @@ class Federation:
             else ""
         )
         return notebook.table((self.name, "train", "test", "first image of each class"), rows) + more
+
+    def with_cache(self, cache: Cache) -> "Federation":
+        """The same sites, which keep expensive results of their images in this cache."""
+        return replace(self, sites=tuple(replace(site, cache=cache) for site in self.sites))
 
     @cached_property
     def digest(self) -> str:

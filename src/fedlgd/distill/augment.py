@@ -1,8 +1,8 @@
-"""Augmentation: `draw` for distillation, `jittered` for training batches.
+"""Augmentation: `draw_transform` for distillation, `jittered` for training batches.
 
-`draw` is differentiable siamese augmentation (DSA): one random transform, the same for real and virtual images.
-Each operation is a function of (images, random parameters); `draw` chooses one operation and its parameters.
-`jittered` draws for every image and repeats the borders.
+`draw_transform` is differentiable siamese augmentation (DSA): one random transform, the same for real and virtual
+images. Each operation is a function of (images, random parameters); `draw_transform` chooses one of them and its
+parameters. `jittered` draws for every image and repeats the borders.
 """
 
 import math
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 Transform = Callable[[Tensor], Tensor]
 Sides = tuple[int, int]
 
-DEGREES, ZOOM, SHIFT = 15.0, 1.2, 1 / 8  # largest turn, largest factor of the size, largest shift in sides
+MAX_DEGREES, MAX_ZOOM, MAX_SHIFT = 15.0, 1.2, 1 / 8  # the shift in sides of the image
 
 
 def color(x: Tensor, brightness: float | Tensor, saturation: float | Tensor, contrast: float | Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def flip(x: Tensor) -> Tensor:
     return x.flip(3)
 
 
-def scale(x: Tensor, sx: float, sy: float) -> Tensor:
+def rescale(x: Tensor, sx: float, sy: float) -> Tensor:
     """Affine zoom; a factor above 1 shrinks the image."""
     return _affine(x, [[sx, 0.0, 0.0], [0.0, sy, 0.0]])
 
@@ -67,7 +67,7 @@ def _affine(x: Tensor, theta: list[list[float]]) -> Tensor:
     return F.grid_sample(x, grid.expand(len(x), -1, -1, -1), padding_mode="zeros", align_corners=False)
 
 
-def draw(operations: Sequence[str], sides: Sides, generator: Generator) -> Transform:
+def draw_transform(operations: Sequence[str], sides: Sides, generator: Generator) -> Transform:
     """One of the named operations with random parameters; the identity if no operation is given."""
     if not operations:
         return lambda x: x
@@ -89,7 +89,7 @@ def _draw_cutout(sides: Sides, u: list[float]) -> Transform:
 
 def _draw_scale(sides: Sides, u: list[float]) -> Transform:
     sx, sy = (1 / 1.2 + v * (1.2 - 1 / 1.2) for v in u[:2])
-    return partial(scale, sx=sx, sy=sy)
+    return partial(rescale, sx=sx, sy=sy)
 
 
 OPERATIONS: dict[str, Callable[[Sides, list[float]], Transform]] = {
@@ -118,9 +118,9 @@ def jittered(x: Tensor, operations: Collection[str], generator: Generator) -> Te
 
 def _grid(x: Tensor, u: Tensor, operations: Collection[str]) -> Tensor:
     """Where each output pixel is sampled: z R(a) p + d in coordinates of [-1, 1], for square pixels."""
-    angle = (2 * u[:, 0] - 1) * (math.radians(DEGREES) if "rotate" in operations else 0.0)
-    zoom = ((2 * u[:, 1] - 1) * (math.log(ZOOM) if "zoom" in operations else 0.0)).exp()
-    shift = (2 * u[:, 2:4] - 1) * (2 * SHIFT if "shift" in operations else 0.0)
+    angle = (2 * u[:, 0] - 1) * (math.radians(MAX_DEGREES) if "rotate" in operations else 0.0)
+    zoom = ((2 * u[:, 1] - 1) * (math.log(MAX_ZOOM) if "zoom" in operations else 0.0)).exp()
+    shift = (2 * u[:, 2:4] - 1) * (2 * MAX_SHIFT if "shift" in operations else 0.0)
     aspect = x.shape[2] / x.shape[3]
     c, s = zoom * angle.cos(), zoom * angle.sin()
     rows = torch.stack([c, -s * aspect, shift[:, 0]], 1), torch.stack([s / aspect, c, shift[:, 1]], 1)

@@ -5,30 +5,32 @@ Eq. 1:  L = sum_k || mean_{x in D_k} psi(A x) - mean_{v in V_k} psi(A v) ||^2
 Batch norm normalises the real batch (all classes together) by its own statistics and the virtual batch by its own.
 Running statistics are not used: a random network has none, and those of a global model follow its training slowly.
 
-`distil` makes a site's first virtual set under random networks; `refine` moves it under the global features.
+`first_set` makes a site's first virtual set under random networks; `refine` moves it under the global features.
+Both take the steps of `match`.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
+from fedlgd.core.cache import Cached, result_key
 from fedlgd.core.device import to_cpu, to_device
 from fedlgd.core.errors import DivergedError
 from fedlgd.core.losses import class_means, mean_gap
-from fedlgd.core.meter import phase, track
+from fedlgd.core.meter import charge, metered, phase, track
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet, cut
 from fedlgd.data.federation import site_digest
-from fedlgd.distill.augment import Sides, Transform, draw
-from fedlgd.distill.cache import has, recall
-from fedlgd.distill.files import read_start, set_digest
+from fedlgd.distill.augment import Sides, Transform, draw_transform
+from fedlgd.distill.files import is_file_name, read_start, set_digest
 from fedlgd.distill.init import (
     PICKS,
+    as_tiles,
     class_statistics,
     from_clusters,
     from_mean_image,
@@ -36,9 +38,7 @@ from fedlgd.distill.init import (
     from_noise,
     from_real,
     from_statistics,
-    is_file_name,
     labels_for,
-    laid,
     mean_images,
     present_classes,
 )
@@ -46,58 +46,78 @@ from fedlgd.distill.settings import Distil
 from fedlgd.nets.registry import build_net
 
 
-def distil(site: Site, net: Net, how: Distil, rng: Stream) -> VirtualSet:
-    """The first virtual set of a site, from the cache if available."""
-    made_from = _made_from(site, net, how, rng)
-    random, how = narrowed(family(net, how), how)
-    tiles = how.tiles**2 if how.start in PICKS else 1
-    classes = present_classes(site.train, net.classes, how.per_class, site.name, tiles)
-    labels = to_device(labels_for(classes, how.per_class))
-
-    def compute() -> Tensor:
-        with phase("distil"):
-            start = to_device(_start(site, classes, random.shape, how, rng))
-        return to_cpu(match(start, labels, site.train, random, lambda i: random.init(rng.at("net", i)), how, rng))
-
-    images = to_device(recall(made_from, compute))
-    _check_finite(images, made_from["how"]["lr"], f"distillation at site {site.name!r}")
-    return VirtualSet(images=images, labels=labels, origin=site.name, round=-1, tiles=how.tiles)
-
-
-def is_cached(site: Site, net: Net, how: Distil, rng: Stream) -> bool:
-    """Whether the result of `distil` is in the cache."""
-    return has(_made_from(site, net, how, rng))
+def first_set(site: Site, net: Net, distil: Distil, rng: Stream) -> VirtualSet:
+    """The first virtual set of a site, from its cache if available."""
+    key = first_set_key(site, net, distil, rng)
+    random, scaled = narrowed(random_family(net, distil), distil)
+    tiles = distil.tiles**2 if distil.start in PICKS else 1
+    classes = present_classes(site.train, net.classes, distil.per_class, site.name, tiles)
+    labels = to_device(labels_for(classes, distil.per_class))
+    made = site.cache.get(key)
+    if made is None:
+        with metered() as meter, phase("distil"):
+            start = to_device(initial_images(site, classes, random.shape, distil, rng))
+            images = match(start, labels, site.train, random, lambda i: random.init(rng.at("net", i)), scaled, rng)
+        made = Cached(tensor=to_cpu(images), **meter.spent())
+        site.cache.put(key, made)
+    charge(made)
+    images = to_device(made.tensor)
+    check_finite(images, distil.lr, f"distillation at site {site.name!r}")
+    return VirtualSet(images=images, labels=labels, origin=site.name, round=-1, tiles=distil.tiles)
 
 
-def _made_from(site: Site, net: Net, how: Distil, rng: Stream) -> dict[str, Any]:
-    label = family(net, how).label
-    made_from = {"train": site_digest(site), "net": label, "how": asdict(how), "rng": [rng.seed, *rng.path]}
-    return made_from | ({"start": set_digest(how.start, site.name)} if is_file_name(how.start) else {})
+def first_set_key(site: Site, net: Net, distil: Distil, rng: Stream) -> str:
+    """The key of this virtual set in a cache: a hash of all it is made from."""
+    label = random_family(net, distil).label
+    made_from = {"train": site_digest(site), "net": label, "how": asdict(distil), "rng": [rng.seed, *rng.path]}
+    start = {"start": set_digest(distil.start, site.name)} if is_file_name(distil.start) else {}
+    return result_key(made_from | start)
 
 
-def family(net: Net, how: Distil) -> Net:
-    return net.base if how.net == "same" else build_net(how.net, net.shape, net.classes)
+def initial_images(
+    site: Site, classes: list[int], shape: tuple[int, int, int], distil: Distil, rng: Stream
+) -> Tensor:
+    """The images before the first step: from a file, or `distil.start` for `tiles^2` pictures in each image."""
+    start, count, generator = distil.start, distil.pictures, rng.generator("start")
+    if is_file_name(start):
+        return read_start(start, site.name, site.train.scale, labels_for(classes, distil.per_class), shape)
+    made_of_real = {"real": from_real, "kmeans": from_clusters, "neighbours": from_neighbours}
+    if start in made_of_real:
+        pictures = made_of_real[start](site.train, classes, count, generator)
+    elif start == "noise":
+        pictures = from_noise(len(classes) * count, shape, generator)
+    elif start == "mean-image":
+        pictures = from_mean_image(mean_images(site.train, classes), count, generator)
+    else:
+        statistics = class_statistics(site.train, classes, distil.statistics)
+        pictures = from_statistics(statistics, count, shape[1:], distil.start_scale, generator)
+    return as_tiles(pictures, distil.tiles)
 
 
-def narrowed(net: Net, how: Distil) -> tuple[Net, Distil]:
-    """Random networks of `how.width` and their learning rate.
+def random_family(net: Net, distil: Distil) -> Net:
+    """The architecture of the random networks."""
+    return net.base if distil.net == "same" else build_net(distil.net, net.shape, net.classes)
+
+
+def narrowed(net: Net, distil: Distil) -> tuple[Net, Distil]:
+    """Random networks of `distil.width` and their learning rate.
 
     Eq. 1 with random networks estimates a distance between distributions. A feature of a narrow network is cheaper,
     because the cost of a layer grows with the square of its width. Eq. 1 is a sum over features: with r times fewer
     features the gradient is r times smaller except for its noise, so the lr is multiplied by the square root of r.
     """
-    if not how.width or net.narrow is None:
-        return net, how
-    narrow = net.narrow(how.width)
+    if not distil.width or net.narrow is None:
+        return net, distil
+    narrow = net.narrow(distil.width)
     if narrow.features >= net.features:
-        return net, how
-    return narrow, replace(how, lr=how.lr * math.sqrt(net.features / narrow.features))
+        return net, distil
+    return narrow, replace(distil, lr=distil.lr * math.sqrt(net.features / narrow.features))
 
 
 def refine(
-    virtual: VirtualSet, real: LabelledSet, net: Net, params: Params, how: Distil, round: int, rng: Stream
+    virtual: VirtualSet, real: LabelledSet, net: Net, params: Params, distil: Distil, round: int, rng: Stream
 ) -> VirtualSet:
-    """Iterative DM: `how.steps` further steps with the received features, which are fixed.
+    """Iterative DM: `distil.steps` further steps with the received features, which are fixed.
 
     A bank without augmentation needs one pair: the means of whole classes, which are what the draws estimate.
     A net with batch norm keeps its draws: it would need all real images in one batch.
@@ -106,16 +126,16 @@ def refine(
     near their start (mean 0, variance 1), and images would hardly move. Later they are a mean over sites, which
     need not fit any of them. Sites train under batch statistics as well.
     """
-    if how.plan == "bank" and not how.augment and net.per_image:
-        how = replace(how, pairs=1, reuse=max(1, how.steps), real_per_class=len(real))
-    images = match(virtual.images, virtual.labels, real, net, lambda _: params, how, rng)
-    _check_finite(images, how.lr, "refinement of the virtual set")
+    if distil.plan == "bank" and not distil.augment and net.per_image:
+        distil = replace(distil, pairs=1, reuse=max(1, distil.steps), real_per_class=len(real))
+    images = match(virtual.images, virtual.labels, real, net, lambda _: params, distil, rng)
+    check_finite(images, distil.lr, "refinement of the virtual set")
     return replace(virtual, images=images, round=round)
 
 
-def _check_finite(images: Tensor, lr: float, what: str) -> None:
+def check_finite(images: Tensor, lr: float, work: str) -> None:
     if not bool(images.isfinite().all()):
-        raise DivergedError(f"{what} diverged; lower distil.lr, which is {lr:g}")
+        raise DivergedError("distillation-diverged", work=work, lr=lr)
 
 
 def match(
@@ -123,17 +143,17 @@ def match(
     labels: Tensor,
     real: LabelledSet,
     net: Net,
-    params_at: Callable[[int], Params],
-    how: Distil,
+    weights: Callable[[int], Params],
+    distil: Distil,
     rng: Stream,
 ) -> Tensor:
-    """Images after `how.steps` on Eq. 1; `params_at` returns the weights of the i-th pair."""
-    descent = how.descent()
+    """Images after `distil.steps` on Eq. 1; `weights(i)` are those of the network in the i-th draw."""
+    optimiser = distil.pixel_optimiser()
     with phase("distil"):
-        drawn = pairs(labels.unique(), real, net, params_at, how, rng)
-        for _, pair in zip(track("distil", how.steps), drawn, strict=False):
-            gradient = image_gradient(net, pair.params, images, labels, pair.target, pair.transforms, how.tiles)
-            images = descent(images, gradient)
+        targets = draws(labels.unique(), real, net, weights, distil, rng)
+        for _, pair in zip(track("distil", distil.steps), targets, strict=False):
+            gradient = image_gradient(net, pair.params, images, labels, pair.target, pair.transforms, distil.tiles)
+            images = optimiser(images, gradient)
     return images
 
 
@@ -145,27 +165,40 @@ class Pair(NamedTuple):
     target: Tensor
 
 
-def pairs(
-    classes: Tensor, real: LabelledSet, net: Net, params_at: Callable[[int], Params], how: Distil, rng: Stream
+def draws(
+    classes: Tensor, real: LabelledSet, net: Net, weights: Callable[[int], Params], distil: Distil, rng: Stream
 ) -> Iterator[Pair]:
     """The pair of each step. `exact` draws a new pair per step; `bank` cycles through a few, then draws new ones.
 
     The real class means, most of the cost of a new pair, are computed once per pair.
     """
     members = [real.of_class(int(k)) for k in classes]
-
-    def draw_pair(i: int) -> Pair:
-        params = params_at(i)
-        transforms = draw_transforms(classes, how, net.shape[1:], rng.at("augment", i))
-        batches = _draw_real(members, how.real_per_class, rng.at("real", i))
-        return Pair(params, transforms, real_means(net, params, real, batches, transforms))
-
-    held, turns = (1, 1) if how.plan == "exact" else (how.pairs, how.reuse)
-    distinct = math.ceil(how.steps / turns)
+    held, turns = (1, 1) if distil.plan == "exact" else (distil.pairs, distil.reuse)
+    distinct = math.ceil(distil.steps / turns)
     for first in range(0, distinct, held):
-        bank = [draw_pair(i) for i in range(first, min(first + held, distinct))]
+        bank = []
+        for i in range(first, min(first + held, distinct)):
+            params = weights(i)
+            transforms = draw_transforms(classes, distil, net.shape[1:], rng.at("augment", i))
+            batches = draw_real(members, distil.real_per_class, rng.at("real", i))
+            bank.append(Pair(params, transforms, real_means(net, params, real, batches, transforms)))
         for _ in range(turns):
             yield from bank
+
+
+def draw_transforms(classes: Tensor, distil: Distil, sides: Sides, rng: Stream) -> list[Transform]:
+    """One augmentation for each class."""
+    generator = rng.generator()
+    return [draw_transform(distil.augment, sides, generator) for _ in classes]
+
+
+def draw_real(members: list[Tensor], count: int, rng: Stream) -> list[Tensor]:
+    """Indices from each class without replacement; all images of a class with at most `count` images."""
+    generator = rng.generator()
+    return [
+        pool if len(pool) <= count else pool[torch.randperm(len(pool), generator=generator)[:count]]
+        for pool in members
+    ]
 
 
 def real_means(
@@ -202,40 +235,3 @@ def image_gradient(
     loss = mean_gap(target, class_means(net.by_batch(params, x).features, labels[torch.cat(members)], classes))
     (gradient,) = torch.autograd.grad(loss, leaf)
     return gradient
-
-
-def _start(site: Site, classes: list[int], shape: tuple[int, int, int], how: Distil, rng: Stream) -> Tensor:
-    if is_file_name(how.start):
-        return read_start(how.start, site.name, site.train.scale, labels_for(classes, how.per_class), shape)
-    return laid(_pictures(site.train, classes, shape, how, rng.generator("start")), how.tiles)
-
-
-def _pictures(
-    data: LabelledSet, classes: list[int], shape: tuple[int, int, int], how: Distil, generator: Generator
-) -> Tensor:
-    """The initial pictures: `tiles^2` for each image."""
-    count = how.pictures
-    groups = {"real": from_real, "kmeans": from_clusters, "neighbours": from_neighbours}
-    if how.start in groups:
-        return groups[how.start](data, classes, count, generator)
-    if how.start == "noise":
-        return from_noise(len(classes) * count, shape, generator)
-    if how.start == "mean-image":
-        return from_mean_image(mean_images(data, classes), count, generator)
-    return from_statistics(
-        class_statistics(data, classes, how.statistics), count, shape[1:], how.start_scale, generator
-    )
-
-
-def draw_transforms(classes: Tensor, how: Distil, sides: Sides, rng: Stream) -> list[Transform]:
-    generator = rng.generator()
-    return [draw(how.augment, sides, generator) for _ in classes]
-
-
-def _draw_real(members: list[Tensor], count: int, rng: Stream) -> list[Tensor]:
-    """Indices from each class without replacement; all images of a class with at most `count` images."""
-    generator = rng.generator()
-    return [
-        pool if len(pool) <= count else pool[torch.randperm(len(pool), generator=generator)[:count]]
-        for pool in members
-    ]

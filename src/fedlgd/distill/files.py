@@ -4,6 +4,7 @@ Arrays: `images` (n, channels, height, width) as float32 network input or uint8 
 optionally `mean` and `std`, the scaling that the network input has (per channel, pixels from 0 to 1).
 """
 
+import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -21,9 +22,14 @@ from fedlgd.core.files import digest, make_folder, safe_name, write_atomic, writ
 from fedlgd.core.text import counted, plural
 from fedlgd.core.types import Scale, VirtualSet
 from fedlgd.data.arrays import read_arrays
-from fedlgd.distill.init import SUFFIXES
 
-MOST = 2**31  # values in a set: 8 GB
+SUFFIXES = (".npz", ".safetensors")
+MAX_VALUES_IN_SET = 2**31  # 8 GB
+
+
+def is_file_name(start: str) -> bool:
+    """Whether a setting `start` names a file or a folder, and not a kind of start."""
+    return os.sep in start or start.endswith(SUFFIXES)
 
 
 def write_set(path: Path, virtual: VirtualSet, scale: Scale) -> Path:
@@ -49,7 +55,7 @@ def set_file(start: str, name: str) -> Path:
     files = [path / f"{stem}{suffix}" for suffix in SUFFIXES]
     found = next((file for file in files if file.is_file()), None)
     if found is None:
-        raise DataError(f"folder {str(path)!r} has no virtual set of {name!r}; it needs a file {files[0].name}")
+        raise DataError("set-missing-in-folder", folder=str(path), name=name, file=files[0].name)
     return found
 
 
@@ -59,7 +65,7 @@ def set_digest(start: str, name: str) -> str:
     try:
         return digest(file.read_bytes())
     except OSError as error:
-        raise DataError(f"cannot read the virtual set {str(file)!r}: {error.strerror}") from error
+        raise DataError("set-unreadable", file=str(file), error=error.strerror) from error
 
 
 def read_start(start: str, name: str, scale: Scale, labels: Tensor, shape: tuple[int, int, int]) -> Tensor:
@@ -67,15 +73,11 @@ def read_start(start: str, name: str, scale: Scale, labels: Tensor, shape: tuple
     file = set_file(start, name)
     virtual = read_set(file, name, scale)
     if virtual.images.shape[1:] != shape:
-        raise DataError(
-            f"{str(file)!r} has images of shape {tuple(virtual.images.shape[1:])}, but the images of this run have "
-            f"{shape}; distil a set from images of this shape"
-        )
+        found = tuple(virtual.images.shape[1:])
+        raise DataError("set-shape", file=str(file), found=found, wanted=shape)
     if not torch.equal(virtual.labels, labels):
-        raise DataError(
-            f"{str(file)!r} has {_per_class(virtual.labels)}, but the run needs {_per_class(labels)}; set "
-            "per_class to what the file has, and use a file with the classes of this run"
-        )
+        counts = {"found": _per_class(virtual.labels), "wanted": _per_class(labels)}
+        raise DataError("set-labels", file=str(file), **counts)
     return virtual.images
 
 
@@ -92,24 +94,18 @@ def read_set(file: Path, origin: str, scale: Scale = Scale()) -> VirtualSet:
     arrays = _arrays(file)
     for key in ("images", "labels"):
         if key not in arrays:
-            raise DataError(
-                f"{str(file)!r} has no array {key!r}; a virtual set has images (n, c, h, w) and labels (n,)"
-            )
+            raise DataError("set-without-array", file=str(file), array=key)
     x, y = arrays["images"], arrays["labels"]
-    if x.ndim != 4 or y.shape != (len(x),) or not 0 < x.size < MOST or y.dtype.kind not in "iu":
-        raise DataError(
-            f"{str(file)!r}: images are {x.dtype} {x.shape} and labels {y.dtype} {y.shape}; give images (n, "
-            "channels, height, width) and an integer label for each"
-        )
+    if x.ndim != 4 or y.shape != (len(x),) or not 0 < x.size < MAX_VALUES_IN_SET or y.dtype.kind not in "iu":
+        given = {"images": f"{x.dtype} {x.shape}", "labels": f"{y.dtype} {y.shape}"}
+        raise DataError("set-shapes", file=str(file), **given)
     images = torch.from_numpy(np.array(x))
     if images.dtype == torch.uint8:
         images = scale.to_input(images)
     elif images.is_floating_point() and bool(images.isfinite().all()):
         images = scale.from_scale(images.float(), _scale(file, arrays, scale, x.shape[1]))
     else:
-        raise DataError(
-            f"{str(file)!r}: images are {x.dtype}; give uint8 pixels, or finite floats as network input"
-        )
+        raise DataError("set-dtype", file=str(file), dtype=x.dtype)
     labels = torch.from_numpy(y.astype(np.int64))
     order = labels.argsort(stable=True)
     return VirtualSet(images=images[order].contiguous(), labels=labels[order], origin=origin, round=-1)
@@ -117,13 +113,13 @@ def read_set(file: Path, origin: str, scale: Scale = Scale()) -> VirtualSet:
 
 def _arrays(file: Path) -> Mapping[str, NDArray[Any]]:
     if not file.is_file():
-        raise DataError(f"no virtual set {str(file)!r}; give an .npz or .safetensors file, or a folder of them")
+        raise DataError("set-missing", file=str(file))
     if file.suffix != ".safetensors":
         return read_arrays(file)
     try:
         loaded: Mapping[str, NDArray[Any]] = load_file(file)
     except (SafetensorError, OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-        raise DataError(f"{str(file)!r} is not a readable .safetensors file ({error})") from error
+        raise DataError("set-unreadable-safetensors", file=str(file), error=error) from error
     return loaded
 
 
@@ -133,7 +129,7 @@ def _scale(file: Path, arrays: Mapping[str, NDArray[Any]], default: Scale, chann
         return default
     mean, std = (arrays[key].astype(np.float64).ravel() for key in ("mean", "std"))
     if not (len(mean) == len(std) == channels and np.isfinite([mean, std]).all() and (std > 0).all()):
-        raise DataError(f"{str(file)!r}: mean and std are {mean} and {std}; give a value per channel, std above 0")
+        raise DataError("set-scale", file=str(file), mean=mean, std=std)
     known = (np.array(default.mean, np.float32), np.array(default.std, np.float32))
     if all(np.array_equal(a.astype(np.float32), b) for a, b in zip((mean, std), known, strict=True)):
         return default

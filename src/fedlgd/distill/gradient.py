@@ -20,14 +20,14 @@ from fedlgd.core.net import Net
 from fedlgd.core.settings import Settings, setting
 from fedlgd.core.tree import scale, sub
 from fedlgd.core.types import Params, VirtualSet
-from fedlgd.distill.optim import Descent
+from fedlgd.distill.optim import PixelOptimiser
 
-EPSILON = 1e-6
-MEMORY = 10  # history size of L-BFGS
-CURVED = 1e-10  # pairs with s.y / y.y below this are skipped
-REACH = 0.1  # maximum length of a step relative to the images
-PATIENCE = 10  # early stopping: within so many steps the best Dist must fall ...
-FALLING = 0.99  # ... to this fraction of its value
+NORM_FLOOR = 1e-6
+LBFGS_MEMORY = 10  # history size of L-BFGS
+MIN_CURVATURE = 1e-10  # pairs with s.y / y.y below this are skipped
+MAX_STEP = 0.1  # maximum length of a step relative to the images
+STALL_STEPS = 10  # early stopping: within so many steps the best Dist must fall ...
+STALL_RATIO = 0.99  # ... to this fraction of its value
 GM_PASSES = 8  # cost of a GM step in forward passes: a gradient (3) and its backward pass (5)
 
 
@@ -45,7 +45,7 @@ def distance(a: list[Tensor], b: list[Tensor]) -> Tensor:
     parts = []
     for s, t in ((s.flatten(1), t.flatten(1)) for s, t in zip(a, b, strict=True)):
         norms = torch.linalg.vector_norm(s, dim=1) * torch.linalg.vector_norm(t, dim=1)
-        parts.append((1 - (s * t).sum(1) / (norms + EPSILON)).sum())
+        parts.append((1 - (s * t).sum(1) / (norms + NORM_FLOOR)).sum())
     return torch.stack(parts).sum()
 
 
@@ -54,7 +54,7 @@ def matched_names(params: Params, net: Net) -> list[str]:
     return [name for name, value in params.items() if name in net.trainable and value.ndim > 1]
 
 
-def image_gradient(
+def anchor_gradient(
     net: Net, params: Params, images: Tensor, labels: Tensor, target: list[Tensor], names: list[str]
 ) -> tuple[Tensor, float]:
     """dDist(grad_theta CE_mean(images), target)/d images, and Dist itself."""
@@ -84,19 +84,19 @@ class Matching(Settings):
 
 
 def match_gradient(
-    anchors: VirtualSet, net: Net, params: Params, target: Params, how: Matching, round: int
+    anchors: VirtualSet, net: Net, params: Params, target: Params, matching: Matching, round: int
 ) -> tuple[VirtualSet, list[float]]:
     """The anchors after gradient matching with the old model, and Dist at every step."""
     names = matched_names(params, net)
     wanted = [target[n] for n in names]
 
     def look(images: Tensor) -> tuple[Tensor, float]:
-        return image_gradient(net, params, images, anchors.labels, wanted, names)
+        return anchor_gradient(net, params, images, anchors.labels, wanted, names)
 
-    if how.plan == "exact":
-        images, distances = _by_sgd(look, anchors.images, how)
+    if matching.plan == "exact":
+        images, distances = _by_sgd(look, anchors.images, matching)
     else:
-        images, distances = _to_target(look, anchors.images, how, rows=sum(len(w) for w in wanted))
+        images, distances = _to_target(look, anchors.images, matching, rows=sum(len(w) for w in wanted))
     return replace(anchors, images=images, round=round), distances
 
 
@@ -104,37 +104,37 @@ Look = Callable[[Tensor], tuple[Tensor, float]]
 """images -> gradient of Dist, and Dist"""
 
 
-def _by_sgd(look: Look, start: Tensor, how: Matching) -> tuple[Tensor, list[float]]:
+def _by_sgd(look: Look, start: Tensor, matching: Matching) -> tuple[Tensor, list[float]]:
     """v <- m v + g;  x <- x - lr v"""
-    images, descent, distances = start, Descent(how.lr, how.momentum), list[float]()
-    for _ in meter.track("match", how.steps):
+    images, optimiser, distances = start, PixelOptimiser(matching.lr, matching.momentum), list[float]()
+    for _ in meter.track("match", matching.steps):
         gradient, dist = look(images)
-        images = descent(images, gradient)
+        images = optimiser(images, gradient)
         distances.append(dist)
     return images, distances
 
 
-def _to_target(look: Look, start: Tensor, how: Matching, rows: int) -> tuple[Tensor, list[float]]:
+def _to_target(look: Look, start: Tensor, matching: Matching, rows: int) -> tuple[Tensor, list[float]]:
     """x <- x - H g by L-BFGS, stopped at the tolerance or when Dist no longer falls. Returns the best images.
 
     The objective is deterministic, so differences of gradients are valid curvature estimates.
     """
-    seen: deque[Curvature] = deque(maxlen=MEMORY)
+    seen: deque[Curvature] = deque(maxlen=LBFGS_MEMORY)
     images = best = start
     before = start, torch.zeros_like(start)
     distances: list[float] = []
-    for _ in meter.track("match", how.steps + 1):
+    for _ in meter.track("match", matching.steps + 1):
         gradient, dist = look(images)
         if distances:
             seen.extend(_curvature(images - before[0], gradient - before[1]))
         distances.append(dist)
         if dist <= min(distances):
             best = images
-        earlier = min(distances[:-PATIENCE], default=math.inf)  # infinite during the first steps
-        if dist <= how.tolerance * rows or min(distances) > FALLING * earlier:
+        earlier = min(distances[:-STALL_STEPS], default=math.inf)  # infinite during the first steps
+        if dist <= matching.tolerance * rows or min(distances) > STALL_RATIO * earlier:
             break
         before = images, gradient
-        images = images - _short(_inverse_curvature(gradient, seen, how.lr), REACH * images.norm())
+        images = images - _short(_inverse_curvature(gradient, seen, matching.lr), MAX_STEP * images.norm())
     return best, distances
 
 
@@ -149,7 +149,7 @@ class Curvature(NamedTuple):
 def _curvature(s: Tensor, y: Tensor) -> list[Curvature]:
     """The curvature pair of a step, if its curvature is positive."""
     sy = (s * y).sum()
-    return [Curvature(s, y, sy)] if sy > CURVED * y.square().sum() else []
+    return [Curvature(s, y, sy)] if sy > MIN_CURVATURE * y.square().sum() else []
 
 
 def _short(step: Tensor, longest: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """Initialisation of virtual images: class statistics, noise, mean images, picks of real images, or their means."""
 
-import os
 from collections.abc import Sequence
 from typing import Literal, get_args
 
@@ -9,31 +8,23 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from fedlgd.core.errors import DataError, SettingError
-from fedlgd.core.text import plural
 from fedlgd.core.types import LabelledSet
+from fedlgd.distill.files import is_file_name
 
 Start = Literal["statistics", "noise", "mean-image", "real", "kmeans", "neighbours"]
 STARTS: tuple[str, ...] = get_args(Start)
 PICKS = ("real", "kmeans")  # virtual images that are private images
-SUFFIXES = (".npz", ".safetensors")  # of files of sets, which can be a start, too
 Statistics = Literal["class", "site"]
 
-AROUND = 0.2  # std of the initial images around the mean image
-GROUP = 8  # real images in the mean of neighbours
-POOL = 1000  # real images of a class among which neighbours are searched
-MOVES = 20  # of the centres of k-means
-
-
-def is_file_name(start: str) -> bool:
-    """Whether a setting `start` names a file or a folder, and not a kind of start."""
-    return os.sep in start or start.endswith(SUFFIXES)
+STD_AROUND_MEAN_IMAGE = 0.2
+IMAGES_IN_MEAN = 8  # of neighbours
+MAX_NEIGHBOUR_POOL = 1000  # real images of a class among which neighbours are searched
+KMEANS_STEPS = 20
 
 
 def check_start(setting: str, start: str, words: tuple[str, ...]) -> None:
     if start not in words and not is_file_name(start):
-        raise SettingError(
-            f"{setting} is {start!r}; choose one of: {', '.join(words)}, or a file or folder, such as ./sets"
-        )
+        raise SettingError("start-unknown", setting=setting, start=start, words=words)
 
 
 def class_statistics(data: LabelledSet, classes: Sequence[int], over: Statistics = "class") -> Tensor:
@@ -75,7 +66,7 @@ def from_mean_image(means: Tensor, per_class: int, generator: Generator) -> Tens
     sides = (means.shape[2], means.shape[3])
     coarse = F.interpolate(F.avg_pool2d(means, 2, ceil_mode=True), scale_factor=2)[..., : sides[0], : sides[1]]
     images = coarse.repeat_interleave(per_class, 0)
-    return images + AROUND * torch.randn(images.shape, generator=generator).to(images)
+    return images + STD_AROUND_MEAN_IMAGE * torch.randn(images.shape, generator=generator).to(images)
 
 
 def from_neighbours(data: LabelledSet, classes: Sequence[int], per_class: int, generator: Generator) -> Tensor:
@@ -87,7 +78,10 @@ def from_neighbours(data: LabelledSet, classes: Sequence[int], per_class: int, g
     is no differential privacy.
     """
     return torch.cat(
-        [_groups(data.take(_pick(data.of_class(k), POOL, generator)).x, per_class, generator) for k in classes]
+        [
+            _groups(data.take(_pick(data.of_class(k), MAX_NEIGHBOUR_POOL, generator)).x, per_class, generator)
+            for k in classes
+        ]
     )
 
 
@@ -95,7 +89,7 @@ def _groups(x: Tensor, count: int, generator: Generator) -> Tensor:
     p = F.avg_pool2d(x, 2, ceil_mode=True).flatten(1)
     c = F.normalize(p - p.mean(1, keepdim=True), dim=1)
     seeds = torch.randint(len(x), (count,), generator=generator)
-    nearest = (c[seeds] @ c.T).topk(min(GROUP, len(x)), dim=1).indices
+    nearest = (c[seeds] @ c.T).topk(min(IMAGES_IN_MEAN, len(x)), dim=1).indices
     return x[nearest].mean(1)
 
 
@@ -116,7 +110,7 @@ def _nearest(data: LabelledSet, members: Tensor, count: int, generator: Generato
     """
     x = data.take(members).x.flatten(1)
     centres = x[torch.randperm(len(x), generator=generator)[:count]].clone()
-    for _ in range(MOVES):
+    for _ in range(KMEANS_STEPS):
         owner = torch.cdist(x, centres).argmin(1)
         sums = torch.zeros_like(centres).index_add_(0, owner, x)
         sizes = owner.bincount(minlength=count)[:, None]
@@ -133,7 +127,7 @@ def _pick(members: Tensor, count: int, generator: Generator) -> Tensor:
     return members[torch.randperm(len(members), generator=generator)[:count]]
 
 
-def laid(pictures: Tensor, tiles: int) -> Tensor:
+def as_tiles(pictures: Tensor, tiles: int) -> Tensor:
     """(n tiles^2, c, h, w) -> (n, c, h, w): each picture as a tile, reduced by averages. Rows left over are 0.
 
     `core.types.cut` is the inverse.
@@ -159,8 +153,7 @@ def present_classes(data: LabelledSet, classes: int, per_class: int, site: str, 
     for k, count in enumerate(counts):
         if 0 < count < per_class * tiles:
             most, made_of = min(c for c in counts if c) // tiles, f", each of {tiles} tiles" if tiles > 1 else ""
-            raise DataError(
-                f"site {site!r} has {plural(count, 'image')} of class {k} but distil.per_class is {per_class}"
-                f"{made_of}; use {f'distil.per_class={most} or less' if most else 'distil.tiles=1'}"
-            )
+            way_out = f"distil.per_class={most} or less" if most else "distil.tiles=1"
+            values = {"count": count, "label": k, "per_class": per_class, "made_of": made_of, "way_out": way_out}
+            raise DataError("class-smaller-than-virtual", site=site, **values)
     return [k for k, count in enumerate(counts) if count]

@@ -1,4 +1,4 @@
-r"""Optimisers of pixels. Each step adds a smoothed gradient (S g, see `smoothed`) to what it remembers.
+r"""Optimisers of pixels. Each step adds a smoothed gradient (S g, see `smooth_gradient`) to what it remembers.
 
 sgd:   v <- m v + S g;  x <- x - lr v
 adam:  v <- .5 v + .5 S g;  u <- .9 u + .1 (S g)^2;  x <- x - lr v' / (sqrt(u') + 1e-8),  v' = v / (1 - .5^i)
@@ -16,13 +16,13 @@ from torch import Tensor
 Optimiser = Literal["sgd", "adam"]
 
 BETAS = 0.5, 0.9
-TINY = 1e-8
-FLOOR = 1.4  # cycles per image; lower frequencies have similar weights
-UNCHANGED = 3.9  # cycles per image, whose weight is 1
+ADAM_EPSILON = 1e-8
+FREQUENCY_FLOOR = 1.4  # cycles per image; lower frequencies have similar weights
+UNIT_FREQUENCY = 3.9  # cycles per image, whose weight is 1
 
 
 @dataclass(slots=True, eq=False)
-class Descent:
+class PixelOptimiser:
     """The optimiser of one set of images, with its memory."""
 
     lr: float
@@ -35,7 +35,7 @@ class Descent:
 
     def __call__(self, images: Tensor, gradient: Tensor) -> Tensor:
         """The images after one step."""
-        gradient = smoothed(gradient, self.smooth)
+        gradient = smooth_gradient(gradient, self.smooth)
         self.steps += 1
         if self.optimiser == "sgd":
             self.velocity = self.momentum * self.velocity + gradient
@@ -45,10 +45,10 @@ class Descent:
         self.square = second * self.square + (1 - second) * gradient.square()
         mean = self.velocity / (1 - first**self.steps)
         size = (self.square / (1 - second**self.steps)).sqrt()
-        return images - self.lr * mean / (size + TINY)
+        return images - self.lr * mean / (size + ADAM_EPSILON)
 
 
-def smoothed(gradient: Tensor, strength: float) -> Tensor:
+def smooth_gradient(gradient: Tensor, strength: float) -> Tensor:
     r"""F^-1 [ ((f + f_0) / (f_1 + f_0))^-strength  F g ], f the frequency in cycles per image; strength 0: g.
 
     A preconditioner that favours low frequencies. Gradients of matching are as large at high frequencies as at low
@@ -70,4 +70,4 @@ def weights(sides: tuple[int, int], strength: float) -> Tensor:
     down = torch.fft.fftfreq(sides[0], 1 / sides[0], dtype=torch.float64)
     right = torch.fft.rfftfreq(sides[1], 1 / sides[1], dtype=torch.float64)
     frequency = torch.hypot(down[:, None], right)
-    return ((frequency + FLOOR) / (UNCHANGED + FLOOR)) ** -strength
+    return ((frequency + FREQUENCY_FLOOR) / (UNIT_FREQUENCY + FREQUENCY_FLOOR)) ** -strength

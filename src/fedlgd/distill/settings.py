@@ -1,16 +1,109 @@
-"""The settings of distillation."""
+"""The settings of distillation, and of the privacy that it promises. `fedlgd.dp` keeps the promise."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from fedlgd.core.errors import PrivacyError, SettingError
+from fedlgd.core.errors import PrivacyError, SettingError, check
 from fedlgd.core.settings import Settings, setting
 from fedlgd.distill.augment import OPERATIONS
-from fedlgd.distill.init import PICKS, STARTS, Statistics, check_start, is_file_name
-from fedlgd.distill.optim import Descent, Optimiser
-from fedlgd.dp.budget import Private
+from fedlgd.distill.files import is_file_name
+from fedlgd.distill.init import PICKS, STARTS, Statistics, check_start
+from fedlgd.distill.optim import Optimiser, PixelOptimiser
 
 Plan = Literal["bank", "exact"]
+Adjacency = Literal["add-remove", "replace"]
+
+MAX_EPSILON = 100.0  # larger values promise nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget(Settings):
+    """An (epsilon, delta) promise for each training image of a site.
+
+    `total` is what a site may spend in all runs together, on each training image and on each test image.
+    `test_key` replaces the secret of the site, for tests and simulations: anyone can compute the noise. Nothing is
+    protected then, and no ledger is kept.
+    """
+
+    epsilon: float = setting(0.0, "Privacy budget of this run at each site; 0 or inf: no noise.", least=0)
+    delta: float = setting(1e-5, "Probability of failure; below 1 / images of a site.", above=0, below=0.1)
+    adjacency: Adjacency = setting(
+        "add-remove", "What stays hidden: that an image was there (`add-remove`), or which one it was (`replace`)."
+    )
+    total: float = setting(0.0, "Budget of a site over all its runs; 0: the budget of this run.", least=0)
+    counts: float = setting(0.01, "Share of the budget for the number of images per class.", above=0, below=0.5)
+    scores: float = setting(
+        0.0,
+        "Privacy budget of each test image for all scores of a run; 0: scores are exact.",
+        least=0,
+        most=MAX_EPSILON,
+    )
+    test_key: str = setting("", "For tests: a public key instead of the site's secret. No privacy, no ledger.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        path = f"{self.section}.epsilon"
+        possible = self.epsilon <= MAX_EPSILON or math.isinf(self.epsilon)
+        check(possible, path, self.epsilon, f"use {MAX_EPSILON:g} or less, or 0 for no noise")
+        if self.on and self.total and self.total < self.epsilon:
+            values = {"section": self.section, "total": self.total, "epsilon": self.epsilon}
+            raise SettingError("total-below-epsilon", **values)
+        known = not self.scores or (self.on and self.scores <= self.limit)
+        check(known, f"{self.section}.scores", self.scores, f"use at most {path}, which is {self.epsilon:g}")
+
+    @property
+    def on(self) -> bool:
+        return 0 < self.epsilon < math.inf
+
+    @property
+    def limit(self) -> float:
+        return self.total or self.epsilon
+
+    @property
+    def promise(self) -> str:
+        """(epsilon, delta) = (4, 1e-05), add or remove one image"""
+        relation = {"add-remove": "add or remove one image", "replace": "replace one image"}[self.adjacency]
+        return f"(epsilon, delta) = ({self.epsilon:g}, {self.delta:g}), {relation}"
+
+    @property
+    def statement(self) -> str:
+        """What is promised, in one sentence."""
+        if self.test_key:
+            return f"Simulation, no privacy: the noise comes from {self.section}.test_key, which is public."
+        scores = f"epsilon {self.scores:g} for each of them" if self.scores else "not covered"
+        return f"Privacy of each training image: {self.promise}. Scores on test images: {scores}."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Private(Budget):
+    """Differentially private distillation: a site adds noise to sums of clipped features, once per sum.
+
+    The budget is divided into shares of mu^2: `counts`, `start` (of the initial images `mean-image`), `refine`, and
+    the rest for the first virtual set. A method that does not refine does not spend the share `refine`.
+    """
+
+    section: ClassVar[str] = "distil.private"
+
+    start: float = setting(0.1, "Share of the budget for the initial images `mean-image`.", above=0, below=0.5)
+    refine: float = setting(0.3, "Share of the budget for refinement; 0: none.", least=0, below=0.9)
+    releases: int = setting(
+        300, "Noisy sums for the first virtual set, each used again; at most `distil.steps`.", least=1, most=10_000
+    )
+    blocks: int = setting(10, "Blocks of steps; new sums are released before each.", least=1, most=10_000)
+    clip: float = setting(0.6, "Clipping norm, relative to the feature norm of noise images.", above=0, most=100)
+    rate: float = setting(1.0, "Part of the images in each sum, drawn at random in secret.", above=0, most=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(
+            self.counts + self.start + self.refine < 1,
+            "distil.private.refine",
+            self.refine,
+            f"with counts {self.counts:g} and start {self.start:g} nothing is left for the first virtual set",
+        )
+        if self.on and self.rate < 1 and self.adjacency == "replace":
+            raise SettingError("rate-with-replace")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +144,7 @@ class Distil(Settings):
         check_start("distil.start", self.start, STARTS)
         for name in self.augment:
             if name not in OPERATIONS:
-                raise SettingError(f"distil.augment has {name!r}; available: {', '.join(OPERATIONS)}")
+                raise SettingError("augmentation-unknown", name=name, available=[*OPERATIONS])
         if self.private.on:
             self._check_private()
             if 0 < self.steps < self.private.releases:  # a sum that no step uses would only add to the noise
@@ -60,32 +153,22 @@ class Distil(Settings):
     def _check_private(self) -> None:
         """Refuse what differential privacy does not cover."""
         if self.tiles > 1:
-            raise PrivacyError("distil.tiles is above 1; with distil.private.epsilon use distil.tiles=1")
+            raise PrivacyError("private-tiles")
         if self.start in (*PICKS, "neighbours"):
-            raise PrivacyError(
-                f"distil.start is {self.start!r}, which copies private images into the virtual set; with "
-                "distil.private.epsilon use distil.start=noise, statistics or mean-image"
-            )
+            raise PrivacyError("private-start-copies", start=self.start)
         if is_file_name(self.start):
-            raise PrivacyError(
-                f"distil.start is {self.start!r}, and the ledger does not know what made its images; with "
-                "distil.private.epsilon use distil.start=noise, statistics or mean-image"
-            )
+            raise PrivacyError("private-start-file", start=self.start)
         if self.plan == "exact":
-            raise PrivacyError(
-                f"distil.plan is 'exact', which would ask the private images {self.steps:,} times; with "
-                "distil.private.epsilon use distil.plan=bank, which releases distil.private.releases sums and uses "
-                "each of them again"
-            )
+            raise PrivacyError("private-plan-exact", steps=self.steps)
 
     @property
     def pictures(self) -> int:
         """Pictures per class."""
         return self.per_class * self.tiles**2
 
-    def descent(self) -> Descent:
+    def pixel_optimiser(self) -> PixelOptimiser:
         """A new optimiser of the pixels."""
-        return Descent(self.lr, self.momentum, self.smooth)
+        return PixelOptimiser(self.lr, self.momentum, self.smooth)
 
     def shrunk(self) -> "Distil":
         """Settings with one draw and its steps, enough to measure the cost of a step."""
@@ -101,5 +184,5 @@ class Refinement(Distil):
 
     optimiser: Optimiser = "sgd"
 
-    def descent(self) -> Descent:
-        return Descent(self.lr, self.momentum, self.smooth, self.optimiser)
+    def pixel_optimiser(self) -> PixelOptimiser:
+        return PixelOptimiser(self.lr, self.momentum, self.smooth, self.optimiser)

@@ -22,6 +22,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from fedlgd.core.device import to_cpu
 from fedlgd.core.errors import PrivacyError
 from fedlgd.core.files import (
     MALFORMED,
@@ -36,11 +37,11 @@ from fedlgd.core.files import (
 )
 from fedlgd.core.types import Params
 from fedlgd.data.suites import data_home
-from fedlgd.dp.budget import SLACK, Budget, Level, spent
+from fedlgd.distill.settings import Budget
+from fedlgd.dp.budget import BUDGET_SLACK, Level, spent_epsilon
 
 FORMAT = 1
-PATIENCE = 600.0  # seconds to wait for another run that makes a release at the same site
-
+MAX_LOCK_WAIT = 600.0  # seconds for another run that makes a release at the same site
 WAY_OUT = "Free space, or choose a writable data home with --data-home"
 
 Accounts = dict[str, dict[str, Any]]
@@ -80,7 +81,7 @@ class Simulation:
         return make(generator_for(self.key.encode(), self.site, account, part, number))
 
 
-class Ledger:
+class PrivacyLedger:
     """The ledger of a site on its own disk, which makes every release once."""
 
     def __init__(self, site: str, budget: Budget) -> None:
@@ -132,28 +133,24 @@ class Ledger:
         parts = [part for account in accounts.values() for part in account.values()]
         levels = [(Level(*part["level"]), len(part["made"])) for part in parts]
         all_levels = [level._replace(releases=max(level.releases, made)) for level, made in levels]
-        return spent(all_levels, self._budget.delta, self._budget.adjacency)
+        return spent_epsilon(all_levels, self._budget.delta, self._budget.adjacency)
 
     def _afford(self, accounts: Accounts, before: float) -> None:
         """Refuse what would exceed the budget of the site."""
         after, limit, section = self._spent(accounts), self._budget.limit, self._budget.section
-        if after > limit * (1 + SLACK):
-            raise PrivacyError(
-                f"site {self._site!r} has spent epsilon = {before:.3g} in earlier runs; with this one it would be "
-                f"{after:.3g}, above its limit of {limit:g} (delta {self._budget.delta:g}). Repeat an earlier run, "
-                f"with its seed and settings, which costs nothing; or allow all runs together "
-                f"{section}.total={math.ceil(100 * after) / 100:g}; or, in a simulation on public images, set "
-                f"{section}.test_key=NAME, which protects nothing"
-            )
+        if after > limit * (1 + BUDGET_SLACK):
+            values = {"before": before, "after": after, "limit": limit, "delta": self._budget.delta}
+            total = math.ceil(100 * after) / 100
+            raise PrivacyError("budget-exceeded", site=self._site, section=section, total=total, **values)
 
     @contextmanager
     def _opened(self) -> Iterator[Accounts]:
         """What was reserved and released, by account and part; no other process changes it meanwhile."""
-        busy = PrivacyError(f"another run makes a release at site {self._site!r}; wait until it has finished")
+        busy = PrivacyError("ledger-busy", site=self._site)
         with writing(self._folder, WAY_OUT, PrivacyError):
             private_folder(self._folder.parent)
             private_folder(self._folder)
-        with locked(self._folder / ".lock", busy, PATIENCE):
+        with locked(self._folder / ".lock", busy, MAX_LOCK_WAIT):
             file = self._folder / "ledger.json"
             yield self._accounts(file) if file.exists() else {}
 
@@ -164,7 +161,7 @@ class Ledger:
         except MALFORMED as error:
             raise self._damaged(file) from error
         if not known:
-            raise PrivacyError(f"{str(file)!r} has format {book['format']}, this version reads {FORMAT}; update it")
+            raise PrivacyError("ledger-format", file=str(file), found=book["format"], readable=FORMAT)
         return accounts
 
     def _write(self, accounts: Accounts) -> None:
@@ -189,20 +186,23 @@ class Ledger:
         return file.read_bytes()
 
     def _damaged(self, file: Path) -> PrivacyError:
-        return PrivacyError(
-            f"{str(file)!r} is damaged or missing: what site {self._site!r} has released is not known. Restore the "
-            "folder from a copy. Without one, its budget counts as spent; only its owner can remove the folder"
-        )
+        return PrivacyError("ledger-damaged", file=str(file), site=self._site)
 
 
-Book = Ledger | Simulation
+Book = PrivacyLedger | Simulation
 
 
 def open_book(site: str, budget: Budget) -> Book:
     """The ledger of a site, or a simulation if the budget has a `test_key`."""
-    return Simulation(budget.test_key, site) if budget.test_key else Ledger(site, budget)
+    return Simulation(budget.test_key, site) if budget.test_key else PrivacyLedger(site, budget)
 
 
 def _tensors(content: bytes) -> Params:
     """Sorted by name, and clones, because torch aligns its memory: the same bits however a release was obtained."""
     return {name: tensor.clone() for name, tensor in sorted(load(content).items())}
+
+
+def params_digest(params: Params) -> str:
+    """A hash of the weights of a model."""
+    parts = [(name, to_cpu(value).contiguous().numpy().tobytes()) for name, value in sorted(params.items())]
+    return digest(repr(parts).encode())

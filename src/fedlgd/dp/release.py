@@ -7,9 +7,7 @@ changes S by at most 2 C. Only S is kept.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,11 +24,12 @@ from fedlgd.core.types import LabelledSet, Params, Scale, Site
 from fedlgd.distill.augment import Transform
 from fedlgd.distill.distribution import real_means
 from fedlgd.distill.init import from_noise
-from fedlgd.dp.budget import Budget, Level
+from fedlgd.distill.settings import Budget
+from fedlgd.dp.budget import Level
 from fedlgd.dp.ledger import Book, gaussian
 
-CHUNK = 512  # images in memory at once
-PROBES = 64  # noise images whose features give the clipping norm
+MAX_IMAGES_IN_MEMORY = 512
+PROBE_IMAGES = 64  # noise images whose features give the clipping norm
 
 
 class Told(NamedTuple):
@@ -44,30 +43,6 @@ class Told(NamedTuple):
     bound: float
     level: Level
     sums: Tensor
-
-
-_watch: ContextVar[tuple[str, Callable[[Told], None]] | None] = ContextVar("watch", default=None)
-
-
-@contextmanager
-def watching(site: str, on: Callable[[Told], None]) -> Iterator[None]:
-    """`on` sees every release that this site makes inside of this context: an audit of a simulation."""
-    token = _watch.set((site, on))
-    try:
-        yield
-    finally:
-        _watch.reset(token)
-
-
-def watched(site: str) -> bool:
-    watch = _watch.get()
-    return watch is not None and watch[0] == site
-
-
-def _tell(site: str, told: Told) -> None:
-    watch = _watch.get()
-    if watch is not None and watch[0] == site:
-        watch[1](told)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,8 +70,9 @@ class Releases:
             bound = self.clip * noise_norm(net, params)
             sums = clipped_sums(net, params, self.site.train, members, transforms, centre, bound)
             meter.spend(int(level.rate * self.sizes.sum()) * net.flops)
-            noisy = noised(sums, level.sigma * bound, generator)
-            _tell(self.site.name, Told(net, params, transforms, self.classes, centre, bound, level, noisy))
+            noisy = add_noise(sums, level.sigma * bound, generator)
+            if self.site.on_release:
+                self.site.on_release(Told(net, params, transforms, self.classes, centre, bound, level, noisy))
             return {"target": (to_cpu(centre).double() + noisy / (level.rate * self.sizes[:, None])).float()}
 
         level = self.levels[part]
@@ -114,18 +90,18 @@ class Releases:
         """Noisy class sums of values of norm at most `bound`, for the initial images."""
 
         def make(generator: np.random.Generator) -> Params:
-            clean = class_sums(self.site.train, self.members(), width, lambda _, x: clipped(per_image(x), bound))
-            return {"sums": noised(clean, self.levels["start"].sigma * bound, generator)}
+            clean = class_sums(self.site.train, self.members(), width, lambda _, x: clip_rows(per_image(x), bound))
+            return {"sums": add_noise(clean, self.levels["start"].sigma * bound, generator)}
 
         return self.book.once(self.account, "start", "0", make)["sums"]
 
 
-def noised(value: Tensor, scale: float, generator: np.random.Generator) -> Tensor:
+def add_noise(value: Tensor, scale: float, generator: np.random.Generator) -> Tensor:
     """value + N(0, scale^2), in float64. The clean value is not kept."""
     return to_cpu(value).double() + scale * gaussian(generator, tuple(value.shape))
 
 
-def clipped(u: Tensor, bound: float) -> Tensor:
+def clip_rows(u: Tensor, bound: float) -> Tensor:
     """clip_C(u) = u min(1, C / ||u||) for each row, in float64; a row that is not finite becomes 0."""
     u = u.double()
     norm = torch.linalg.vector_norm(u, dim=1, keepdim=True)
@@ -140,7 +116,7 @@ def class_sums(
     rows = torch.zeros(len(members), width, dtype=torch.float64)
     with torch.no_grad(), meter.metered():  # the cost must not tell the exact number of images
         for i, index in enumerate(members):
-            for part in index.split(CHUNK) if len(index) else ():
+            for part in index.split(MAX_IMAGES_IN_MEMORY) if len(index) else ():
                 rows[i] += to_cpu(per_image(i, data.take(part).x).double().sum(0))
     return rows
 
@@ -157,14 +133,14 @@ def clipped_sums(
     """sum_{i in members_k} clip_C(psi(A_k x_i) - c_k): one image more or less moves it by at most C."""
 
     def per_image(i: int, x: Tensor) -> Tensor:
-        return clipped(net.by_batch(params, transforms[i](x)).features.double() - centre[i].double(), bound)
+        return clip_rows(net.by_batch(params, transforms[i](x)).features.double() - centre[i].double(), bound)
 
     return class_sums(real, members, centre.shape[1], per_image)
 
 
 def noise_norm(net: Net, params: Params) -> float:
     """The mean norm of the features of N(0, 1) images: a scale for clipping without private data."""
-    images = to_device(from_noise(PROBES, net.shape, Stream(0).generator("probes")))
+    images = to_device(from_noise(PROBE_IMAGES, net.shape, Stream(0).generator("probes")))
     with torch.no_grad():
         features = net.by_batch(params, images).features.double()
     return float(torch.linalg.vector_norm(features, dim=1).mean())
@@ -174,7 +150,7 @@ def noisy_counts(book: Book, account: str, level: Level, data: LabelledSet, clas
     """n_k + N(0, sigma^2) for all classes of the federation, whether the site has them or not."""
 
     def make(generator: np.random.Generator) -> Params:
-        return {"counts": noised(data.counts(classes), level.sigma, generator)}
+        return {"counts": add_noise(data.counts(classes), level.sigma, generator)}
 
     return book.once(account, "counts", "0", make)["counts"]
 
@@ -182,15 +158,9 @@ def noisy_counts(book: Book, account: str, level: Level, data: LabelledSet, clas
 def check_protected(site: Site, net: Net, setting: str) -> None:
     """Refuse images and networks for which one image could change more than its own features."""
     if site.train.scale != Scale():
-        raise PrivacyError(
-            f"{setting} is set, but the images of site {site.name!r} are scaled by a mean and std of private "
-            "pixels, so that one image changes all others; use data.scaling=half"
-        )
+        raise PrivacyError("scaled-by-private-pixels", setting=setting, site=site.name)
     if not (net.per_image and _independent(net)):
-        raise PrivacyError(
-            f"{setting} is set, but in net {net.label!r} one image changes the features of others in its batch "
-            "(batch norm); use net.norm=instance or net.norm=group, or net.version=code of resnet18"
-        )
+        raise PrivacyError("batch-norm-with-privacy", setting=setting, net=net.label)
 
 
 def _independent(net: Net) -> bool:
@@ -205,7 +175,5 @@ def check_delta(counts: Tensor, budget: Budget) -> None:
     """A delta of 1 / n or more would allow to publish one image of each site."""
     images = max(1.0, float(counts.sum()))
     if budget.delta * images >= 1:
-        raise PrivacyError(
-            f"{budget.section}.delta is {budget.delta:g}, too large to protect each of about {images:.0f} images; "
-            f"use {budget.section}.delta={10.0 ** math.floor(math.log10(0.5 / images)):g} or less"
-        )
+        values = {"section": budget.section, "delta": budget.delta, "images": images}
+        raise PrivacyError("delta-too-large", possible=10.0 ** math.floor(math.log10(0.5 / images)), **values)

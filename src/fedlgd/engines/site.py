@@ -7,13 +7,13 @@ from typing import Any, Literal
 
 from fedlgd.core.device import Place
 from fedlgd.core.errors import DivergedError
+from fedlgd.core.evaluate import score
 from fedlgd.core.meter import metered, phase
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.score import Score
 from fedlgd.core.types import Broadcast, Hello, SiteState, Update
 from fedlgd.data.federation import Federation
-from fedlgd.dp.guarantee import Scores
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.storage import States
 from fedlgd.engines.wire import same
@@ -65,10 +65,16 @@ class Sites:
         self._method, self._net, self._root, self._rounds = method, net, Stream(plan.seed), plan.rounds
         self._states, self._place = states, place
         self._sites = federation.by_name
-        planned, classes = sum(map(plan.scores, range(plan.rounds))), len(federation.classes)
-        self._scores = {
-            site.name: Scores.of(method, site, classes, plan.seed, planned) for site in federation.tested
-        }
+        self._tested, self._classes = {site.name: site for site in federation.tested}, len(federation.classes)
+        self._noisy_scores: dict[str, Any] = {}
+        if method.budget and method.budget.scores:
+            from fedlgd.dp.scores import NoisyScores
+
+            planned = sum(map(plan.scores, range(plan.rounds)))
+            self._noisy_scores = {
+                name: NoisyScores(site, self._classes, plan.seed, planned, method.budget)
+                for name, site in self._tested.items()
+            }
 
     def __call__(self, task: Task) -> Answer:
         do = {"enrol": self._enrol, "train": self._train, "score": self._score}[task.what]
@@ -77,8 +83,8 @@ class Sites:
         return Answer(site=task.site, **meter.spent(), **parts)
 
     def _enrol(self, task: Task) -> dict[str, Any]:
-        if task.site in self._scores:
-            self._scores[task.site].reserve()
+        if task.site in self._noisy_scores:
+            self._noisy_scores[task.site].reserve()
         enrol = partial(self._method.enrol, self._sites[task.site], self._net)
         state, hello = self._place.do(enrol, self._root.at("enrol", task.site))
         self._states.save(task.site, -1, state, before=-1)
@@ -114,4 +120,7 @@ class Sites:
             if not self._states.has(task.site, task.after):
                 return {"fault": "it has no model of its own", "version": task.after}
             params = self._method.model_at(params, self._states.load(task.site, task.after))
-        return {"score": self._place.do(partial(self._scores[task.site], self._net), params), "version": task.after}
+        exact = partial(score, self._net, data=self._tested[task.site].test, classes=self._classes)
+        noisy = self._noisy_scores.get(task.site)
+        work = partial(noisy, self._net) if noisy else exact
+        return {"score": self._place.do(work, params), "version": task.after}

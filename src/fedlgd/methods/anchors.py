@@ -15,7 +15,7 @@ from torch import Tensor
 from fedlgd.core.device import to_cpu
 from fedlgd.core.errors import PrivacyError
 from fedlgd.core.types import Broadcast, Hello, Params, Scale, ServerState, Site, SiteState, Update, VirtualSet
-from fedlgd.distill.files import read_start
+from fedlgd.distill.files import is_file_name, read_start
 from fedlgd.distill.gradient import Matching, match_gradient, pseudo_gradient
 from fedlgd.distill.init import (
     Statistics,
@@ -23,12 +23,11 @@ from fedlgd.distill.init import (
     class_statistics,
     from_noise,
     from_statistics,
-    is_file_name,
     labels_for,
 )
 from fedlgd.distill.settings import Distil
 from fedlgd.methods.common import fit
-from fedlgd.methods.objective import Beside
+from fedlgd.methods.objective import AnchorLoss
 from fedlgd.methods.parts import Part, Presets
 from fedlgd.methods.protocol import Fit, Net, Settings, Stream, Visit, setting
 from fedlgd.methods.regularisers import Pull
@@ -91,10 +90,7 @@ class Anchors(Matching):
     def check_upload(self, distil: Distil) -> None:
         """Refuse the upload of exact statistics of private pixels beside private virtual sets."""
         if distil.private.on and self.uploads:
-            raise PrivacyError(
-                "anchors.start is 'statistics', for which sites upload exact statistics of their pixels; with "
-                "distil.private.epsilon use anchors.start=noise"
-            )
+            raise PrivacyError("private-upload-of-statistics")
 
     def upload(self, site: Site, over: Statistics, net: Net) -> Tensor | None:
         """What a site uploads for `anchors.start = "statistics"`: mean and std of each class and channel.
@@ -132,11 +128,11 @@ class Anchors(Matching):
             images = from_statistics(mean, self.per_class, net.shape[1:], 1.0, generator)
         return VirtualSet(images=images, labels=labels, origin="server", round=-1)
 
-    def beside(self, anchors: VirtualSet | None, pull: Pull, t: int) -> Beside | None:
+    def in_round(self, anchors: VirtualSet | None, pull: Pull, t: int) -> AnchorLoss | None:
         """The role of the anchors in local training in round t."""
         if anchors is None or not self.needed_in(t, pull):
             return None
-        return Beside(anchors.data, self.train_in(t), pull if self.pull_in(t, pull) else None)
+        return AnchorLoss(anchors.data, self.train_in(t), pull if self.pull_in(t, pull) else None)
 
 
 def stale_anchors(state: ServerState, site: str, needed: bool = True) -> VirtualSet | None:
@@ -191,8 +187,8 @@ class Anchored(Part):
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         if msg.anchors:
             state = replace(state, anchors=msg.anchors)
-        present = self.anchors.beside(state.anchors, self.pull, msg.round)
-        return self.method.site(msg, state, site, net, rng, partial(fit, beside=present))
+        anchors_in_loss = self.anchors.in_round(state.anchors, self.pull, msg.round)
+        return self.method.site(msg, state, site, net, rng, partial(fit, anchors_in_loss=anchors_in_loss))
 
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
         t, anchors, after = state.round, state.anchors, self.method.server(state, updates, net, rng)

@@ -16,9 +16,9 @@ from fedlgd.core.train import Local, Trained, sgd
 from fedlgd.core.tree import Mean
 from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.augment import jittered
+from fedlgd.distill.distribution import first_set
 from fedlgd.distill.settings import Distil
-from fedlgd.dp.distil import distilled
-from fedlgd.methods.objective import Batches, Beside, Term, batch_loss
+from fedlgd.methods.objective import AnchorLoss, Batches, Term, batch_loss
 from fedlgd.methods.protocol import Method
 
 PAPER: Mapping[str, Any] = {
@@ -70,10 +70,7 @@ class Training(Settings, Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.distil.private.on and self.train_on == "real":
-            raise PrivacyError(
-                f"distil.private.epsilon is {self.distil.private.epsilon:g}, but {self.name} trains on real "
-                "images, which it does not cover; use train_on=virtual, or fedavg+dp-sgd with dp.epsilon"
-            )
+            raise PrivacyError("private-sets-not-used", epsilon=self.distil.private.epsilon, method=self.name)
 
     @property
     def label(self) -> str:
@@ -93,19 +90,24 @@ def in_round(method: Method, t: int, rounds: int) -> Method:
     return method if local is None or local.schedule == "constant" else method.at(t, rounds)
 
 
-def restarted(method: Method, after: Sequence[int]) -> Method:
+def restart_schedule(method: Method, after: Sequence[int]) -> Method:
     """The method with a learning rate that starts again after these rounds."""
     if hasattr(method, "method"):
-        return replace(method, method=restarted(method.method, after))  # type: ignore[type-var]
+        return replace(method, method=restart_schedule(method.method, after))  # type: ignore[type-var]
     restarts = tuple(after) or None
     return replace(method, local=replace(method.local, restarts=restarts))  # type: ignore[type-var,attr-defined]
 
 
 def enrol(method: Training, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
     """Distil the first virtual set if the method trains on virtual data."""
-    state = SiteState()
-    if method.train_on == "virtual":
-        state = distilled(site, net, method.distil, rng.at("distil"))
+    if method.train_on == "real":
+        state = SiteState()
+    elif method.distil.private.on:
+        from fedlgd.dp.distil import first_private_set
+
+        state = first_private_set(site, net, method.distil, rng.at("distil"))
+    else:
+        state = SiteState(virtual=first_set(site, net, method.distil, rng.at("distil")))
     return state, Hello(site=site.name, counts=training_set(state, site).counts(net.classes))
 
 
@@ -150,12 +152,12 @@ def fit(
     rng: Stream,
     *,
     terms: Sequence[Term] = (),
-    beside: Beside | None = None,
+    anchors_in_loss: AnchorLoss | None = None,
     velocity: Params | None = None,
 ) -> Trained:
     """Local SGD from `model` on cross-entropy, the terms of the method, and the anchors."""
     data = Batches(training_set(state, site), partial(method.batch, generator=rng.generator("augment")))
-    n, objective = batch_loss(net, data, terms, beside)
+    n, objective = batch_loss(net, data, terms, anchors_in_loss)
     with phase("train"):
         return sgd(net, model, n, objective, method.local, rng, velocity)
 

@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 
 from fedlgd.core.train import Local
 from fedlgd.core.types import Site
-from fedlgd.distill.settings import Distil
-from fedlgd.dp.sgd import Dp
+from fedlgd.distill.settings import Budget, Distil
 from fedlgd.methods.anchors import Anchors
 from fedlgd.methods.common import Training
 from fedlgd.methods.parts import Part
@@ -60,8 +59,8 @@ def _tried(part: Any, method: Any) -> Any:
             return replace(part, pairs=1, steps=min(1 if method.distil.plan == "exact" else part.reuse, part.steps))
         case Anchors():
             return replace(part, steps=min(TRIED, part.steps))
-        case Dp():
-            return replace(part, rounds=1, test_key="estimate")
+        case Budget(section="dp"):
+            return replace(part, rounds=1, test_key="estimate")  # type: ignore[call-arg]
     return part
 
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
+from fedlgd.distill.distribution import first_set
 from fedlgd.distill.gradient import match_gradient, pseudo_gradient
-from fedlgd.dp.distil import distilled
 from fedlgd.methods.anchors import Anchors, stale_anchors
 from fedlgd.methods.common import PAPER, QUICK, STRONG, Training, fit, training_set, update, weighted_mean
 from fedlgd.methods.protocol import Fit, Net, Stream, Visit
@@ -60,7 +60,13 @@ class FedLGD(Training):
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         """The site distils its first virtual set with random networks."""
-        state = distilled(site, net, self.distil, rng.at("distil"), self.refine.releases(self.distil))
+        if self.distil.private.on:
+            from fedlgd.dp.distil import first_private_set
+
+            releases = self.refine.private_releases(self.distil)
+            state = first_private_set(site, net, self.distil, rng.at("distil"), releases)
+        else:
+            state = SiteState(virtual=first_set(site, net, self.distil, rng.at("distil")))
         statistics = self.anchors.upload(site, self.distil.statistics, net)
         counts = training_set(state, site).counts(net.classes)
         return state, Hello(site=site.name, counts=counts, statistics=statistics)
@@ -80,10 +86,10 @@ class FedLGD(Training):
         """Algorithm 1, the site's half."""
         t, anchors = msg.round, msg.anchors or state.anchors
         if self.refine.move_in(t):  # t in tau: update V^c by Eq. 1 under psi_t
-            state = self.refine.moved(state, site, net, msg.params, self.distil, t, rng)
+            state = self.refine.move(state, site, net, msg.params, self.distil, t, rng)
         # t in tau: CE(V^c); else: CE(V^c + V^g) + lambda L_Con
-        present = self.anchors.beside(anchors, self.pull, t)
-        trained = fit(self, msg.params, state, site, net, rng, beside=present)
+        anchors_in_loss = self.anchors.in_round(anchors, self.pull, t)
+        trained = fit(self, msg.params, state, site, net, rng, anchors_in_loss=anchors_in_loss)
         return update(site, state, trained), replace(state, anchors=anchors)
 
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:

@@ -37,7 +37,7 @@ class Embedded(NamedTuple):
     batch: Tensor
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """A source of batches."""
 
     def __len__(self) -> int: ...
@@ -63,7 +63,7 @@ class Batches:
 class Joined:
     """Two sets as one without copying; the images of the first set come first."""
 
-    first: Source
+    first: BatchSource
     second: LabelledSet
 
     def __len__(self) -> int:
@@ -76,7 +76,7 @@ class Joined:
         return LabelledSet(torch.cat([a.x, b.x])[order], torch.cat([a.y, b.y])[order])
 
 
-class Beside(NamedTuple):
+class AnchorLoss(NamedTuple):
     """Anchors in local training: whether they are in the cross-entropy, and the regulariser."""
 
     images: LabelledSet
@@ -84,17 +84,19 @@ class Beside(NamedTuple):
     pull: Callable[[Embedded], Tensor] | None
 
 
-def batch_loss(net: Net, data: Source, terms: Sequence[Term], beside: Beside | None) -> tuple[int, Objective]:
+def batch_loss(
+    net: Net, data: BatchSource, terms: Sequence[Term], anchors: AnchorLoss | None
+) -> tuple[int, Objective]:
     """The number of images that batches are drawn from, anchors last, and the loss of a batch."""
-    if beside is None:
+    if anchors is None:
         return len(data), plain(net, data, terms)
-    n = len(data) + (len(beside.images) if beside.in_loss else 0)
-    if beside.pull:
-        return n, pulled(net, data, beside.images, beside.pull, terms)
-    return n, plain(net, Joined(data, beside.images), terms)
+    n = len(data) + (len(anchors.images) if anchors.in_loss else 0)
+    if anchors.pull:
+        return n, pulled(net, data, anchors.images, anchors.pull, terms)
+    return n, plain(net, Joined(data, anchors.images), terms)
 
 
-def plain(net: Net, data: Source, terms: Sequence[Term] = ()) -> Objective:
+def plain(net: Net, data: BatchSource, terms: Sequence[Term] = ()) -> Objective:
     """mean CE over a batch of `data` + terms"""
 
     def loss(w: Params, index: Tensor) -> Tensor:
@@ -107,7 +109,7 @@ def plain(net: Net, data: Source, terms: Sequence[Term] = ()) -> Objective:
 
 def pulled(
     net: Net,
-    local: Source,
+    local: BatchSource,
     anchors: LabelledSet,
     pull: Callable[[Embedded], Tensor],
     terms: Sequence[Term] = (),

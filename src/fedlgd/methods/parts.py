@@ -1,16 +1,16 @@
 """Parts that can be stacked on a method: what they have in common, and momentum that is kept between rounds.
 
 `--method scaffold+anchors+refine`, or in Python `Refined(method=Anchored(method=Scaffold(train_on="virtual")))`.
-The other parts are in `anchors`, `refine`, `regularisers`, `robust`, `dpsgd` and `dpfedavg`.
+The other parts are in `anchors`, `refine`, `regularisers`, `robust` and `private`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.core.types import Broadcast, Params, Site, SiteState
-from fedlgd.methods.catalogue import parts_of
+from fedlgd.distill.settings import Budget
 from fedlgd.methods.common import fit
 from fedlgd.methods.protocol import Fit, Method, Net, Settings, Stream, Trained, Visit
 
@@ -28,11 +28,13 @@ class Part:
 
     def __post_init__(self) -> None:
         if self.kind not in self.stackable(self.method):
-            possible = ", ".join(parts_of(self.stackable(self.method))) or "nothing"
-            raise SettingError(f"{self.stack} cannot be stacked on {self.method.name}; it accepts: {possible}")
+            from fedlgd.methods.registry import parts_of  # which imports the parts
+
+            possible = parts_of(self.stackable(self.method)) or ["nothing"]
+            raise SettingError("part-not-accepted", part=self.stack, method=self.method.name, possible=possible)
         twice = self.sections.keys() & all_settings(self.method).keys()
         if twice:
-            raise SettingError(f"{self.method.name} already has a section {twice.pop()!r}; stack each part once")
+            raise SettingError("part-twice", method=self.method.name, section=twice.pop())
 
     @staticmethod
     def stackable(method: Method) -> tuple[str, ...]:
@@ -89,9 +91,7 @@ class Momentum(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.local.momentum:
-            raise SettingError(
-                "momentum is kept between rounds, but local.momentum is 0; set it, for example to 0.9"
-            )
+            raise SettingError("momentum-is-zero")
 
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         last: list[Params] = []
@@ -110,6 +110,20 @@ def all_settings(method: Method) -> dict[str, Any]:
     if isinstance(method, Part):
         return {**all_settings(method.method), **method.sections}
     return {f.name: getattr(method, f.name) for f in fields(method)}  # type: ignore[arg-type]
+
+
+def for_rounds(method: Method, rounds: int) -> Method:
+    """The method with the budgets of its parts divided among `rounds`, unless their settings give the number."""
+    if not isinstance(method, Part):
+        return method
+    shared = {}
+    for name, budget in method.sections.items():
+        if isinstance(budget, Budget):
+            given: int = budget.rounds
+            if 0 < given < rounds:
+                raise PrivacyError("rounds-beyond-budget", section=name, given=given, rounds=rounds)
+            shared[name] = replace(budget, rounds=given or rounds)
+    return replace(method, method=for_rounds(method.method, rounds), **shared)
 
 
 def name_of(method: Method) -> str:

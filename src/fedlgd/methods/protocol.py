@@ -11,6 +11,7 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.settings import Settings, setting
 from fedlgd.core.train import Trained
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Trees, Update
+from fedlgd.distill.settings import Budget
 
 __all__ = ["Expected", "Fit", "Method", "Net", "Settings", "Stream", "Trained", "Visit", "setting"]
 
@@ -83,6 +84,12 @@ class Method(Protocol):
     def model_at(self, params: Params, kept: SiteState) -> Params:
         """Site: the model for its evaluation; the global model unless the method is `personal`."""
         return params
+
+    @property
+    def budget(self) -> Budget | None:
+        """The differential privacy that the method promises; None: no promise."""
+        distil = getattr(self, "distil", None)
+        return distil.private if distil is not None and distil.private.on else None
 
     @property
     def label(self) -> str:

@@ -10,10 +10,10 @@ from fedlgd.core.device import to_device
 from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.core.meter import phase
 from fedlgd.core.types import Broadcast, Hello, Params, Site, SiteState, VirtualSet
-from fedlgd.distill.init import from_neighbours, laid
+from fedlgd.distill.distribution import refine
+from fedlgd.distill.init import as_tiles, from_neighbours
 from fedlgd.distill.optim import Optimiser
 from fedlgd.distill.settings import Distil, Refinement
-from fedlgd.dp.distil import refined, refinements_of, reserve_refinements
 from fedlgd.methods.anchors import Selected
 from fedlgd.methods.common import fit
 from fedlgd.methods.parts import Part, Presets
@@ -54,30 +54,35 @@ class Refine(Settings):
         own = {"pairs": self.pairs, "reuse": self.reuse, "steps": self.steps, "real_per_class": self.real_per_class}
         return Refinement(**same | own | {"smooth": 0.0, "lr": self.lr or distil.lr, "optimiser": self.optimiser})
 
-    def releases(self, distil: Distil) -> int:
-        """The private releases of all selected rounds."""
-        if distil.private.on and self.start == "neighbours":
-            raise PrivacyError(
-                "refine.start is 'neighbours', which averages a few private images; with distil.private.epsilon "
-                "use refine.start=keep"
-            )
-        return refinements_of(self.settings(distil), self.selected.count if self.steps else 0)
+    def private_releases(self, distil: Distil) -> int:
+        """The releases of all selected rounds of a private run."""
+        from fedlgd.dp.distil import planned_refinements
 
-    def moved(
+        if self.start == "neighbours":
+            raise PrivacyError("private-refine-start")
+        return planned_refinements(self.settings(distil), self.selected.count if self.steps else 0)
+
+    def move(
         self, state: SiteState, site: Site, net: Net, params: Params, distil: Distil, t: int, rng: Stream
     ) -> SiteState:
         """The state of a site after the refinement of round t."""
-        how, planned = self.settings(distil), self.releases(distil)
-        if state.virtual and self.start == "neighbours":
-            state = replace(state, virtual=self._drawn(state.virtual, site, rng.generator("neighbours")))
-        return refined(state, site, net, params, how, distil, planned, t, rng.at("refine"))
+        virtual, settings = state.virtual, self.settings(distil)
+        assert virtual is not None
+        if distil.private.on:
+            from fedlgd.dp.distil import refine_privately
 
-    def _drawn(self, virtual: VirtualSet, site: Site, generator: Generator) -> VirtualSet:
+            planned = self.private_releases(distil)
+            return refine_privately(state, site, net, params, settings, distil, planned, t, rng.at("refine"))
+        if self.start == "neighbours":
+            virtual = self._redraw(virtual, site, rng.generator("neighbours"))
+        return replace(state, virtual=refine(virtual, site.train, net, params, settings, t, rng.at("refine")))
+
+    def _redraw(self, virtual: VirtualSet, site: Site, generator: Generator) -> VirtualSet:
         """New images for the same labels."""
         classes, counts = virtual.labels.unique(return_counts=True)
         with phase("distil"):
             pictures = from_neighbours(site.train, classes.tolist(), int(counts[0]) * virtual.tiles**2, generator)
-        return replace(virtual, images=to_device(laid(pictures, virtual.tiles)))
+        return replace(virtual, images=to_device(as_tiles(pictures, virtual.tiles)))
 
     def move_in(self, t: int) -> bool:
         return (self.steps > 0 or self.start != "keep") and t in self.selected
@@ -99,21 +104,25 @@ class Refined(Part):
     def __post_init__(self) -> None:
         super().__post_init__()
         if (data := getattr(self.method, "train_on", "virtual")) != "virtual":
-            raise SettingError(
-                f"refine updates virtual sets, but {self.method.name} trains on {data} images; use "
-                "train_on=virtual (--train-on virtual), or leave refine out"
-            )
+            raise SettingError("refine-without-virtual", method=self.method.name, data=data)
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
-        refinements = self.refine.releases(self.distil)
-        reserve_refinements(site, net, self.distil, rng.seed, refinements, only="counts")
+        """With privacy, the refinements are charged here, so that the run is not refused in a later round."""
+        if not self.distil.private.on:
+            return self.method.enrol(site, net, rng)
+        from fedlgd.dp.distil import open_releases
+
+        planned = self.refine.private_releases(self.distil)
+        if planned:
+            open_releases(site, net, self.distil, rng.seed, planned, only="counts")
         enrolled = self.method.enrol(site, net, rng)
-        reserve_refinements(site, net, self.distil, rng.seed, refinements)
+        if planned:
+            open_releases(site, net, self.distil, rng.seed, planned)
         return enrolled
 
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         if state.virtual and self.refine.move_in(msg.round):
-            state = self.refine.moved(state, site, net, msg.params, self.distil, msg.round, rng)
+            state = self.refine.move(state, site, net, msg.params, self.distil, msg.round, rng)
         update, after = self.method.site(msg, state, site, net, rng, fit)
         released = {name: tree for name, tree in state.trees.items() if name == "released"}
         return update, replace(after, trees={**released, **after.trees}) if released else after

@@ -15,9 +15,6 @@ from typing import Any
 from fedlgd.core.errors import SettingError, did_you_mean
 from fedlgd.core.plugins import import_object
 from fedlgd.core.settings import Settings
-from fedlgd.core.train import Local
-from fedlgd.dp.fedavg import DpFedAvg, SiteDp
-from fedlgd.dp.sgd import LOCAL, Dp, DpSgd
 from fedlgd.methods.anchors import Anchored, Anchors
 from fedlgd.methods.parts import Momentum
 from fedlgd.methods.protocol import Method
@@ -26,7 +23,18 @@ from fedlgd.methods.regularisers import REGULARISERS, Pull, Regularised, Regular
 from fedlgd.methods.robust import Median, Trim, Trimmed
 
 FIVE = ("enrol", "start", "broadcast", "site", "server")
-DEFAULTS = ("presets", "personal", "pooled", "at", "expects", "expects_hello", "adapt", "model_at", "label")
+DEFAULTS = (
+    "presets",
+    "personal",
+    "pooled",
+    "at",
+    "expects",
+    "expects_hello",
+    "adapt",
+    "model_at",
+    "budget",
+    "label",
+)
 _methods: dict[str, type[Method]] = {}
 
 
@@ -34,7 +42,8 @@ def register(cls: type) -> type:
     """Register a method by its `name`."""
     known = _methods.setdefault(cls.name, cls)  # type: ignore[attr-defined]
     if known.__qualname__ != cls.__qualname__ or known.__module__ != cls.__module__:
-        raise SettingError(f"method {known.name!r} is already defined in {known.__module__}:{known.__qualname__}")
+        defined = f"{known.__module__}:{known.__qualname__}"
+        raise SettingError("method-defined-twice", method=known.name, defined=defined)
     _methods[known.name] = cls
     return cls
 
@@ -43,7 +52,8 @@ def register(cls: type) -> type:
 def _import_all() -> None:
     package = importlib.import_module("fedlgd.methods")
     for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"fedlgd.methods.{module.name}")
+        if module.name != "private":  # it has no method, only parts
+            importlib.import_module(f"fedlgd.methods.{module.name}")
 
 
 def names() -> list[str]:
@@ -53,12 +63,13 @@ def names() -> list[str]:
 
 @dataclass(frozen=True)
 class Stack:
-    """A part for a method: a line about it, its sections with defaults, its presets, and the function that wraps a
-    method.
+    """A part for a method: its kind, which a method accepts or not, a line about it, its sections with defaults,
+    the function that wraps a method, and its presets.
 
     `defaults`: settings of the method that have another default under this part.
     """
 
+    kind: str
     about: str
     sections: Mapping[str, Settings]
     wrap: Callable[..., Any]
@@ -66,7 +77,7 @@ class Stack:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
-def find(name: str) -> type[Any]:
+def find_method(name: str) -> type[Any]:
     """The class of a method, without its parts."""
     _import_all()
     base = name.partition("+")[0]
@@ -80,7 +91,7 @@ def fixed(cls: type[Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class MethodRecipe:
     """How to create a method: `settings` is a dataclass of all settings, and `make` creates the method from it."""
 
     settings: type[Any]
@@ -94,15 +105,15 @@ class Recipe:
         return method
 
 
-def recipe(name: str) -> Recipe:
+def recipe(name: str) -> MethodRecipe:
     """The recipe of a method by its full name, such as `scaffold+anchors`."""
     parts = {part: _stack(part) for part in name.split("+")[1:]}
     for (one, first), (other, second) in combinations(parts.items(), 2):
         if shared := first.sections.keys() & second.sections.keys():
-            raise SettingError(f"{name!r} has {one} and {other}, which both have {min(shared)}.*; use one of them")
-    base, stacked = find(name), tuple(_stack(part) for part in name.split("+")[1:])
+            raise SettingError("parts-share-section", name=name, one=one, other=other, section=min(shared))
+    base, stacked = find_method(name), tuple(_stack(part) for part in name.split("+")[1:])
     if not stacked:
-        return Recipe(base, base)
+        return MethodRecipe(base, base)
     sections = {section: default for stack in stacked for section, default in stack.sections.items()}
     presets = {
         preset: {**settings, **{k: v for stack in stacked for k, v in stack.presets.get(preset, {}).items()}}
@@ -117,91 +128,110 @@ def recipe(name: str) -> Recipe:
     ]
     space = {"name": name, "presets": presets}
     made = make_dataclass(base.__name__, added, bases=(base,), namespace=space, frozen=True, kw_only=True)
-    return Recipe(made, base, stacked)
+    return MethodRecipe(made, base, stacked)
 
 
 def _own_method(name: str) -> type[Method]:
     if ":" not in name:
-        raise SettingError(
-            f"no method is called {name!r}{did_you_mean(name, names())}; available: {', '.join(names())}; "
-            "your own: package.module:Class"
-        )
+        raise SettingError("method-unknown", name=name, hint=did_you_mean(name, names()), available=names())
     cls: type[Method] = import_object(name, "method")
     if not is_dataclass(cls):
-        raise SettingError(
-            f"method {name!r} is not a dataclass; its fields are its settings (see methods/protocol.py)"
-        )
+        raise SettingError("method-no-dataclass", name=name)
     missing = [part for part in FIVE if getattr(cls, part, None) in (None, getattr(Method, part))]
     missing += [part for part in DEFAULTS if not hasattr(cls, part)]
     if missing:
-        raise SettingError(
-            f"method {name!r} lacks {', '.join(missing)}; subclass fedlgd.methods.protocol.Method, which has "
-            "defaults for all but the five functions of a method"
-        )
+        raise SettingError("method-lacks", name=name, missing=missing)
     return cls
 
 
 def stacks() -> dict[str, Stack]:
     """The parts by name. `noise` is the control for anchors: the same number of images in the loss, but noise that
     is never updated and has no regulariser."""
+    return {
+        **_plain_stacks(),
+        **_private_stacks(),
+        **{name: _regulariser(cls) for name, cls in REGULARISERS.items()},
+    }
+
+
+def _plain_stacks() -> dict[str, Stack]:
     still = {"anchors": Anchors(steps=0, in_loss="always"), "pull": Pull(weight=0.0)}
     return {
         "anchors": Stack(
+            Anchored.kind,
             "images of the server beside those of a site, moved by gradient matching",
             {"anchors": Anchors(), "pull": Pull()},
             Anchored,
             Anchored.presets,
         ),
-        "noise": Stack("control for anchors: as many images of noise, never moved", still, Anchored),
+        "noise": Stack(Anchored.kind, "control for anchors: as many images of noise, never moved", still, Anchored),
         "refine": Stack(
+            Refined.kind,
             "refines virtual sets in selected rounds; the method trains on virtual sets",
             {"refine": Refine()},
             Refined,
             Refined.presets,
             {"train_on": "virtual"},
         ),
-        "momentum": Stack("local momentum is kept between rounds instead of reset", {}, Momentum),
-        "median": Stack("the server takes the median of the models instead of the mean", {}, Median),
+        "momentum": Stack(Momentum.kind, "local momentum is kept between rounds instead of reset", {}, Momentum),
+        "median": Stack(Median.kind, "the server takes the median of the models instead of the mean", {}, Median),
         "trimmed": Stack(
-            "the server takes a mean without the smallest and largest values", {"trimmed": Trim()}, Trimmed
+            Trimmed.kind,
+            "the server takes a mean without the smallest and largest values",
+            {"trimmed": Trim()},
+            Trimmed,
         ),
+    }
+
+
+def _private_stacks() -> dict[str, Stack]:
+    from fedlgd.dp.fedavg import SiteDp
+    from fedlgd.dp.sgd import Dp
+    from fedlgd.methods.private import LOCAL, DpFedAvg, DpSgd, stack_dp_sgd
+
+    return {
         "dp-sgd": Stack(
+            DpSgd.kind,
             "DP-SGD at each site: trains on real images with differential privacy",
             {"local": LOCAL, "dp": Dp()},
-            _dp_sgd,
+            stack_dp_sgd,
             DpSgd.presets,
         ),
         "dp-fedavg": Stack(
+            DpFedAvg.kind,
             "hides whether a site took part; needs about 50 sites and a trusted server",
             {"site_dp": SiteDp()},
             DpFedAvg,
         ),
-        **{name: _regulariser(cls) for name, cls in REGULARISERS.items()},
     }
-
-
-def _dp_sgd(method: Method, local: Local, dp: Dp) -> DpSgd:
-    """`local` has other defaults with this part; the method has it already."""
-    return DpSgd(method=method, dp=dp)
 
 
 def _regulariser(cls: type[Any]) -> Stack:
     about = f"a term in the loss: {(inspect.getdoc(cls) or cls.__name__).partition(chr(10))[0]}"
-    return Stack(
-        about, {cls.section: cls()}, lambda method, **term: Regularised(method=method, term=term[cls.section])
-    )
+
+    def wrap(method: Method, **term: Any) -> Regularised:
+        return Regularised(method=method, term=term[cls.section])
+
+    return Stack(Regularised.kind, about, {cls.section: cls()}, wrap)
+
+
+def parts_of(kinds: tuple[str, ...]) -> list[str]:
+    """The names of the parts of these kinds."""
+    return [name for name, stack in stacks().items() if stack.kind in kinds]
 
 
 def _stack(name: str) -> Stack:
-    known = stacks()
-    if name in known:
-        return known[name]
+    plain = _plain_stacks()  # first: a run without a private part enters no module of `fedlgd.dp`
+    if name in plain:
+        return plain[name]
+    if name in REGULARISERS:
+        return _regulariser(REGULARISERS[name])
     if ":" not in name:
-        raise SettingError(
-            f"no part for methods is called {name!r}{did_you_mean(name, known)}; available: "
-            f"{', '.join(known)}; your own regulariser: package.module:Class"
-        )
+        known = stacks()
+        if name not in known:
+            raise SettingError("part-unknown", name=name, hint=did_you_mean(name, known), available=[*known])
+        return known[name]
     cls = import_object(name, "regulariser")
     if not (isinstance(cls, type) and issubclass(cls, Regulariser)):
-        raise SettingError(f"{name!r} is not a Regulariser; subclass fedlgd.methods.regularisers.Regulariser")
+        raise SettingError("no-regulariser", name=name)
     return _regulariser(cls)

@@ -64,11 +64,8 @@ class Pull(Settings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.loss not in PULLS and ":" not in self.loss:
-            known = ", ".join(map(repr, PULLS))
-            raise SettingError(
-                f"pull.loss is {self.loss!r}{did_you_mean(self.loss, PULLS)}; available: {known}; "
-                "your own: module:function"
-            )
+            known = [*map(repr, PULLS)]
+            raise SettingError("pull-unknown", loss=self.loss, hint=did_you_mean(self.loss, PULLS), available=known)
 
     def __call__(self, z: Embedded) -> Tensor:
         loss = PULLS.get(self.loss) or import_object(self.loss, "pull.loss")

@@ -36,7 +36,7 @@ class Scaffold(common.Training):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.local.momentum or self.local.weight_decay:
-            raise SettingError("scaffold needs plain SGD: set local.momentum=0 and local.weight_decay=0")
+            raise SettingError("scaffold-needs-plain-sgd")
 
     enrol = common.enrol
 

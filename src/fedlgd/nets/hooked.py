@@ -49,13 +49,9 @@ def with_features(build: Build, shape: Shape, classes: int, features: str, label
     names = {m: name for name, m in module.named_modules() if name}
     linear = [m for m in executed if isinstance(m, nn.Linear)]
     if features and features not in names.values():
-        raise NetError(f"net {label!r} has no layer {features!r}; it has: {', '.join(list(names.values())[-12:])}")
+        raise NetError("net-without-layer", net=label, layer=features, available=[*names.values()][-12:])
     if not features and not linear:
-        raise NetError(
-            f"net {label!r} returns logits and has no nn.Linear whose input could be the features; return "
-            "(features, logits), or name the layer whose output are the features with features='layer' (--set "
-            "net.features=layer)"
-        )
+        raise NetError("net-without-features", net=label)
     layer = features or names[linear[-1]]
 
     def hooked(outputs: int) -> nn.Module:
@@ -84,10 +80,7 @@ def copies(module: nn.Module) -> Build:
     label = type(module).__name__
     for name, layer in module.named_modules():
         if _reset(layer) is None and any(True for _ in layer.parameters(recurse=False)):
-            raise NetError(
-                f"layer {name or label!r} of net {label!r} ({type(layer).__name__}) has no reset_parameters(), so "
-                f"its weights cannot be drawn again; give a function that makes it: net=lambda: {label}(...)"
-            )
+            raise NetError("net-without-reset", layer=name or label, net=label, kind=type(layer).__name__)
 
     def build(outputs: int) -> nn.Module:
         made = copy.deepcopy(module).requires_grad_(True)

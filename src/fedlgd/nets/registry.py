@@ -19,8 +19,8 @@ from fedlgd.nets.hooked import copies, with_features
 from fedlgd.nets.resnet import ResNet18
 
 NETS: dict[str, type[nn.Module]] = {"convnet": ConvNet, "resnet18": ResNet18}
-MOST = {"depth": 64, "width": 4096}
-LARGEST = 500_000_000  # parameters: 2 GB of float32, several times in memory during training
+MAX_OF_SETTING = {"depth": 64, "width": 4096}
+MAX_PARAMETERS = 500_000_000  # parameters: 2 GB of float32, several times in memory during training
 
 GIVEN = "given:"  # before the name of a network that exists only as a Python object
 
@@ -57,7 +57,7 @@ def named_net(given: Any, features: str = "") -> dict[str, Any]:
         found = module != "__main__" and getattr(sys.modules.get(module or ""), name, None) is given
         named = {"name": f"{module}:{name}" if found else f"{GIVEN}{name}"}
     else:
-        raise NetError(f"net is {given!r}; give a name, a dict with a name, or: {CONTRACT}")
+        raise NetError("net-given", given=given, contract=CONTRACT)
     return named | ({"features": features} if features else {})
 
 
@@ -77,16 +77,13 @@ def build_net(
 ) -> Net:
     """Build a network for images of `shape` and check its interface."""
     if name.startswith(GIVEN):
-        raise NetError(
-            f"net {name.removeprefix(GIVEN)!r} was given to fedlgd.run as a Python object, which no file can name; "
-            "pass it again with net=..., or define it in a module and use --net module:Class"
-        )
+        raise NetError("net-object", net=name.removeprefix(GIVEN))
     settings = dict(settings or {})
     kind = find_net(name)
     accepted = settings_of(name)
     for key, value in settings.items():
         if key not in accepted:
-            raise NetError(f"net {name!r} has no setting {key!r}{did_you_mean(key, accepted)}")
+            raise NetError("net-setting-unknown", net=name, key=key, hint=did_you_mean(key, accepted))
         _check_value(kind, key, value)
     label = name + _edition(kind) + "".join(f",{k}={v}" for k, v in sorted(settings.items()))
     features = settings.pop("features", "")
@@ -131,9 +128,13 @@ def _edition(kind: Kind, layers: str = "") -> str:
 def _check_value(kind: Kind, key: str, value: Any) -> None:
     hint = get_type_hints(kind.__init__ if isinstance(kind, type) else kind).get(key)  # type: ignore[misc]
     if get_origin(hint) is Literal and value not in get_args(hint):
-        raise NetError(f"net.{key} is {value!r}; choose one of {', '.join(map(repr, get_args(hint)))}")
-    if kind in NETS.values() and key in MOST and not (type(value) is int and 1 <= value <= MOST[key]):
-        raise NetError(f"net.{key} is {value!r}; use a whole number from 1 to {MOST[key]}")
+        raise NetError("net-setting-choice", key=key, value=value, choices=[*map(repr, get_args(hint))])
+    if (
+        kind in NETS.values()
+        and key in MAX_OF_SETTING
+        and not (type(value) is int and 1 <= value <= MAX_OF_SETTING[key])
+    ):
+        raise NetError("net-setting-number", key=key, value=value, most=MAX_OF_SETTING[key])
 
 
 def _check_size(build: Callable[[int], nn.Module], classes: int, label: str) -> None:
@@ -142,12 +143,9 @@ def _check_size(build: Callable[[int], nn.Module], classes: int, label: str) -> 
         with torch.device("meta"):
             size = sum(p.numel() for p in build(classes).parameters())
     except ValueError as error:
-        raise NetError(f"net {label!r}: {error}") from error
-    if size > LARGEST:
-        raise NetError(
-            f"net {label!r} has {size:,} parameters for these images, more than {LARGEST:,}; "
-            "lower net.width or net.depth, or use net.pooling=avg"
-        )
+        raise NetError("net-image", net=label, error=error) from error
+    if size > MAX_PARAMETERS:
+        raise NetError("net-too-large", net=label, size=size, most=MAX_PARAMETERS)
 
 
 def find_net(name: str) -> Kind:
@@ -155,16 +153,13 @@ def find_net(name: str) -> Kind:
     if name in NETS:
         return NETS[name]
     if ":" not in name:
-        raise NetError(
-            f"no net is called {name!r}{did_you_mean(name, NETS)}; built in: {', '.join(NETS)}; "
-            "your own: --net package.module:Class"
-        )
+        raise NetError("net-unknown", name=name, hint=did_you_mean(name, NETS), available=[*NETS])
     try:
         kind: Kind = import_object(name, "net", NetError)
     except NetError as error:
-        raise NetError(f"{error}; {CONTRACT}") from error
+        raise NetError("net-import", error=error, contract=CONTRACT) from error
     if not callable(kind) or (isinstance(kind, type) and not issubclass(kind, nn.Module)):
-        raise NetError(f"net {name!r} is not an nn.Module class; {CONTRACT}")
+        raise NetError("net-contract", name=name, contract=CONTRACT)
     return kind
 
 
@@ -185,9 +180,8 @@ def _checked(
     except NetError:
         raise
     except Exception as error:
-        raise NetError(f"net {label!r} fails on two images of shape {shape}: {error}; {CONTRACT}") from error
+        raise NetError("net-fails", net=label, shape=shape, error=error, contract=CONTRACT) from error
     if len(sizes[0]) != 2 or sizes[0][0] != 2 or sizes[1] != (2, classes):
-        raise NetError(
-            f"net {label!r} returns shapes {sizes[0]} and {sizes[1]} for 2 images and {classes} classes; {CONTRACT}"
-        )
+        values = {"features": sizes[0], "logits": sizes[1], "classes": classes, "contract": CONTRACT}
+        raise NetError("net-shapes", net=label, **values)
     return net

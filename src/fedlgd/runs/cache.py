@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 
 from fedlgd import __version__
+from fedlgd.core.cache import Cache, Cached, NoCache
 from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import OLD, clear_parts, digest, private_folder
 from fedlgd.data.suites import data_home
-from fedlgd.distill.cache import Cached
 from fedlgd.engines.wire import read_message, write_message
 
 CORE = ("device", "losses", "net", "rng", "types")  # modules of core that the pixels depend on
@@ -38,7 +38,7 @@ class FolderCache:
         return self._path / f"{key}.safetensors"
 
 
-def shared_cache(place: Place = Place()) -> FolderCache | None:
+def shared_cache(place: Place = Place()) -> Cache:
     """Distilled sets are shared by all runs of this machine that would make the same ones.
 
     A folder belongs to one state of the source code, version of torch, and number of threads or kind of device.
@@ -49,7 +49,7 @@ def shared_cache(place: Place = Place()) -> FolderCache | None:
         folder = private_folder(private_folder(data_home() / "distilled") / made_by)
         folders = list(folder.parent.iterdir())
     except OSError:
-        return None
+        return NoCache()
     for each in folders:
         with suppress(OSError):  # gone meanwhile, or another user's
             clear_parts(each, OLD)
@@ -62,7 +62,7 @@ def source_digest() -> str:
     root = resources.files("fedlgd")
     sources: list[bytes] = []
     with suppress(OSError):
-        for folder in ("core", "distill", "nets"):
+        for folder in ("core", "distill", "dp", "nets"):
             for file in sorted((root / folder).iterdir(), key=lambda f: f.name):
                 if file.name.endswith(".py") and (folder != "core" or file.name[:-3] in CORE):
                     sources += [f"{folder}/{file.name}".encode(), file.read_bytes()]

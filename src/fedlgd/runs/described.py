@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from fedlgd.nets.registry import MOST, NETS, find_net, settings_of
+from fedlgd.nets.registry import MAX_OF_SETTING, NETS, find_net, settings_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def described_net(name: str) -> list[SettingInfo]:
     """The settings of a network; the help lines are in the dictionary `help` of its class."""
 
     def bounds(key: str) -> dict[str, float]:
-        return {"least": 1, "most": MOST[key]} if name in NETS and key in MOST else {}
+        return {"least": 1, "most": MAX_OF_SETTING[key]} if name in NETS and key in MAX_OF_SETTING else {}
 
     hints, lines = get_type_hints(find_net(name).__init__), getattr(find_net(name), "help", {})
     return [

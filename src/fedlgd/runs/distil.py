@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from fedlgd.core.cache import NoCache
 from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError
 from fedlgd.core.evaluate import score
@@ -24,8 +25,7 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, sgd
 from fedlgd.core.types import LabelledSet, Site, VirtualSet
 from fedlgd.data.federation import Federation
-from fedlgd.distill.cache import caching
-from fedlgd.distill.distribution import distil, is_cached
+from fedlgd.distill.distribution import first_set, first_set_key
 from fedlgd.distill.files import write_set
 from fedlgd.distill.init import from_real
 from fedlgd.distill.settings import Distil
@@ -72,7 +72,7 @@ def distil_all(
     for name, site in federation.by_name.items():
         before = done.get(name)
         with metered() as meter:
-            virtual = place.do(partial(distil, site, net, how), root.at("enrol", name, "distil"))
+            virtual = place.do(partial(first_set, site, net, how), root.at("enrol", name, "distil"))
         made = Distilled(name, str(_write(out, site, virtual)), len(virtual), meter.cpu["distil"])
         if before and before.scores and before.scores.steps == steps:
             made = before
@@ -128,13 +128,15 @@ def seconds_left(config: Config, how: Distil, federation: Federation, net: Net, 
     """Estimated seconds for the virtual sets that are not cached, from a few steps at one site."""
     root, small = Stream(config.plan.seed), how.shrunk()
     left = [
-        site for site in federation.sites if not is_cached(site, net, how, root.at("enrol", site.name, "distil"))
+        site
+        for site in federation.sites
+        if site.cache.get(first_set_key(site, net, how, root.at("enrol", site.name, "distil"))) is None
     ]
     if not left or not small.steps:
         return 0.0
     site, rng = sorted(left, key=lambda each: len(each.train))[len(left) // 2], root.at("estimate")
-    with caching(None):
-        place.do(partial(distil, site, net, small), rng.at("warm"))  # the first steps are slower
-        with metered() as meter:
-            place.do(partial(distil, site, net, small), rng)
+    work = partial(first_set, replace(site, cache=NoCache()), net, small)
+    place.do(work, rng.at("warm"))  # the first steps are slower
+    with metered() as meter:
+        place.do(work, rng)
     return len(left) * meter.seconds["distil"] * how.steps / small.steps

@@ -12,6 +12,7 @@ from itertools import groupby
 
 import torch
 
+from fedlgd.core.cache import Cache, NoCache
 from fedlgd.core.device import Place
 from fedlgd.core.evaluate import score
 from fedlgd.core.meter import Meter, metered, phase
@@ -19,8 +20,7 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Params, ServerState, Site, SiteState
 from fedlgd.data.federation import Federation
-from fedlgd.distill.cache import Cache, caching
-from fedlgd.distill.distribution import is_cached
+from fedlgd.distill.distribution import first_set_key
 from fedlgd.methods.cost import cost_of, first_sets, is_known, trial_of
 from fedlgd.runs.config import Config
 
@@ -50,7 +50,7 @@ def estimate(
     federation: Federation,
     net: Net,
     committed: int | None = None,
-    cache: Cache | None = None,
+    cache: Cache = NoCache(),
     place: Place = Place(),
 ) -> Estimate | None:
     """Estimate the rounds after the first `committed`; None: the enrolment is included too.
@@ -139,11 +139,10 @@ class _Trial:
         total.add(meter, "evaluate", times * images / len(part))
 
 
-def _undistilled(config: Config, federation: Federation, net: Net, cache: Cache | None) -> int:
+def _undistilled(config: Config, federation: Federation, net: Net, cache: Cache) -> int:
     """The number of sites whose first virtual set is not cached."""
     root, sets = Stream(config.plan.seed), first_sets(config.method)
     if sets is None:
         return len(federation.sites)
-    with caching(cache):
-        cached = [is_cached(site, net, sets, root.at("enrol", site.name, "distil")) for site in federation.sites]
-    return cached.count(False)
+    keys = [first_set_key(site, net, sets, root.at("enrol", site.name, "distil")) for site in federation.sites]
+    return sum(cache.get(key) is None for key in keys)

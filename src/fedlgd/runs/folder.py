@@ -37,7 +37,7 @@ from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
 from fedlgd.engines.storage import Enrolment, FolderStates
 from fedlgd.engines.wire import read_message, write_message
-from fedlgd.methods.common import restarted
+from fedlgd.methods.common import restart_schedule
 from fedlgd.methods.parts import name_of
 from fedlgd.rundir.records import (
     RECORDS,
@@ -317,7 +317,7 @@ def _expected_restarts(stored: bytes, config: Config) -> tuple[int, ...]:
 
 
 def _with_stages(config: Config, rounds: int, restarts: Sequence[int]) -> Config:
-    method = restarted(config.method, restarts) if _has_cosine(config) else config.method
+    method = restart_schedule(config.method, restarts) if _has_cosine(config) else config.method
     return replace(config, plan=replace(config.plan, rounds=rounds), method=method)
 
 

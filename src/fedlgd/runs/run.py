@@ -19,14 +19,11 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.data.federation import Federation, pooled
 from fedlgd.data.suites import DataChoice, load
-from fedlgd.distill.cache import caching
-from fedlgd.dp.distil import distilled
-from fedlgd.dp.guarantee import is_private
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
 from fedlgd.engines.registry import engine as find_engine
 from fedlgd.engines.storage import RamStorage, States, Storage
-from fedlgd.methods.common import Training, training_set
+from fedlgd.methods.common import Training, enrol, training_set
 from fedlgd.methods.protocol import Method
 from fedlgd.nets.registry import named_net
 from fedlgd.rundir.records import RoundRecord, in_order
@@ -83,7 +80,7 @@ def run(
     federation = load(data) if isinstance(data, str) else data
     method = configure(method) if isinstance(method, str) else method
     if real_samples is None:
-        real_samples = samples(federation.public and not is_private(method))
+        real_samples = samples(federation.public and method.budget is None)
     plan = RunSettings(
         rounds=rounds,
         ratio=ratio,
@@ -118,6 +115,8 @@ def execute(
         config = continued(config, out)
     net = config.net_for(federation, net_object)
     with _reserved(engine, out):
+        if out is not None:
+            federation = federation.with_cache(shared_cache(engine.place))
         federation = _gathered(config, federation, net, engine)
         memory, states, committed = _opened(config, federation, net, engine, out, command, title)
         rng = Stream(config.plan.seed).at("analysis")
@@ -134,12 +133,12 @@ def execute(
 
 @contextmanager
 def _reserved(engine: Engine, out: Path | None) -> Iterator[None]:
-    """The threads of the engine; for a run in a folder also the cache of virtual sets, and the folder itself."""
+    """The threads of the engine, and the folder of a run in a folder."""
     with engine.threads():
         if out is None:
             yield
             return
-        with caching(shared_cache(engine.place)), locked(out):
+        with locked(out):
             yield
 
 
@@ -179,9 +178,8 @@ def _gathered(config: Config, federation: Federation, net: Net, engine: Engine) 
         return pooled(federation)
     sites = []
     for site in federation.sites:
-        distil = partial(distilled, site, net, method.distil)
-        made = engine.place.do(distil, root.at("enrol", site.name, "distil"))
-        sites.append(replace(site, train=training_set(made, site)))
+        state, _ = engine.place.do(partial(enrol, method, site, net), root.at("enrol", site.name))
+        sites.append(replace(site, train=training_set(state, site)))
     return replace(pooled(replace(federation, sites=tuple(sites))), test_sites=federation.sites)
 
 

@@ -1,0 +1,143 @@
+"""Parts with differential privacy: DP-SGD at each site, and DP-FedAvg at the server.
+
+The mechanisms (clipping, noise, accounting) are in `fedlgd.dp`. The registry imports this module when one of its
+parts is asked for, so that other runs do not enter `fedlgd.dp`.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from fedlgd.core import meter
+from fedlgd.core.device import noise, to_cpu, to_device
+from fedlgd.core.errors import DivergedError, PrivacyError, SettingError
+from fedlgd.core.train import Local
+from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
+from fedlgd.dp.fedavg import SiteDp, check_sites, noisy_average
+from fedlgd.dp.ledger import params_digest
+from fedlgd.dp.release import check_delta, check_protected, noisy_counts
+from fedlgd.dp.sgd import Dp, counts_level, dp_sgd, training_account, training_level
+from fedlgd.methods.common import fit
+from fedlgd.methods.parts import Part, Presets
+from fedlgd.methods.protocol import Fit, Method, Net, Stream, Trained, Visit
+
+LOCAL = Local(batch=512, lr=0.5)
+UNTUNED = {
+    "local.lr": 0.5,
+    "local.momentum": 0.0,
+    "local.schedule": "constant",
+    "local.augment": (),
+    "local.steps": 0,
+}
+"""Noisy gradients are not trained on like others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpSgd(Part):
+    """Trains on real images by DP-SGD. Counts, weights and models are noisy; losses are not sent."""
+
+    kind: ClassVar[str] = "dp-sgd"
+    allows: ClassVar[tuple[str, ...]] = ("robust",)
+    presets: ClassVar[Presets] = {
+        "paper": {"train_on": "real"},
+        "quick": {"train_on": "real", **UNTUNED},
+        "strong": {"train_on": "real", **UNTUNED},
+    }
+
+    dp: Dp = Dp()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.method, Part):
+            raise SettingError("dp-sgd-after-part", part=self.method.stack)
+        if self.train_on != "real":
+            raise SettingError("dp-sgd-on-virtual", train_on=self.train_on)
+
+    @property
+    def budget(self) -> Dp:
+        return self.dp
+
+    @property
+    def title(self) -> str:
+        return "DP-SGD"
+
+    def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
+        check_protected(site, net, "dp.epsilon")
+        state, hello = self.method.enrol(site, net, rng)
+        book, account = training_account(self.dp, self.local, site, net, rng.seed)
+        level = counts_level(self.dp)
+        book.reserve(account, {"counts": level})
+        counts = noisy_counts(book, account, level, site.train, net.classes)
+        check_delta(counts, self.dp)
+        book.reserve(account, {"train": training_level(self.dp, self.local, counts, site.name)})
+        sent = counts.round().clamp(min=0).long()
+        return replace(state, trees={"released": {"counts": counts}}), replace(hello, counts=sent)
+
+    def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
+        counts = to_cpu(state.trees["released"]["counts"])
+        private = partial(self._fit, msg.round, counts)
+        update, after = self.method.site(msg, state, site, net, rng, private)
+        return replace(update, weight=float(counts.sum()), metrics={}), after
+
+    def _fit(
+        self,
+        t: int,
+        counts: Tensor,
+        method: Method,
+        model: Params,
+        state: SiteState,
+        site: Site,
+        net: Net,
+        rng: Stream,
+    ) -> Trained:
+        """The model of round t: trained now, or read again."""
+        book, account = training_account(self.dp, self.local, site, net, rng.seed)
+        level, size = training_level(self.dp, self.local, counts, site.name), float(counts.sum())
+
+        def make(generator: np.random.Generator) -> Params:
+            with meter.phase("train"), noise(rng.at("noise").number()):
+                return to_cpu(dp_sgd(net, model, site.train, self.local, level, self.dp.clip, size, generator))
+
+        if t >= self.dp.rounds:
+            raise PrivacyError("round-beyond-budget", rounds=self.dp.rounds, round=t + 1)
+        trained = book.once(account, "train", f"round {t}, {params_digest(model)}", make)
+        params = to_device({name: trained[name] for name in model})
+        if not all(bool(value.isfinite().all()) for value in params.values()):
+            raise DivergedError("training-diverged", lr=self.local.lr)
+        return Trained(params, level.each, math.nan)
+
+
+def stack_dp_sgd(method: Method, local: Local, dp: Dp) -> DpSgd:
+    """`local` has other defaults with this part; the method has it already."""
+    return DpSgd(method=method, dp=dp)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpFedAvg(Part):
+    """Averages clipped changes of the model with equal weights, and adds noise."""
+
+    kind: ClassVar[str] = "dp-fedavg"
+    allows: ClassVar[tuple[str, ...]] = ()
+
+    site_dp: SiteDp = SiteDp()
+
+    @property
+    def budget(self) -> SiteDp:
+        return self.site_dp
+
+    @property
+    def title(self) -> str:
+        return "DP-FedAvg"
+
+    def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
+        check_sites(len(hellos), net, self.site_dp)
+        return self.method.start(params, hellos, net, rng)
+
+    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
+        params = noisy_average(state.params, updates, net, self.site_dp, state.round)
+        return replace(state, params=params, round=state.round + 1)

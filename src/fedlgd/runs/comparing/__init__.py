@@ -1,0 +1,1 @@
+"""Comparisons of methods and seeds under equal conditions: `fedlgd compare` and `fedlgd.compare`."""

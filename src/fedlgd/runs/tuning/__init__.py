@@ -1,0 +1,1 @@
+"""`fedlgd tune`: search spaces, successive halving, and what a search found."""
