@@ -37,6 +37,17 @@ def test_links_between_documents_lead_somewhere(page):
         assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
 
 
+TEXTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in TEXTS if page.name != "CHANGELOG.md"], ids=lambda page: page.name
+)
+def test_source_files_named_in_the_pages_exist(page):
+    for name in re.findall(r"`((?:\w+/)+\w+\.py|(?:src|tests|bench|results|examples)/[\w./-]+)`", page.read_text()):
+        assert (ROOT / name).exists() or (ROOT / "src/fedlgd" / name).exists(), f"{page.name} names {name}"
+
+
 PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
 COMMANDS = sorted({line for page in PAGES for line in re.findall(r"^ {4,}(fedlgd .+)$", page.read_text(), re.M)})
 
@@ -63,27 +74,17 @@ def test_scripts_beside_the_package_use_names_that_it_has(script):
             assert not [name for name in missing if not importlib.util.find_spec(f"{node.module}.{name}")]
 
 
-MAPS = (
-    "core",
-    "nets",
-    "data",
-    "data/folders",
-    "data/fetch",
-    "distill",
-    "engines",
-    "runs",
-    "deploy",
-    "report",
-    "cli",
-)
+MAPS = [
+    file.parent for file in sorted((ROOT / "src/fedlgd").glob("*/**/__init__.py")) if file.parent.name != "methods"
+]
 
 
-@pytest.mark.parametrize("package", MAPS)
+@pytest.mark.parametrize("package", MAPS, ids=lambda folder: str(folder.relative_to(ROOT / "src")))
 def test_the_docstring_of_a_package_names_everything_in_it(package):
-    folder = ROOT / "src/fedlgd" / package
-    inside = {p.stem for p in folder.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()} - {"__init__"}
-    said = set(re.findall(r"`(\w+)`", ast.get_docstring(ast.parse((folder / "__init__.py").read_text()))))
-    assert inside <= said
+    parts = (path for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists())
+    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
+    said = {name for names in re.findall(r"`(\w+)`|^ {4}(\w+) ", text, re.M) for name in names}
+    assert {path.stem for path in parts} - {"__init__"} <= said
 
 
 def test_derived_pages_are_what_the_code_and_the_stored_runs_say():

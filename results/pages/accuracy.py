@@ -1,18 +1,19 @@
 """The generated parts of accuracy.md and speed.md: comparisons over seeds, trials, and images per class."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean, stdev
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from statistics import fmean, median, stdev
 from typing import Any
 
 from fedlgd.report.groups import Group, SeedCurve, group_runs, summarise
 from fedlgd.report.plots import line_plot, svg
 from fedlgd.report.summary import Difference, difference, paired_difference
 from fedlgd.rundir.read import Run, read_runs
-from fedlgd.runs.tuning.findings import Trial, effect_of, spent
+from fedlgd.runs.tune import Trial, cpu_seconds, show_value
 from results import MEASURED, RECORDS
 
 SEARCH = MEASURED / "search"
+FEW_VALUES = 5  # of a setting; more are compared in halves
 COUNTED = ("accuracy-count", "accuracy-four")  # stored runs with different numbers of images per class
 
 
@@ -69,7 +70,7 @@ def searched(name: str) -> str:
     parts = []
     for method in dict.fromkeys(trial.method for trial in trials):
         own = [trial for trial in trials if trial.method == method]
-        parts += [f"`{method}`, {spent(own) / 60:.0f} CPU minutes:", "", last_trials(own, rungs), ""]
+        parts += [f"`{method}`, {cpu_seconds(own) / 60:.0f} CPU minutes:", "", last_trials(own, rungs), ""]
         parts += [what_mattered([trial for trial in own if trial.rounds == rungs[0]]), ""]
     return "\n".join(parts).rstrip()
 
@@ -90,10 +91,27 @@ def last_trials(trials: Sequence[Trial], rungs: Sequence[int]) -> str:
 
 def what_mattered(trials: Sequence[Trial]) -> str:
     """The mean accuracy (%) over all candidates with the best and with the worst value of each setting."""
-    effects = [effect for path in trials[0].settings if (effect := effect_of(path, trials))]
-    effects.sort(key=lambda effect: -effect.difference)
-    rows = [[e.setting, e.best, f"{100 * e.best_mean:.1f}", e.worst, f"{100 * e.worst_mean:.1f}"] for e in effects]
-    return table([f"setting, {trials[0].rounds} rounds", "best", "mean", "worst", "mean"], rows)
+    rows = []
+    for path in trials[0].settings:
+        groups: dict[str, list[float]] = {}
+        for value, accuracy in values_of(path, trials):
+            groups.setdefault(value, []).append(100 * accuracy)
+        means = sorted(((fmean(group), value) for value, group in groups.items()), key=lambda each: -each[0])
+        if len(means) > 1:
+            rows.append((means[0], means[-1], path))
+    rows.sort(key=lambda row: row[1][0] - row[0][0])
+    cells = [[path, best, f"{mean:.1f}", worst, f"{least:.1f}"] for (mean, best), (least, worst), path in rows]
+    return table([f"setting, {trials[0].rounds} rounds", "best", "mean", "worst", "mean"], cells)
+
+
+def values_of(path: str, trials: Sequence[Trial]) -> Iterator[tuple[str, float]]:
+    """The value of a setting in each trial with its accuracy; many different numbers as two halves."""
+    values = [trial.settings[path] for trial in trials]
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    middle = median(values) if numbers and len(set(map(show_value, values))) > FEW_VALUES else None
+    for value, trial in zip(values, trials, strict=True):
+        half = middle is not None and f"{'<=' if value <= middle else '>'} {middle:.3g}"
+        yield half or show_value(value), trial.accuracy
 
 
 def said(value: Any) -> str:

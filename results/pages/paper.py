@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from fedlgd.paper.items import Item, command_of, cpu_times, find, items
-from fedlgd.paper.page import score
-from fedlgd.paper.stored import Found, measured_cpu, stored, stored_part
-from fedlgd.paper.tables import printed_table, reduction, site_table, verdict_table
+from fedlgd.paper.items import Item, command_of, cpu_times, find_item, items
+from fedlgd.paper.page import printed_table, reduction, site_table, tally, verdict_table
+from fedlgd.paper.runs import Found, measured_cpu, stored, stored_part
 from fedlgd.paper.verdicts import verdicts
 from fedlgd.report.cost import break_even_table, break_evens, cost_table
 from fedlgd.report.formats import Cell, Column, Table, as_markdown, percent_stat
@@ -38,7 +37,8 @@ def pages() -> dict[str, str]:
 def summary_page() -> Iterator[str]:
     """A verdict for every claim, by item."""
     found = list(verdicts(PAPER))
-    yield from ("# The paper, table by table", "", SOURCE, "", f"**{score(found)}.**", "", RULE, "", STAND_IN, "")
+    score = f"**{len(found)} claims: {tally(found)}.**"
+    yield from ("# The paper, table by table", "", SOURCE, "", score, "", RULE, "", STAND_IN, "")
     for name, item in items().items():
         own = [each for each in found if each.item == name]
         yield from (f"## [{item.title}]({name}.md)", "")
@@ -107,7 +107,7 @@ def text(table: Table) -> str:
 def main_table(place: str) -> str:
     """The table of one part for the README: `table-digits/C10/desk`."""
     name, part, scale = place.split("/")
-    found = stored_part(PAPER, find(name), part, scale)
+    found = stored_part(PAPER, find_item(name), part, scale)
     table = text(printed_table(found, ("fedlgd",)))
     notes = " ".join((PAIRED, " ".join(STAND_IN.split()), reduction(found)))
     return f"{table}\n{notes}" if found.groups else "No stored runs."

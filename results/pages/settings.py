@@ -135,5 +135,5 @@ def own_settings(name: str) -> str:
 
 def search_space(name: str) -> str:
     """The default search space of `fedlgd tune`."""
-    text = (ROOT / "src" / "fedlgd" / "runs" / "tuning" / "space.toml").read_text()
+    text = (ROOT / "src" / "fedlgd" / "runs" / "space.toml").read_text()
     return f"```toml\n{text}```"

@@ -19,8 +19,8 @@ _HOME = {
     "Federation": "fedlgd.data.federation",
     "run": "fedlgd.runs.run",
     "Result": "fedlgd.runs.result",
-    "compare": "fedlgd.runs.comparing.compare",
-    "tune": "fedlgd.runs.tuning.tune",
+    "compare": "fedlgd.runs.compare",
+    "tune": "fedlgd.runs.tune",
     "open_run": "fedlgd.runs.result",
     "configure": "fedlgd.runs.config",
     "write_report": "fedlgd.report.page",
@@ -70,12 +70,12 @@ if TYPE_CHECKING:
     from fedlgd.methods.scaffold import Scaffold as Scaffold
     from fedlgd.methods.vhl import VHL as VHL
     from fedlgd.report.page import write_report as write_report
-    from fedlgd.runs.comparing.compare import compare as compare
+    from fedlgd.runs.compare import compare as compare
     from fedlgd.runs.config import configure as configure
     from fedlgd.runs.result import Result as Result
     from fedlgd.runs.result import open_run as open_run
     from fedlgd.runs.run import run as run
-    from fedlgd.runs.tuning.tune import tune as tune
+    from fedlgd.runs.tune import tune as tune
 
 
 def __getattr__(name: str) -> Any:

@@ -6,7 +6,10 @@ import socket
 import pytest
 
 from fedlgd.cli.deploy import Connection, Follower
+from fedlgd.core.errors import message
 from tests.data.pictures import noise, save, tree
+
+BACK = "Connection successful"
 
 
 @pytest.fixture
@@ -28,14 +31,14 @@ def test_provision_prints_the_kits_and_what_to_do(fedlgd):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--sites", "a,b"], "server is ''; give host and port"),
-        (["--sites", "a,b", "--server", "host"], "give host and port"),
-        (["--sites", "a,a", "--server", "h:1"], "given twice"),
-        (["--sites", "a/b", "--server", "h:1"], "not a valid name"),
-        (["--server", "h:1"], "give one of --sites"),
-        (["--sites", "a", "--add", "b"], "give one of --sites"),
-        (["--add", "d"], "no kit.toml"),
-        (["--renew"], "no kit.toml"),
+        (["--sites", "a,b"], message("address-form", text="")),
+        (["--sites", "a,b", "--server", "host"], message("address-form", text="host")),
+        (["--sites", "a,a", "--server", "h:1"], message("site-name-twice", site="a")),
+        (["--sites", "a/b", "--server", "h:1"], message("site-name-invalid", site="a/b")),
+        (["--server", "h:1"], message("provision-choice")),
+        (["--sites", "a", "--add", "b"], message("provision-choice")),
+        (["--add", "d"], "kit.toml"),
+        (["--renew"], "kit.toml"),
     ],
 )
 def test_provision_refuses(fedlgd, tmp_path, arguments, says):
@@ -58,7 +61,7 @@ def test_serve_says_that_its_address_is_taken_or_not_of_this_machine(fedlgd, kit
         port = other.getsockname()[1]
         done = fedlgd("serve", str(kits / "server"), "--listen", f"127.0.0.1:{port}")
     assert done.code == 2
-    assert f"cannot listen on 127.0.0.1:{port} (Address already in use); stop the program" in done.err
+    assert f"127.0.0.1:{port} (Address already in use)" in done.err
     done = fedlgd("serve", str(kits / "server"), "--listen", "192.0.2.1:9443")
     assert "--listen HOST:PORT" in done.err
 
@@ -75,10 +78,10 @@ def test_join_stops_with_the_problems_of_the_images(fedlgd, kits, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([], "name their folder: --data DIR"),
-        (["--set", "data.size=8"], "name their folder: --data DIR"),
+        ([], message("no-images-given")),
+        (["--set", "data.size=8"], message("no-images-given")),
         (["--data", "absent"], "there is no folder"),
-        (["--data", ".", "--set", "rounds=3"], "rounds is not a setting of the data"),
+        (["--data", ".", "--set", "rounds=3"], message("not-a-data-setting", name="rounds")),
         (["--data", ".", "--set", "data.sise=3"], "did you mean 'data.size'"),
     ],
 )
@@ -100,11 +103,11 @@ def test_join_refuses_a_policy_with_a_misspelled_key(fedlgd, kits, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--engine", "flower"], "--engine flower --kit KIT"),
-        (["--engine", "loop", "--kit", "kits/server"], "--engine flower --kit KIT"),
-        (["builtin-digits", "--kit", "kits/server"], "a federation is given"),
-        (["--kit", "kits/server", "--workers", "2"], "--workers is given"),
-        (["--kit", "kits/server", "--estimate"], "--estimate is given"),
+        (["--engine", "flower"], message("real-sites-need-kit")),
+        (["--engine", "loop", "--kit", "kits/server"], message("real-sites-need-kit")),
+        (["builtin-digits", "--kit", "kits/server"], message("decided-at-sites", option="a federation")),
+        (["--kit", "kits/server", "--workers", "2"], message("decided-at-sites", option="--workers")),
+        (["--kit", "kits/server", "--estimate"], message("decided-at-sites", option="--estimate")),
     ],
 )
 def test_a_run_at_real_sites_refuses_what_is_decided_elsewhere(fedlgd, kits, arguments, says):
@@ -126,9 +129,8 @@ def test_a_lost_connection_is_told_once():
     hear = Connection(lambda _: None, said.append)
     for line in ("INFO: SuperNode ID: 5", "Connection attempt failed, 1", "Connection attempt failed, 2", "other"):
         hear(line)
-    hear("Connection successful after 3 tries.")
-    away = "not connected: the server is away or not ready; trying again"
-    assert said == ["connected", away, "the server answers"]
+    hear(f"{BACK} after 3 tries.")
+    assert said == [Connection.SIGNS[sign] for sign in ("SuperNode ID", "Connection attempt failed", BACK)]
 
 
 def test_new_lines_of_the_journal_are_shown(tmp_path):

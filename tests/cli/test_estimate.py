@@ -7,7 +7,7 @@ import pytest
 
 from fedlgd.cli import common
 from fedlgd.engines.registry import engine
-from fedlgd.runs.comparing.entries import parse_entry, plan
+from fedlgd.runs.compare import parse_entry, plan_jobs
 from fedlgd.runs.config import resolve
 from fedlgd.runs.estimate import Estimate
 from tests import tiny
@@ -18,7 +18,7 @@ def test_a_comparison_counts_shared_virtual_sets_once(monkeypatch: pytest.Monkey
         common, "estimate_run", lambda *_: Estimate({"distil": 100.0, "train": 10.0, "server": 2.0}, {}, 80.0)
     )
     entries = [parse_entry(spec) for spec in ("fedavg", "fedprox")]
-    jobs = plan(entries, 3, tmp_path, {"train_on": "virtual"})
+    jobs = plan_jobs(entries, 3, tmp_path, {"train_on": "virtual"})
     for workers, seconds in ((1, 6 * 112 - 3 * 80), (2, 6 * 57 - 3 * 40)):
         pool = engine("pool", workers)
         assert common.estimate_jobs(jobs, tiny.federation(), pool) == pytest.approx(seconds)

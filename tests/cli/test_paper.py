@@ -4,11 +4,14 @@ import json
 
 import pytest
 
+from fedlgd.core.errors import did_you_mean, message
 from fedlgd.paper.items import items, parts_at
 from fedlgd.paper.verdicts import shipped
 from fedlgd.rundir.sweep import entry_folder
 from tests.report.fake import write_run
 
+PARTS = list(items()["table-digits"].parts)
+COMMAND = items()["figure-communication"].command
 RUN = [name for name, item in items().items() if parts_at(item, "tiny")]
 
 
@@ -62,19 +65,19 @@ def test_an_item_runs_resumes_and_is_reported(fedlgd, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "code", "values"),
     [
-        (["table-digit"], "did you mean 'table-digits'"),
-        (["table-digits", "--part", "C11"], "available: C10, C50, R10, R50"),
-        (["table-batch", "--part", "x"], "table-batch has no parts; leave --part out"),
-        (["report", "--out", "nowhere"], "'nowhere' has no runs; run an item first"),
-        (["figure-communication"], "fedlgd paper table-digits"),
+        ("table-digit", "unknown-item", {"item": "table-digit", "hint": did_you_mean("table-digit", items())}),
+        ("table-digits --part C11", "unknown-part", {"item": "table-digits", "part": "C11", "parts": PARTS}),
+        ("table-batch --part x", "item-without-parts", {"item": "table-batch"}),
+        ("report --out nowhere", "no-paper-runs", {"folder": "nowhere"}),
+        ("figure-communication", "item-without-runs", {"item": "figure-communication", "command": COMMAND}),
     ],
 )
-def test_what_does_not_exist_is_an_error_with_a_way_out(fedlgd, words, said):
-    done = fedlgd("paper", *words)
+def test_what_does_not_exist_is_an_error_with_a_way_out(fedlgd, words, code, values):
+    done = fedlgd("paper", *words.split())
     assert done.code == 2
-    assert said in done.err
+    assert message(code, **values) in " ".join(done.err.split())
 
 
 def test_a_run_of_another_item_is_copied_and_the_result_fits_the_terminal(fedlgd, tmp_path, monkeypatch):

@@ -7,15 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedlgd.core.errors import RunError
+from fedlgd.core.errors import RunError, message
 from fedlgd.data.own.suite import Folders
-from fedlgd.deploy.client import SiteSettings
+from fedlgd.deploy.client import HIDDEN_REASON, SiteSettings
 from fedlgd.deploy.coordinator import Request, coordinate
+from fedlgd.engines.validate import listed
 from fedlgd.report.page import write_report
 from fedlgd.rundir.records import decode_record
 from tests import tiny
 from tests.deploy import grid
 from tests.deploy.grid import NODES, LocalGrid
+from tests.errors import refuses
 
 
 @pytest.fixture(autouse=True)
@@ -64,16 +66,17 @@ def test_states_are_private_and_only_those_of_two_rounds_are_kept(folders, tmp_p
 
 def test_a_task_outside_the_policy_is_refused_with_the_reason_and_written_down(folders, tmp_path):
     policy(folders, "bee", 'methods = ["*"]', 'methods = ["fedavg"]')
-    with pytest.raises(RunError, match=r"'bee' \(its policy: method 'fedlgd' is not allowed"):
+    why = message("method-not-allowed", method="fedlgd", allowed=["fedavg"])
+    with refuses("too-few-enrolled", RunError, sites=listed({"bee": why})):
         run(folders, tmp_path / "run")
-    assert any("refused: describe: its policy: method 'fedlgd'" in line for line in journal(folders, "bee"))
+    assert any(f"refused: describe: {why}" in line for line in journal(folders, "bee"))
 
 
 def test_a_policy_that_changes_during_a_run_is_obeyed(folders, tmp_path):
     run(folders, tmp_path / "run", rounds=2, quorum=0.6)
     policy(folders, "bee", "rounds = 1000", "rounds = 1")
     records = run(folders, tmp_path / "more", rounds=2, quorum=0.6).records
-    assert all("this site allows 1 or less" in record.refused["bee"] for record in records)
+    assert {record.refused["bee"] for record in records} == {message("too-many-rounds", rounds=2, allowed=1)}
 
 
 def test_what_is_not_disclosed_is_not_sent(folders, tmp_path):
@@ -84,7 +87,7 @@ def test_what_is_not_disclosed_is_not_sent(folders, tmp_path):
         assert set(record.seconds) <= {"server"}
         assert not record.scores
         assert all(not metrics for metrics in record.metrics.values())
-        assert set(record.unscored.values()) == {"its policy: it does not disclose scores"}
+        assert set(record.unscored.values()) == {message("not-disclosed", needed="scores")}
     assert result.accuracy == {}
     assert not any("score (" in line or "costs (" in line for line in journal(folders, "bee"))
     write_report([tmp_path / "run"], tmp_path / "report.html")
@@ -92,7 +95,7 @@ def test_what_is_not_disclosed_is_not_sent(folders, tmp_path):
 
 def test_without_counts_a_site_cannot_enrol(folders, tmp_path):
     policy(folders, "bee", '"counts", ', "")
-    with pytest.raises(RunError, match="does not disclose counts"):
+    with refuses("too-few-enrolled", RunError, sites=listed({"bee": message("not-disclosed", needed="counts")})):
         run(folders, tmp_path / "run")
 
 
@@ -103,8 +106,8 @@ def test_the_report_shows_who_was_present(folders, tmp_path):
     page = write_report([tmp_path / "run"], tmp_path / "report.html").read_text()
     assert "<h2>Presence</h2>" in page
     assert "0 of 2" in page
-    assert "rounds enrolment to 2: its policy: the run has 2 rounds; this site allows 1 or less" in page
-    assert "no score from bee, cat in round 2" in page
+    assert f"rounds enrolment to 2: {message('too-many-rounds', rounds=2, allowed=1)}" in page
+    assert "bee, cat in round 2" in page
 
 
 def test_images_of_another_shape_are_named_before_the_run(folders, tmp_path):
@@ -112,8 +115,9 @@ def test_images_of_another_shape_are_named_before_the_run(folders, tmp_path):
     x, y = np.zeros((6, 5, 5, 3), np.uint8), np.array([0, 1, 2] * 2, np.uint8)
     np.savez(other, train_x=x, train_y=y, test_x=x, test_y=y)
     SiteSettings(site="bee", folder=folders[NODES["bee"]], images=Folders(path=str(other))).write()
-    with pytest.raises(RunError, match=r"differ in shape: .*'bee': \(3, 5, 5\)"):
+    with refuses("shapes-differ", RunError) as refused:
         run(folders, tmp_path / "run")
+    assert refused.value.values["shapes"]["bee"] == (3, 5, 5)
 
 
 def test_a_class_that_comes_late_is_refused_with_the_reason(folders, tmp_path):
@@ -129,12 +133,13 @@ def test_a_class_that_comes_late_is_refused_with_the_reason(folders, tmp_path):
         at.gone = set()
 
     records = coordinate(at, request, come, pause=0.0).records
-    assert "its classes ['3'] are not among those of the run" in records[-1].refused["bee"]
+    why = message("classes-of-another-run", unknown=["3"], classes=["0", "1", "2"])
+    assert records[-1].refused["bee"] == why
 
 
 def test_other_errors_stay_at_the_site(folders, tmp_path):
     (tmp_path / "all" / "bee.npz").unlink()
-    with pytest.raises(RunError, match=r"'bee' \(it could not do the task; its journal says why\)") as caught:
+    with refuses("too-few-enrolled", RunError, sites=listed({"bee": HIDDEN_REASON})) as caught:
         run(folders, tmp_path / "run")
     assert str(tmp_path / "all") not in str(caught.value)
     assert any("no folder or file" in line for line in journal(folders, "bee"))

@@ -10,11 +10,13 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
-from fedlgd.core.errors import RunError, SettingError
+from fedlgd.core.errors import RunError, SettingError, message
 from fedlgd.deploy import messages
 from fedlgd.deploy.coordinator import Request, coordinate
+from fedlgd.deploy.engine import AWAY
 from fedlgd.engines.registry import engine
 from fedlgd.engines.site import Answer
+from fedlgd.engines.validate import listed
 from fedlgd.engines.wire import from_bytes, to_bytes
 from fedlgd.runs.folder import RunDirectory
 from fedlgd.runs.run import Result, execute
@@ -129,11 +131,10 @@ def large(answer: Answer) -> Answer:
     return replace(answer, update=replace(answer.update, params={"x": torch.zeros(1 << 20)}))
 
 
-WRONG = ConfigRecord({"question": "x"})
 TRICKS: dict[str, tuple[Trick, str]] = {
-    "lost": (only_train(lambda asked, _: Message(Error(5), reply_to=asked)), "connection to it was lost"),
+    "lost": (only_train(lambda asked, _: Message(Error(5), reply_to=asked)), "connection"),
     "crashed": (only_train(lambda asked, _: Message(Error(2), reply_to=asked)), "its program failed"),
-    "late": (only_train(lambda *_: None), "did not answer within 0 s"),
+    "late": (only_train(lambda *_: None), "within 0 s"),
     "another's name": (told(lambda a: replace(a, site="ape")), "in the name of 'ape'"),
     "another's node": (only_train(from_another_node), r"another node \(100\)"),
     "signed by another": (told(lambda a: replace(a, update=replace(a.update, site="ape"))), "signed 'ape'"),
@@ -148,7 +149,7 @@ TRICKS: dict[str, tuple[Trick, str]] = {
     "infinite costs": (told(lambda a: replace(a, seconds={"train": float("inf")})), "costs"),
     "another state": (told(lambda a: replace(a, version=7)), "names state 7"),
     "a terminal sequence": (told(lambda a: replace(a, fault="\x1b[31mhello")), r"^\?\[31mhello$"),
-    "a name that is not one": (told(lambda a: replace(a, flags=("a\nb",))), "names that cannot be shown"),
+    "a name that is not one": (told(lambda a: replace(a, flags=("a\nb",))), "names that"),
     "nothing": (told(lambda a: replace(a, hello=None, update=None)), "sent no update"),
 }
 
@@ -170,7 +171,7 @@ def test_a_replayed_answer_is_refused(tmp_path):
     folders, _ = grid.sites(tmp_path, tiny.federation())
     result = run(LocalGrid(folders, {"bee": replayed()}), config, tmp_path / "run")
     assert not result.records[1].refused
-    assert "another question" in result.records[2].refused["bee"]
+    assert result.records[2].refused["bee"] == message("reply-to-another-question")
 
 
 def test_below_quorum_the_run_stops_and_resumes_with_the_bits_of_loop(tmp_path):
@@ -181,7 +182,7 @@ def test_below_quorum_the_run_stops_and_resumes_with_the_bits_of_loop(tmp_path):
     def leave(record):
         at.gone = {"cat"} if record.round == 1 else set()
 
-    with pytest.raises(RunError, match=r"round 3: 2 of 3 .*'cat' \(it is not connected\)"):
+    with refuses("too-few-updates", RunError, round=3, valid=2, asked=3, sites=listed({"cat": AWAY})):
         run(at, config, tmp_path / "run", on_round=leave)
     at.gone = set()
     same(run(at, config, tmp_path / "run"), execute(config, data))
@@ -251,7 +252,7 @@ def test_a_site_that_comes_late_joins(tmp_path):
 def test_nobody_is_connected(tmp_path):
     folders, _ = grid.sites(tmp_path, tiny.federation())
     at = LocalGrid(folders, gone=set(tiny.NAMES))
-    with pytest.raises(RunError, match=r"0 of 3 sites enrolled"):
+    with refuses("too-few-enrolled", RunError, enrolled=0, asked=3):
         run(at, grid.config(tiny.fedavg(), rounds=1, quorum=0.1), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -263,8 +264,8 @@ class KilledError(Exception):
     pass
 
 
-@pytest.mark.parametrize("message", [2, 4, 7, 8, 11, 13, 16])
-def test_a_coordinator_that_is_killed_between_two_messages_resumes_with_the_same_bits(message, tmp_path):
+@pytest.mark.parametrize("number", [2, 4, 7, 8, 11, 13, 16])
+def test_a_coordinator_that_is_killed_between_two_messages_resumes_with_the_same_bits(number, tmp_path):
     config = grid.config(tiny.fedlgd(), rounds=4, evaluate_every=2)
     folders, data = grid.sites(tmp_path, tiny.federation())
     at, count = LocalGrid(folders), 0
@@ -272,7 +273,7 @@ def test_a_coordinator_that_is_killed_between_two_messages_resumes_with_the_same
     def kill():
         nonlocal count
         count += 1
-        if count == message:
+        if count == number:
             raise KilledError
 
     at.on_push = kill
@@ -307,5 +308,5 @@ def test_a_run_is_not_resumed_with_other_sites(tmp_path):
     folders, _ = grid.sites(tmp_path, tiny.federation())
     run(LocalGrid(folders), config, tmp_path / "run")
     request = Request(config=config.toml(), out=str(tmp_path / "run"), sites={"ape": 100}, timeout=0.0)
-    with pytest.raises(RunError, match="started with the sites"):
+    with refuses("kit-of-another-run", RunError, started=list(tiny.NAMES), given=["ape"]):
         coordinate(LocalGrid(folders), request, pause=0.0)

@@ -10,9 +10,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from fedlgd.core.errors import FedlgdError, RunError, SettingError
+from fedlgd.core.errors import RunError, SettingError
 from fedlgd.deploy import kit as kits
 from fedlgd.deploy.kit import Address, add_sites, address, expiry, provision, read_kit, renew
+from tests.errors import refuses
 
 HERE = Address("127.0.0.1", 9443)
 
@@ -128,37 +129,39 @@ def test_a_new_certificate_is_trusted_by_the_old_kits(folder):
 
 def test_an_expired_certificate_is_an_error_that_says_how_to_renew_it(tmp_path, monkeypatch):
     provision(tmp_path / "kits", ["a"], HERE, days=-1)
-    with pytest.raises(RunError, match=r"server.crt' expired on 20\d\d-.*--renew"):
+    with refuses("certificate-expired", RunError, file=str(tmp_path / "kits/server/server.crt")) as refused:
         read_kit(tmp_path / "kits" / "server")
+    assert "--renew" in refused.value.values["way_out"]
     renew(tmp_path / "kits")
     assert read_kit(tmp_path / "kits" / "server").server == HERE
     monkeypatch.setattr(kits, "AUTHORITY_DAYS", -1)
     provision(tmp_path / "old", ["a"], HERE)
-    with pytest.raises(RunError, match=r"ca.crt' expired .* ask the coordinator"):
+    with refuses("certificate-expired", RunError, file=str(tmp_path / "old/site-a/ca.crt")):
         read_kit(tmp_path / "old" / "site-a")
 
 
 @pytest.mark.parametrize("file", ["site-a/key", "server/server.key", "server/secret", "site-a/ca.crt"])
 def test_a_kit_without_one_of_its_secrets_is_refused_before_anything_starts(folder, file):
     (folder / file).unlink()
-    with pytest.raises(RunError, match=f"{file}' is .*missing"):
+    code = "certificate-damaged" if file.endswith("ca.crt") else "kit-file-missing"
+    with refuses(code, RunError, file=str(folder / file)):
         read_kit((folder / file).parent)
 
 
 @pytest.mark.parametrize(
-    ("sites", "says"),
+    ("sites", "code"),
     [
-        (["a", "a"], "given twice"),
-        (["a", "A"], "given twice"),
-        (["a/b"], "not a valid name"),
-        ([".."], "not a valid name"),
-        (["a b"], "not a valid name"),
-        (["x" * 41], "not a valid name"),
-        ([], "no sites"),
+        (["a", "a"], "site-name-twice"),
+        (["a", "A"], "site-name-twice"),
+        (["a/b"], "site-name-invalid"),
+        ([".."], "site-name-invalid"),
+        (["a b"], "site-name-invalid"),
+        (["x" * 41], "site-name-invalid"),
+        ([], "no-site-names"),
     ],
 )
-def test_bad_names_leave_nothing_behind(tmp_path, sites, says):
-    with pytest.raises(SettingError, match=says):
+def test_bad_names_leave_nothing_behind(tmp_path, sites, code):
+    with refuses(code, SettingError):
         provision(tmp_path / "kits", sites, HERE)
     assert not (tmp_path / "kits").exists()
 
@@ -168,15 +171,16 @@ def test_bad_names_leave_nothing_behind(tmp_path, sites, says):
     ["", "host", "host:", ":9443", "host:0", "host:70000", "host:x", "::1:9443", "a b:1", "1.2.3:4", "[x]:1"],
 )
 def test_an_address_has_a_host_and_a_port(text):
-    with pytest.raises(SettingError, match="server is"):
+    with pytest.raises(SettingError) as refused:
         address(text)
+    assert refused.value.values["text"] == text
 
 
 def test_an_existing_folder_is_not_changed(folder):
     before = {path: path.read_bytes() for path in files(folder)}
-    with pytest.raises(RunError, match="exists"):
+    with refuses("kits-exist", RunError, folder=str(folder)):
         provision(folder, ["x"], HERE)
-    with pytest.raises(SettingError, match="already in"):
+    with refuses("site-in-kits", SettingError, site="B"):
         add_sites(folder, ["B"])
     assert before == {path: path.read_bytes() for path in files(folder)}
 
@@ -197,15 +201,15 @@ def test_a_failure_leaves_nothing_behind(folder, tmp_path, monkeypatch):
 
 
 def test_a_kit_of_the_other_kind_and_a_damaged_one_are_named(folder, tmp_path):
-    with pytest.raises(RunError, match="kit for a site; server kits are FOLDER/server"):
+    with refuses("kit-of-another-role", RunError, found="site", role="server", name="FOLDER/server"):
         read_kit(folder / "site-a", "server")
-    with pytest.raises(RunError, match=r"no kit.toml"):
+    with refuses("kit-missing", RunError, folder=str(tmp_path / "nothing")):
         read_kit(tmp_path / "nothing")
     (folder / "site-a" / "kit.toml").write_text("role = 'site'\n")
-    with pytest.raises(RunError, match="restore it"):
+    with refuses("kit-damaged", RunError, file=str(folder / "site-a" / "kit.toml")):
         read_kit(folder / "site-a")
     (folder / "server" / "server.crt").write_text("?")
-    with pytest.raises(FedlgdError, match="damaged or missing"):
+    with refuses("certificate-damaged", RunError, file=str(folder / "server" / "server.crt")):
         read_kit(folder / "server")
 
 

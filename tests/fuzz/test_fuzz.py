@@ -32,7 +32,7 @@ from fedlgd.engines.wire import _digest, pack
 from fedlgd.methods.registry import names
 from fedlgd.rundir.read import read_run
 from fedlgd.rundir.records import decode_record, encode_record
-from fedlgd.runs.config import _known, resolve
+from fedlgd.runs.config import known_paths, resolve
 from fedlgd.runs.described import described
 from fedlgd.runs.parse import parse_assignment, read_toml
 from fedlgd.runs.run import execute
@@ -91,7 +91,7 @@ def paths(rng: random.Random) -> str:
     from fedlgd.methods import registry
 
     cls = registry.recipe(rng.choice(names())).settings
-    known = _known(cls, "convnet", rng.choice(list(SUITES.values())).settings)
+    known = known_paths(cls, "convnet", rng.choice(list(SUITES.values())).settings)
     return rng.choice([*known, "method", "data", "net", "rounds.x", text(rng), "distil"])
 
 

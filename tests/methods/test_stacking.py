@@ -11,7 +11,7 @@ from fedlgd.core.train import Local, batches
 from fedlgd.core.types import Broadcast, SiteState, VirtualSet
 from fedlgd.methods import common, registry
 from fedlgd.methods.objective import pulled as objective
-from fedlgd.runs.comparing.entries import matched_steps
+from fedlgd.runs.compare import matched_steps
 from fedlgd.runs.config import Config, RunSettings, resolve
 from tests import tiny
 from tests.contract.battery import Watched, uneven

@@ -6,7 +6,6 @@ import tomllib
 
 import pytest
 
-from fedlgd.core.errors import FedlgdError
 from fedlgd.paper.items import (
     FOLDER,
     NAMES,
@@ -16,18 +15,18 @@ from fedlgd.paper.items import (
     Rule,
     Variant,
     command_of,
-    comparison,
-    find,
+    find_item,
     items,
     parts_at,
     printed,
     reduced,
+    requested_runs,
 )
-from fedlgd.paper.page import render_paper
-from fedlgd.paper.stored import measured_cpu, stored
-from fedlgd.paper.tables import printed_table, site_table
+from fedlgd.paper.page import printed_table, site_table, write_paper
+from fedlgd.paper.runs import measured_cpu, stored
 from fedlgd.paper.verdicts import verdicts
 from fedlgd.rundir.sweep import entry_folder
+from tests.errors import refuses
 from tests.report.fake import write_run
 
 PART = "table-digits/C10"
@@ -42,7 +41,7 @@ def store(folder, entry: str, *accuracies: float, part: str = PART, scale: str =
 
 def decided(folder, rule: Rule) -> tuple[str, str, str]:
     item = Item(
-        **{f: getattr(find("table-digits"), f) for f in ("title", "figure", "methods", "settings", "parts")},
+        **{f: getattr(find_item("table-digits"), f) for f in ("title", "figure", "methods", "settings", "parts")},
         name="table-digits",
         claims=(Claim(text="it is better", printed="", rule=rule),),
     )
@@ -107,7 +106,7 @@ def test_a_larger_scale_decides_once_it_has_two_seeds(tmp_path, seeds, word):
         store(tmp_path, entry, *accuracies)
         store(tmp_path, entry, *(1 - accuracy for accuracy in accuracies[:seeds]), scale="full")
     assert decided(tmp_path, RULE)[0] == word
-    labels = [found.label for found in stored(tmp_path, find("table-digits"))]
+    labels = [found.label for found in stored(tmp_path, find_item("table-digits"))]
     assert [label.split(",")[0] for label in labels] == ["C10 (full", "C10 (desk"]
 
 
@@ -115,7 +114,7 @@ def test_a_scale_with_other_swept_values_has_its_own_rule(tmp_path):
     near, far = "fedlgd:refine.steps=20:anchors.steps=25", "fedlgd:refine.steps=20:anchors.steps=50"
     store(tmp_path, near, 0.801, 0.812, 0.823, part="figure-steps/digits")
     store(tmp_path, far, 0.80, 0.81, 0.82, part="figure-steps/digits")
-    (found,) = verdicts(tmp_path, {"figure-steps": find("figure-steps")})
+    (found,) = verdicts(tmp_path, {"figure-steps": find_item("figure-steps")})
     assert (found.word, found.scale) == ("confirmed", "desk")
     assert found.ours.startswith(near)
 
@@ -125,36 +124,36 @@ def test_every_entry_of_a_rule_is_run_at_the_scales_at_which_its_part_is(item):
     for claim in (each for each in item.claims if each.rule):
         for scale in ("desk", "full", "paper"):
             rule = claim.at.get(scale, claim.rule)
-            seeds = comparison(item, rule.part, scale).seeds
+            seeds = requested_runs(item, rule.part, scale).seeds
             if scale in item.scales and rule.part in parts_at(item, scale) and seeds > 1:
-                assert {rule.left, *rule.right} <= set(comparison(item, rule.part, scale).methods)
+                assert {rule.left, *rule.right} <= set(requested_runs(item, rule.part, scale).methods)
 
 
 def test_the_cpu_time_of_an_item_counts_virtual_sets_of_several_runs_once(tmp_path):
     store(tmp_path, "fedlgd", 0.8, 0.8, cpu=1.0)
-    (one,) = stored(tmp_path, find("table-digits"))
+    (one,) = stored(tmp_path, find_item("table-digits"))
     store(tmp_path, "fedavg", 0.7, 0.7, cpu=1.0)
     for file in (tmp_path / "desk" / PART / "fedavg").rglob("records.jsonl"):
         first, *others = file.read_text().splitlines(keepends=True)
         enrolment = json.loads(first)
         enrolment["cpu"]["server"] = 0.25  # unlike the cost of the shared sets, this differs between runs
         file.write_text(json.dumps(enrolment) + "\n" + "".join(others))
-    (both,) = stored(tmp_path, find("table-digits"))
+    (both,) = stored(tmp_path, find_item("table-digits"))
     shared = sum(run.records[0].cpu["distil"] for run in both.groups["fedavg"].runs)
     assert shared > 0
     assert both.cpu == pytest.approx(2 * one.cpu - shared)
-    words = measured_cpu(tmp_path, find("table-digits"))
+    words = measured_cpu(tmp_path, find_item("table-digits"))
     assert list(words) == ["desk"]
     assert words["desk"].endswith(" (C10), not measured (C50), not measured (R10), not measured (R50)")
-    assert measured_cpu(tmp_path, find("figure-curves")) == {}  # it has no runs of its own
+    assert measured_cpu(tmp_path, find_item("figure-curves")) == {}  # it has no runs of its own
 
 
 def test_a_scale_takes_less_of_a_data_set_in_every_item():
     for name, part in (("table-alpha", "5"), ("table-cifar10c", "0.2-10"), ("figure-lambda", "cifar10c")):
-        assert len(comparison(find(name), part, "desk").settings["data.corruptions"]) == 5
-        assert "5 of 19 corruptions" in reduced(find(name), part, "desk")
-        assert "data.corruptions" not in comparison(find(name), part, "paper").settings
-    assert "data.corruptions" not in comparison(find("figure-lambda"), "digits", "desk").settings
+        assert len(requested_runs(find_item(name), part, "desk").settings["data.corruptions"]) == 5
+        assert "5 of 19 corruptions" in reduced(find_item(name), part, "desk")
+        assert "data.corruptions" not in requested_runs(find_item(name), part, "paper").settings
+    assert "data.corruptions" not in requested_runs(find_item("figure-lambda"), "digits", "desk").settings
 
 
 def test_the_shift_between_sites_is_compared_at_the_same_seed(tmp_path):
@@ -173,7 +172,7 @@ def test_the_shift_between_sites_is_compared_at_the_same_seed(tmp_path):
 def test_the_printed_number_stands_beside_ours(tmp_path):
     store(tmp_path, "fedavg", 0.5, 0.6)
     store(tmp_path, "fedlgd", 0.7, 0.9)
-    (found,) = stored(tmp_path, find("table-digits"))
+    (found,) = stored(tmp_path, find_item("table-digits"))
     rows = [[cell.text for cell in row] for row in printed_table(found).rows]
     assert rows[0][:4] == ["fedavg", "2", "55.0 ± 7.1", "75.9"]
     assert rows[1][:4] == ["fedlgd", "2", "80.0 ± 14.1", "80.6"]
@@ -184,12 +183,12 @@ def test_sites_of_the_paper_have_its_numbers_and_a_stand_in_has_none(tmp_path):
     for entry in ("fedlgd", "fedavg:local.steps=7"):
         path = tmp_path / "desk" / PART / entry_folder(entry) / "seed0"
         write_run(path, label=entry, method="fedlgd", final={"svhn": 0.5, "synth-rendered": 0.4, "usps": 0.9})
-    (found,) = stored(tmp_path, find("table-digits"))
+    (found,) = stored(tmp_path, find_item("table-digits"))
     table = site_table(found)
     assert [column.name for column in table.columns] == ["entry", "svhn", "usps"]
     assert [[cell.text for cell in row] for row in table.rows] == [["fedlgd", "50.0 (68.2)", "90.0 (92.4)"]]
     store(tmp_path, "fedlgd:local.batch=8", 0.8, part="table-batch")
-    (other,) = stored(tmp_path, find("table-batch"))
+    (other,) = stored(tmp_path, find_item("table-batch"))
     assert site_table(other) is None
 
 
@@ -215,7 +214,7 @@ def test_every_item_has_a_command_and_every_claim_a_rule_or_a_reason():
 def test_the_entries_of_every_rule_are_run_at_full_length():
     for item in items().values():
         for rule in (claim.rule for claim in item.claims if claim.rule):
-            run = comparison(find(item.runs_of or item.name), rule.part, "paper").methods
+            run = requested_runs(find_item(item.runs_of or item.name), rule.part, "paper").methods
             assert {rule.left, *rule.right} <= set(run), item.name
 
 
@@ -229,8 +228,8 @@ def test_tables_have_the_controls():
         "start=kmeans",
     )
     for name in ("table-digits", "table-cifar10c", "table-retina"):
-        for part in find(name).parts:
-            run = comparison(find(name), part, "paper").methods
+        for part in find_item(name).parts:
+            run = requested_runs(find_item(name), part, "paper").methods
             assert all(any(control in entry for entry in run) for control in controls)
             assert not any("{" in entry for entry in run)
 
@@ -245,14 +244,16 @@ def test_a_reduced_scale_says_what_is_less():
 def test_the_page_has_every_claim_and_needs_no_script(tmp_path):
     store(tmp_path, "fedavg", 0.5, 0.6)
     store(tmp_path, "fedlgd", 0.7, 0.9)
-    page = render_paper(tmp_path)
+    write_paper(tmp_path, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
     assert "<script" not in page
     for item in items().values():
         assert f'id="{item.name}"' in page
         assert f'href="#{item.name}"' in page
     assert '<a href="#figure-communication">Figure communication: 1 confirmed</a>' in page
     assert "reduced: 2000 training" in page
-    assert page == render_paper(tmp_path)
+    write_paper(tmp_path, tmp_path / "again.html")
+    assert page == (tmp_path / "again.html").read_text()
 
 
 def test_scales_are_named():
@@ -260,5 +261,5 @@ def test_scales_are_named():
 
 
 def test_an_unknown_item_has_a_suggestion():
-    with pytest.raises(FedlgdError, match="table-digits"):
-        find("table-digit")
+    with refuses("unknown-item", item="table-digit", hint="; did you mean 'table-digits'?"):
+        find_item("table-digit")

@@ -55,7 +55,7 @@ def test_the_map_by_class_names_the_classes(tmp_path: Path) -> None:
     (run / "analysis.json").write_text(json.dumps({"sites": ["mnist"], "map": [cloud]}))
     (section,) = similarity_figures(group_runs([read_run(run)]))
     by_class = next(each for each in section.drawings if each.name.endswith("map-classes"))
-    (legend,) = by_class.figure.legends
+    legend = by_class.figure.axes[0].get_legend()
     assert {text.get_text() for text in legend.get_texts()} == {"glaucoma", "normal"}
 
 

@@ -80,7 +80,7 @@ def test_a_diverged_loss_leaves_a_gap() -> None:
 def test_the_legend_has_the_order_of_the_ends_of_the_lines() -> None:
     curves = [SeedCurve(name, (0, 1), (Stat(0.0), Stat(end)), style) for style, (name, end) in enumerate(ENDS)]
     figure = line_plot([*curves, SeedCurve("empty", (), ())], "accuracy, %")
-    (legend,) = figure.legends
+    legend = figure.axes[0].get_legend()
     assert [text.get_text() for text in legend.get_texts()] == ["_high", "middle", "low", "diverged"]
     drawn = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 2 and line.get_marker() == "None"]
     colours = {curve.label: line.get_color() for curve, line in zip(curves, drawn, strict=True)}

@@ -2,13 +2,13 @@
 
 import pytest
 
-from fedlgd.paper.items import find, items
-from fedlgd.paper.stored import Found, stored, stored_part
+from fedlgd.paper.items import find_item, items
+from fedlgd.paper.runs import Found, stored, stored_part
 from results import RECORDS
 
 PAPER = RECORDS / "paper"
 ROUNDS = {"desk": 50, "full": 100}
-DIGITS = {scale: stored_part(PAPER, find("table-digits"), "C10", scale) for scale in ROUNDS}
+DIGITS = {scale: stored_part(PAPER, find_item("table-digits"), "C10", scale) for scale in ROUNDS}
 ALL = [found for item in items().values() if item.methods for found in stored(PAPER, item)]
 
 

@@ -91,10 +91,14 @@ def test_compare_gives_results_by_method_and_a_table(data, tmp_path):
 
 
 def test_compare_and_report_refuse_nothing_to_do(data, tmp_path):
-    with pytest.raises(SettingError, match="0 methods"):
+    with refuses("nothing-to-compare", methods=0):
         fedlgd.compare(data, [])
-    with pytest.raises(SettingError, match="two methods are called 'FedAvg on real data'"):
+    with refuses("entry-twice", method="fedavg"):
         fedlgd.compare(data, ["fedavg", "fedavg"])
+    with refuses("two-methods-same-label", label="FedAvg on real data"):
+        fedlgd.compare(data, ["fedavg", fedlgd.FedAvg()])
+    with refuses("jobs-in-memory", jobs=2):
+        fedlgd.compare(data, ["fedavg"], jobs=2)
     with refuses("no-run-in-folder", folders=[str(tmp_path)]):
         fedlgd.write_report(tmp_path)
 
@@ -115,7 +119,7 @@ def test_a_sweep_from_python_names_every_point_and_its_settings(data, tmp_path):
     )
     assert list(found) == ["FedAvg on real data (local.lr=0.1)", "FedAvg on real data (local.lr=0.2)"]
     assert "lr = 0.2" in (found["FedAvg on real data (local.lr=0.2)"][0].folder / "config.toml").read_text()
-    with pytest.raises(SettingError, match=r"local\.speed"):
+    with refuses("setting-not-of-every-method", path="local.speed"):
         fedlgd.compare(data, [method], sweep={"local.speed": [1]})
 
 

@@ -6,22 +6,22 @@ from pathlib import Path
 
 import pytest
 
+from fedlgd.core.errors import FedlgdError
 from fedlgd.rundir.records import RECORDS
-from fedlgd.runs.comparing.entries import Job, equal_run, parse_entry, plan, run_job
+from fedlgd.runs.compare import Job, equal_run, parse_entry, plan_jobs, run_job
 from tests import tiny
 
 NET = {"net.name": "convnet", "net.width": 4, "net.depth": 2}
 
 
 def job_in(library: Path, folder: str, spec: str = "fedavg", seed: int = 0, rounds: int = 2) -> Job:
-    jobs = plan([parse_entry(spec)], seed + 1, library / folder, {"rounds": rounds, **NET})
+    jobs = plan_jobs([parse_entry(spec)], seed + 1, library / folder, {"rounds": rounds, **NET})
     return replace(jobs[seed], library=library)
 
 
 def run(job: Job, federation=None) -> bytes:
     """The bytes of its records, which have the seconds of every round: no two runs are equal in them."""
-    outcome = run_job(job, federation or tiny.federation(), "test")
-    assert not outcome.error, outcome.error
+    run_job(job, federation or tiny.federation(), "test")
     return (job.folder / RECORDS).read_bytes()
 
 
@@ -68,8 +68,9 @@ def test_nothing_is_left_of_a_copy_that_fails(tmp_path, monkeypatch):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedlgd.runs.comparing.reuse.os.sync", full)
+    monkeypatch.setattr("fedlgd.runs.compare.os.sync", full)
     second = job_in(tmp_path, "two")
-    outcome = run_job(second, tiny.federation(), "test")
-    assert "No space left on device" in outcome.error
+    with pytest.raises(FedlgdError) as error:
+        run_job(second, tiny.federation(), "test")
+    assert "No space left" in str(error.value)
     assert list(second.folder.parent.iterdir()) == []

@@ -1,21 +1,24 @@
 """fedlgd.tune: successive halving on held-out training images, which can be continued."""
 
+import math
 import tomllib
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fedlgd
-from fedlgd.core.errors import PrivacyError, RunError, SettingError
 from fedlgd.core.files import read_json
 from fedlgd.methods.fedavg import FedAvg
+from fedlgd.runs import tune as module
 from fedlgd.runs.config import resolve
-from fedlgd.runs.tuning import tune as module
-from fedlgd.runs.tuning.findings import Trial, effect_of, spent
-from fedlgd.runs.tuning.search import Halving
+from fedlgd.runs.tune import Candidate, Halving, Trial, cpu_seconds
 from tests import tiny
 from tests.data.test_validation import sealed
+from tests.errors import refuses
 
 SPACE = {"local": {"lr": {"low": 0.01, "high": 0.2, "log": True}, "momentum": [0.0, 0.9]}}
 SETTINGS = {"net": {"name": "convnet", "width": 4, "depth": 2}, "local.batch": 4}
@@ -33,12 +36,67 @@ def without_time(trials):
     )
 
 
+def trial(
+    candidate: int, accuracy: float, cpu: float = 0.0, setup: float = 0.0, rounds: int = 1, **settings
+) -> Trial:
+    named = {name.replace("__", "."): value for name, value in settings.items()}
+    return Trial(
+        method="fedavg", candidate=candidate, rounds=rounds, settings=named, accuracy=accuracy, cpu=cpu, setup=setup
+    )
+
+
+# The arithmetic of successive halving
+
+
 def test_the_rungs_of_successive_halving_by_hand():
     assert Halving(rounds=100).levels(27) == [(27, 12), (9, 34), (3, 100)]
     assert Halving(rounds=27).levels(9) == [(9, 3), (3, 9), (1, 27)]
     assert Halving(rounds=8, rungs=2, eta=2).levels(5) == [(5, 4), (2, 8)]
     assert Halving(rounds=27).levels(4) == [(4, 3), (1, 27)]  # one candidate is not run twice
     assert Halving(rounds=2).levels(9) == [(9, 1), (1, 2)]  # two rungs of one round are one
+
+
+@given(st.integers(1, 500), st.integers(1, 6), st.integers(2, 5), st.integers(2, 200))
+def test_rungs_of_any_search_drop_candidates_and_gain_rounds_up_to_all(rounds, rungs, eta, candidates):
+    levels = Halving(rounds=rounds, rungs=rungs, eta=eta).levels(candidates)
+    counts, lengths = zip(*levels, strict=True)
+    assert list(counts) == sorted(set(counts), reverse=True)
+    assert list(lengths) == sorted(set(lengths))
+    assert lengths[-1] == rounds
+    for count, length in levels:
+        ks = [k for k in range(rungs) if math.ceil(rounds / eta ** (rungs - 1 - k)) == length]
+        assert count in {max(1, candidates // eta**k) for k in ks}
+
+
+def log_with(tmp_path: Path, methods: tuple[str, ...], accuracies: dict[int, float]):
+    """A search of four candidates, and a log with a trial of each candidate."""
+    data = tiny.federation()
+    how = module.plan_search(methods, Halving(rounds=3), 4, tmp_path, SPACE, settings=SETTINGS, federation=data)
+    log = module.TrialLog(how, data)
+    for method in methods:
+        for number, accuracy in accuracies.items():
+            log.add(replace(trial(number, accuracy), method=method))
+    return how, log
+
+
+def test_the_best_candidates_of_each_method_go_on_and_the_first_wins_a_tie(tmp_path):
+    how, log = log_with(tmp_path, ("fedavg", "fedprox"), {0: 0.5, 1: 0.9, 2: 0.5, 3: 0.2})
+    alive = list(how.drawn(4))
+    for count, numbers in ((1, [1]), (2, [0, 1]), (3, [0, 1, 2]), (9, [0, 1, 2, 3])):
+        kept = Counter((each.entry.spec, each.number) for each in log.best(alive, count))
+        assert kept == Counter((spec, number) for spec in ("fedavg", "fedprox") for number in numbers)
+
+
+def test_candidates_are_ranked_by_their_longest_trial(tmp_path):
+    how, log = log_with(tmp_path, ("fedavg",), {0: 0.9, 1: 0.8})
+    log.add(trial(0, 0.3, rounds=3))
+    log.add(trial(1, 0.4, rounds=3))
+    zero, one = (Candidate(how.entries[0], number, {}) for number in (0, 1))
+    assert [each.rounds for each in log.of(zero)] == [1, 3]
+    assert log.best([zero, one], 1) == [one]
+
+
+# The search
 
 
 def test_the_best_candidate_has_the_highest_accuracy_of_the_last_rung(tmp_path):
@@ -49,11 +107,27 @@ def test_the_best_candidate_has_the_highest_accuracy_of_the_last_rung(tmp_path):
         assert best.trial.rounds == 3
         chosen = next(trial for trial in first if trial.candidate == best.trial.candidate)
         assert chosen.accuracy == max(trial.accuracy for trial in first)
-    ours, theirs = ([t.settings for t in found.trials if t.method == m] for m in ("fedavg", "fedprox"))
-    assert ours[:4] == theirs[:4]
-    assert f"fedavg: {100 * found.best['fedavg'].trial.accuracy:.1f} % after 3 rounds" in repr(found)
+    assert f"fedavg: {100 * found.best['fedavg'].trial.accuracy:.1f} % after" in repr(found)
     assert [row[:2] for row in found.scores()] == [(m, r) for m in ("fedavg", "fedprox") for r in "13"]
     assert "<td>fedprox</td>" in found._repr_html_()
+
+
+def test_every_method_has_the_same_budget_and_the_same_draws_of_shared_settings(tmp_path):
+    methods = ("fedavg", "fedprox", "fedavg:local.epochs=2")
+    found = tuned(tmp_path, methods, candidates=9, rounds=4, space={**SPACE, "fedprox": {"mu": [0.1, 1.0]}})
+    spent = {spec: Counter(t.rounds for t in found.trials if t.method == spec) for spec in methods}
+    assert spent == {spec: Counter({1: 9, 2: 3, 4: 1}) for spec in methods}
+    drawn = {
+        spec: {t.candidate: t.settings for t in found.trials if (t.method, t.rounds) == (spec, 1)}
+        for spec in methods
+    }
+    for number, settings in drawn["fedavg"].items():
+        theirs = drawn["fedprox"][number]
+        assert {path: theirs[path] for path in settings} == settings
+        assert theirs.keys() - settings.keys() == {"mu"}
+        assert drawn["fedavg:local.epochs=2"][number] == settings
+    assert drawn["fedavg"][0] == {"local.lr": 0.01, "local.momentum": 0.0}  # as given
+    assert len({tuple(settings.values()) for settings in drawn["fedavg"].values()}) == 9
 
 
 def test_the_best_settings_are_a_configuration_that_says_how_they_were_found(tmp_path):
@@ -61,7 +135,7 @@ def test_the_best_settings_are_a_configuration_that_says_how_they_were_found(tmp
     best = found.best["fedavg"]
     stored = tomllib.loads((tmp_path / "best-fedavg.toml").read_text())
     assert stored["local"]["lr"] == best.trial.settings["local.lr"]
-    assert (stored["rounds"], stored["evaluate_every"]) == (3, 0)
+    assert (stored["rounds"], stored["evaluate_every"], stored["real_samples"]) == (3, 0, 0)
     assert stored["tuned"]["settings"] == ["local.lr", "local.momentum"]
     assert stored["tuned"]["candidates"] == 4
     assert stored["tuned"]["accuracy"] == best.trial.accuracy
@@ -73,122 +147,116 @@ def test_the_best_settings_are_a_configuration_that_says_how_they_were_found(tmp
     assert set(result.accuracy) == set(tiny.NAMES)
 
 
-def test_a_search_is_the_same_for_the_same_seed_in_parallel_and_after_an_interruption(tmp_path, monkeypatch):
-    whole = tuned(tmp_path / "whole")
-    parallel = tuned(tmp_path / "parallel", jobs=2)
+def test_a_search_is_the_same_for_the_same_seed_in_parallel_and_differs_for_another(tmp_path):
+    whole, parallel = tuned(tmp_path / "whole"), tuned(tmp_path / "parallel", jobs=2)
     assert without_time(parallel.trials) == without_time(whole.trials)
+    files = [(tmp_path / name / "best-fedavg.toml").read_text() for name in ("whole", "parallel")]
+    one, two = ([line for line in text.splitlines() if "cpu_seconds" not in line] for text in files)
+    assert one == two
+    other = tuned(tmp_path / "other", seed=1)
+    assert [t.settings for t in other.trials][1:4] != [t.settings for t in whole.trials][1:4]
+
+
+@pytest.mark.parametrize("at", [1, 3, 5])
+def test_an_interrupted_search_ends_as_if_it_had_not_been(tmp_path, monkeypatch, at):
+    whole = tuned(tmp_path / "whole")
     real, calls = module.run_job, []
 
     def dies(job, *more):
         calls.append(job.folder)
-        if len(calls) == 3:
+        if len(calls) == at:
             raise KeyboardInterrupt
         return real(job, *more)
 
     monkeypatch.setattr(module, "run_job", dies)
     with pytest.raises(KeyboardInterrupt):
         tuned(tmp_path / "cut")
-    assert len(read_json(tmp_path / "cut/tune.json")["trials"]) == 2
+    log = tmp_path / "cut/tune.json"
+    assert len(read_json(log)["trials"] if log.exists() else []) == at - 1
     again = tuned(tmp_path / "cut")
     assert len(calls) == len(set(calls)) + 1  # only the interrupted trial began twice
     assert without_time(again.trials) == without_time(whole.trials)
-    tuned(tmp_path / "cut")
+    assert again.best["fedavg"].trial.candidate == whole.best["fedavg"].trial.candidate
+    assert tuned(tmp_path / "cut").trials == again.trials
     assert len(calls) == len(set(calls)) + 1
+
+
+def test_a_damaged_log_is_named(tmp_path):
+    tuned(tmp_path, rounds=1, candidates=2)
+    (tmp_path / "tune.json").write_text("{}")
+    with pytest.raises(fedlgd.FedlgdError) as error:
+        tuned(tmp_path, rounds=1, candidates=2)
+    assert "tune.json" in str(error.value)
 
 
 def test_another_search_in_the_folder_is_refused_with_what_differs(tmp_path):
     tuned(tmp_path, rounds=1, candidates=2)
-    with pytest.raises(RunError, match=r"another search \(other configurations, data, seed\)"):
+    with refuses("other-search", differing=["configurations", "data", "seed"]):
         tuned(tmp_path, rounds=1, candidates=2, seed=1)
-    with pytest.raises(RunError, match="other budget"):
+    with refuses("other-search", differing=["budget"]):
         tuned(tmp_path, rounds=1, candidates=3)
+    with refuses("other-search", differing=["spaces"]):
+        tuned(tmp_path, rounds=1, candidates=2, space={"local": {"lr": [0.1, 0.2]}})
 
 
-def test_a_candidate_that_diverges_is_the_worst_and_a_failure_stops_the_search(tmp_path, monkeypatch):
+def test_a_candidate_that_diverges_is_the_worst(tmp_path):
     found = tuned(tmp_path / "a", space={"local": {"lr": [1e30]}}, candidates=2)
     assert [(t.candidate, bool(t.error)) for t in found.trials] == [(0, False), (1, True), (0, False)]
+    assert found.trials[1].accuracy == 0
     assert found.best["fedavg"].trial.candidate == 0
-    with pytest.raises(RunError, match="every candidate of fedavg diverged"):
+    with refuses("all-diverged", method="fedavg"):
         tuned(tmp_path / "b", settings={**SETTINGS, "local.lr": 1e30}, space={"local": {"momentum": [0.9]}})
-    monkeypatch.setattr(FedAvg, "server", lambda *_: 1 / 0)
-    with pytest.raises(RunError, match=r"candidate 0\) failed: ZeroDivisionError.*re-run the command to continue"):
-        tuned(tmp_path / "c")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_any_other_failure_stops_the_search_which_goes_on_when_it_is_mended(tmp_path, monkeypatch, jobs):
+    with monkeypatch.context() as broken:
+        broken.setattr(FedAvg, "server", lambda *_: 1 / 0)
+        with refuses("trial-failed") as caught:
+            tuned(tmp_path, jobs=jobs)
+    assert caught.value.values["error"].startswith("ZeroDivisionError")
+    assert len(tuned(tmp_path, jobs=jobs).trials) == 5
+
+
+# What is searched
 
 
 def test_a_value_that_is_not_allowed_is_found_before_anything_runs(tmp_path):
-    with pytest.raises(SettingError, match=r"local.momentum is 1.5"):
+    with refuses("setting-of-entry") as caught:
         tuned(tmp_path, space={"local": {"momentum": [0.0, 1.5]}})
+    assert "local.momentum" in str(caught.value.__cause__)
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("candidates", [-1, 0, 1, 10_001])
+def test_a_search_has_two_or_more_candidates(tmp_path, candidates):
+    with refuses("setting-value", setting="candidates", value=candidates):
+        tuned(tmp_path, candidates=candidates)
+
+
 def test_settings_and_methods_are_checked_as_for_a_comparison(tmp_path):
-    with pytest.raises(SettingError, match=r"'fedprox.mu' applies to none"):
+    with refuses("setting-of-no-method", path="fedprox.mu"):
         tuned(tmp_path, settings={**SETTINGS, "fedprox.mu": 1.0})
-    with pytest.raises(SettingError, match="'fedavg' twice"):
+    with refuses("entry-twice", method="fedavg"):
         tuned(tmp_path, ("fedavg", "fedavg"))
-    with pytest.raises(PrivacyError, match="every candidate of fedavg would spend its privacy budget again"):
+    with refuses("private-search", entry="fedavg"):
         tuned(tmp_path, settings={**SETTINGS, "train_on": "virtual", "distil.private.epsilon": 4.0})
 
 
 def test_epochs_are_not_searched_if_steps_are_given(tmp_path):
     space = {"local": {"lr": [0.1, 0.2], "epochs": [1, 2]}}
     for settings, paths in ((SETTINGS, ["local.lr", "local.epochs"]), ({"local.steps": 5}, ["local.lr"])):
-        how = module.planned_search(("fedavg",), Halving(rounds=3), tmp_path, space, settings=settings)
+        how = module.plan_search(("fedavg",), Halving(rounds=3), 2, tmp_path, space, settings=settings)
         assert list(how.space_of(how.entries[0])) == paths
 
 
-def test_a_budget_pays_for_the_largest_search_whose_estimate_fits(tmp_path, monkeypatch):
-    """By hand: a round takes 1 s, the setup of each method 5 s; 10 + 2 (9 * 3 + 3 * 9 + 27) = 172."""
-    monkeypatch.setattr(module.Costs, "_estimate", _one_second_a_round)
-    federation = tiny.federation()
-    how = module.planned_search(("fedavg", "fedprox"), Halving(rounds=27), tmp_path, SPACE, settings=SETTINGS)
-    costs = module.Costs(how, federation, module.Loop())
-    assert costs.total(9) == pytest.approx(172)
-    assert (costs.affordable(172), costs.affordable(171.9)) == (9, 8)
-    assert module.Costs(how, federation, module.Loop(), jobs=2).affordable(86) == 9
-    with pytest.raises(SettingError, match=r"a budget of 60 s is too small: .* take about 76 s"):
-        costs.affordable(60)
-
-
-def _one_second_a_round(costs, what, rounds):
-    return module.Estimate({"train": 5.0 + rounds}, {}, 5.0), what.entry.spec
-
-
-def test_the_number_of_candidates_is_decided_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(module.Costs, "affordable", lambda *_: 2)
-    first = tuned(tmp_path, candidates=0, budget="1min")
-    monkeypatch.setattr(module.Costs, "affordable", lambda *_: 1 / 0)
-    assert tuned(tmp_path, candidates=0, budget="1min").trials == first.trials
-
-
-def test_a_method_without_a_known_cost_needs_a_number_of_candidates(tmp_path):
-    with pytest.raises(SettingError, match=r"time of tests.runs.own:Own cannot be estimated.*--candidates"):
-        tuned(tmp_path, ("tests.runs.own:Own",), candidates=0)
-    found = tuned(tmp_path / "own", ("tests.runs.own:Own",), candidates=2)
-    assert tomllib.loads(next((tmp_path / "own").glob("best-*.toml")).read_text())["method"] == "tests.runs.own:Own"
+def test_a_method_of_ones_own_is_searched(tmp_path):
+    found = tuned(tmp_path, ("tests.runs.own:Own",), candidates=2)
+    assert tomllib.loads(next(tmp_path.glob("best-*.toml")).read_text())["method"] == "tests.runs.own:Own"
     assert found.candidates == 2
-
-
-def trial(candidate: int, accuracy: float, cpu: float = 0.0, setup: float = 0.0, **settings) -> Trial:
-    named = {name.replace("__", "."): value for name, value in settings.items()}
-    return Trial(method="m", candidate=candidate, rounds=1, settings=named, accuracy=accuracy, cpu=cpu, setup=setup)
-
-
-def test_effects_by_hand():
-    words = [trial(i, a, s=s) for i, (a, s) in enumerate([(0.5, "x"), (0.7, "y"), (0.9, "y")])]
-    found = effect_of("s", words)
-    assert (found.best, found.worst, found.trials, found.correlation) == ("y", "x", 3, None)
-    assert found.difference == pytest.approx(0.3)
-    numbers = [trial(i, i / 10, lr=float(i)) for i in range(6)]
-    found = effect_of("lr", numbers)
-    assert (found.best, found.worst, found.correlation) == ("> 2.5", "<= 2.5", pytest.approx(1.0))
-    assert (found.best_mean, found.worst_mean) == (pytest.approx(0.4), pytest.approx(0.1))
-    assert effect_of("lr", [trial(0, 0.1, lr=1.0), trial(1, 0.2, lr=1.0)]) is None
-    assert effect_of("lr", numbers[:4]).correlation is None  # too few
-    assert effect_of("lr", [replace(each, accuracy=0.1) for each in numbers]).correlation is None
 
 
 def test_the_setup_is_counted_once_for_the_same_virtual_sets():
     same = [trial(i, 0.5, cpu=1.0, setup=10.0, local__lr=float(i)) for i in range(3)]
-    assert spent(same) == 13
-    assert spent([trial(i, 0.5, cpu=1.0, setup=10.0, distil__lr=float(i)) for i in range(3)]) == 33
+    assert cpu_seconds(same) == 13
+    assert cpu_seconds([trial(i, 0.5, cpu=1.0, setup=10.0, distil__lr=float(i)) for i in range(3)]) == 33

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedlgd.attacks import paper
+from fedlgd.attacks import paper_attack
 from fedlgd.attacks.candidates import Canaries, Pool, halved, members_in, pool_of
 from fedlgd.attacks.enough import check_halves, check_pool
 from fedlgd.attacks.scores import BLIND, DELTA, Attack, blind_findings, findings_of
@@ -148,11 +148,11 @@ class Plan:
 
     @cached_property
     def _sample(self) -> tuple[LabelledSet, Tensor]:
-        return paper.sample(self.subject.federation.by_name[self.site], self.subject.rng)
+        return paper_attack.sample(self.subject.federation.by_name[self.site], self.subject.rng)
 
     def _paper(self, arm: Arm) -> Shadow:
         subject = self.subject
-        start = partial(paper.trained, arm.config, subject.federation, subject.net, self._sample)
+        start = partial(paper_attack.trained, arm.config, subject.federation, subject.net, self._sample)
         return Shadow(self._file(arm, 0), start, arm.config.plan.rounds + 1)
 
     def _file(self, arm: Arm, i: int) -> Path:
@@ -244,13 +244,13 @@ class Plan:
     def _paper_findings(self) -> Iterator[Finding]:
         subject, result = self.subject, self.subject.result
         accuracy = fmean(result.accuracy.values()) if result.accuracy else None
-        blind = paper.seen_in(subject.net, subject.untrained, self._sample, None)
+        blind = paper_attack.seen_in(subject.net, subject.untrained, self._sample, None)
         arms = {arm.label: (arm.kind, self.shadows[arm.label][0].read()) for arm in self.arms if arm.kind != "run"}
-        own = paper.seen_in(result.net, result.params, self._sample, accuracy)
+        own = paper_attack.seen_in(result.net, result.params, self._sample, accuracy)
         runs: dict[str, tuple[Kind, Seen]] = {subject.config.method.label: ("run", own), BLIND: ("blind", blind)}
         everyone = runs | arms
         for label, (kind, seen) in everyone.items():
-            yield from paper.paper_findings(seen, self.wish.in_sample, subject.rng, kind, label)
+            yield from paper_attack.paper_findings(seen, self.wish.in_sample, subject.rng, kind, label)
 
     def _promise(self) -> Promise | None:
         budget = self.subject.config.method.budget

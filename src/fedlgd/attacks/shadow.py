@@ -5,9 +5,9 @@ stored in one file per federation, so that an interrupted audit goes on. Virtual
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from statistics import fmean
 
@@ -27,7 +27,7 @@ from fedlgd.attacks.signals import (
     queries,
 )
 from fedlgd.core.device import Place
-from fedlgd.core.errors import FedlgdError, RunError
+from fedlgd.core.errors import RunError
 from fedlgd.core.meter import tick
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
@@ -35,7 +35,6 @@ from fedlgd.core.types import LabelledSet, Params, SiteState, VirtualSet
 from fedlgd.data.federation import Federation
 from fedlgd.dp.release import Told
 from fedlgd.engines.loop import serve
-from fedlgd.engines.process import Child
 from fedlgd.engines.server import Work
 from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.storage import RamStates, RamStorage
@@ -43,6 +42,7 @@ from fedlgd.engines.wire import read_message, write_message
 from fedlgd.methods.common import Training, enrol
 from fedlgd.rundir.records import RoundRecord
 from fedlgd.runs.config import Config
+from fedlgd.runs.jobs import run_jobs
 
 POPULATION = 500  # test images that calibrate RMIA
 WATCHED = 6  # rounds whose updates are attacked, evenly spaced
@@ -233,6 +233,15 @@ class Shadow:
     run: Callable[[Callable[..., None]], Seen]
     ticks: int
 
+    @property
+    def title(self) -> str:
+        return f"shadow federation {self.file.stem}"
+
+    @property
+    def group(self) -> Path:
+        """No other federation has its virtual sets."""
+        return self.file
+
     def work(self, on_round: Callable[..., None]) -> None:
         write_message(self.file, self.run(on_round), private=True)
 
@@ -254,40 +263,7 @@ def run_shadows(shadows: Sequence[Shadow], jobs: int) -> None:
         for shadow in left:
             shadow.work(advance)
         return
-    running: dict[object, Child] = {}
-    try:
-        while left or running:
-            while left and len(running) < jobs:
-                child = Child(partial(_tell, left.pop(0)))
-                running[child.connection] = child
-            for connection in wait([child.connection for child in running.values()]):
-                if _ended(running[connection], advance):
-                    running.pop(connection).wait()
-    finally:
-        for child in running.values():
-            child.stop()
-            child.wait()
-
-
-def _tell(shadow: Shadow, connection: Connection) -> None:
-    """In the child process: a message for every round, and the error or an empty message at the end."""
-    try:
-        shadow.work(lambda *_: connection.send_bytes(b"round"))
-        connection.send_bytes(b"")
-    except FedlgdError as error:
-        connection.send_bytes(f"error {error}".encode())
-
-
-def _ended(child: Child, advance: Callable[..., None]) -> bool:
-    try:
-        said = child.connection.recv_bytes().decode()
-    except (EOFError, OSError) as error:
-        raise RunError(
-            f"the process of a shadow federation ended with exit code {child.wait()}; finished federations are "
-            "kept. If there was too little memory, use fewer --jobs"
-        ) from error
-    if said.startswith("error "):
-        raise RunError(said.removeprefix("error "))
-    if said:
-        advance()
-    return not said
+    with closing(run_jobs(left, jobs, Shadow.work, advance)) as running:
+        for ended in running:
+            if ended.error:
+                raise RunError("shadow-failed", error=ended.error)

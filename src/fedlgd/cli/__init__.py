@@ -1,7 +1,7 @@
 """The command line: its entry point, and memory for large batches.
 
 `app` declares the commands and `options` their options. The commands are in `run` (run, demo, distil), `compare`,
-`paper` and `paper_runs`, `tune`, `data`, `listing` (methods, nets, data list), `report` (report, watch, open,
+`paper`, `tune`, `data`, `listing` (methods, nets, data list), `report` (report, watch, open,
 predict, export), `privacy` (audit, invert) and `deploy` (provision, serve, join). They share `common`, `progress`
 and `terminal`.
 """

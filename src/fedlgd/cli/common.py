@@ -27,7 +27,7 @@ from fedlgd.methods.cost import first_sets
 from fedlgd.methods.registry import recipe
 from fedlgd.rundir.records import committed_records
 from fedlgd.runs.cache import shared_cache
-from fedlgd.runs.comparing.entries import Job, equal_run
+from fedlgd.runs.compare import Job, equal_run
 from fedlgd.runs.config import Config
 from fedlgd.runs.estimate import Estimate, estimate
 from fedlgd.runs.folder import extension
@@ -124,6 +124,7 @@ def estimate_jobs(jobs: Sequence[Job], federation: Federation, engine: Engine) -
     distilled: set[tuple[str, int]] = set()
     total = 0.0
     for job in jobs:
+        assert job.folder
         if equal_run(job, federation):
             continue
         if by_entry.get(job.entry.spec) is None:  # none yet, or of a seed that is finished

@@ -1,16 +1,19 @@
 """Real sites: `fedlgd provision` and `fedlgd serve` of the coordinator, without torch, and `fedlgd join` of a site.
 
+`fedlgd run --engine flower` comes here, too: nothing else imports the package `deploy`.
+
 Also the lines and the log of commands that run until they are stopped.
 """
 
 import json as jsonlib
+import logging
 import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -20,7 +23,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from fedlgd.cli.options import JoinOptions, ProvisionOptions, ServeOptions
+from fedlgd.cli.options import JoinOptions, ProvisionOptions, RunOptions, ServeOptions
 from fedlgd.cli.terminal import folded
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import locked, private_folder
@@ -30,6 +33,9 @@ from fedlgd.runs.parse import parse_assignment
 if TYPE_CHECKING:
     from fedlgd.deploy.connection import Operator
     from fedlgd.deploy.kit import Address, Kit
+    from fedlgd.runs.config import Config
+    from fedlgd.runs.result import Result
+    from fedlgd.runs.run import Listener
 
 MAX_LOG_BYTES = 10 << 20  # bytes
 START_SECONDS = 60.0  # seconds that the server may take to start
@@ -103,9 +109,7 @@ def provision(given: ProvisionOptions) -> None:
 
     names = [name.strip() for name in (given.sites or given.add).split(",") if name.strip()]
     if bool(given.sites) + bool(given.add) + given.renew != 1:
-        raise SettingError(
-            "give one of --sites a,b,c (new kits), --add d (more sites) and --renew (new certificate)"
-        )
+        raise SettingError("provision-choice")
     if given.renew:
         made = [kit.renew(given.folder, given.days)]
     elif given.add:
@@ -140,7 +144,7 @@ def serve(given: ServeOptions) -> None:
 
     kit = kits.read_kit(given.kit, "server")
     listen = kits.address(given.listen) if given.listen else kit.server
-    busy = RunError(f"the server of {str(given.kit)!r} is already running; stop it first")
+    busy = RunError("server-runs-already", kit=str(given.kit))
     with locked(private_folder(kit.state) / "serve.lock", busy), logged(kit.state / "server.log") as log:
         processes.be_quiet(kit.state)
         _check_free(listen)
@@ -166,10 +170,7 @@ def _check_free(listen: "Address") -> None:
         socket.create_server(tuple(listen), family=family).close()
     except OSError as error:
         why = str(error.strerror).partition(" (")[0]
-        raise RunError(
-            f"cannot listen on {listen} ({why}); stop the program that does, or give an address of this machine: "
-            "--listen HOST:PORT"
-        ) from error
+        raise RunError("cannot-listen", address=listen, why=why) from error
 
 
 def _show_sites(kit: "Kit", where: str, alive: Callable[[], bool]) -> None:
@@ -191,9 +192,7 @@ def _show_sites(kit: "Kit", where: str, alive: Callable[[], bool]) -> None:
             before = now
             show(_connected(now, list(registered)))
             time.sleep(LOOK_SECONDS)
-    raise RunError(
-        f"the server ended; the last lines of {kit.state / 'server.log'} say why. Start it again to resume"
-    )
+    raise RunError("server-ended", log=kit.state / "server.log")
 
 
 def _await(operator: "Operator", where: str, alive: Callable[[], bool], log: Path) -> None:
@@ -205,13 +204,56 @@ def _await(operator: "Operator", where: str, alive: Callable[[], bool], log: Pat
         except RunError:
             time.sleep(0.25)
     last = [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-1:]
-    raise RunError(f"the server did not start on {where} ({''.join(last)[-200:]}); see {log}")
+    raise RunError("server-not-started", address=where, last="".join(last)[-200:], log=log)
 
 
 def _connected(now: Sequence[str], registered: Sequence[str]) -> str:
     missing = [name for name in registered if name not in now]
     text = f"connected: {', '.join(now) or 'no site yet'} ({len(now)} of {len(registered)})"
     return text + (f"; waiting for: {', '.join(missing)}" if missing else "")
+
+
+def check_remote_options(given: RunOptions) -> None:
+    """Refuse options of a run that have no meaning at real sites."""
+    check_flower()
+    if given.engine not in (None, "flower") or given.kit is None:
+        raise SettingError("real-sites-need-kit")
+    chosen = {
+        "a federation": given.data,
+        "--data": given.folder,
+        "--estimate": given.estimate,
+        "--workers": given.workers > 0,
+        "--device": given.device != "cpu",
+        "--autocast": given.autocast,
+    }
+    if wrong := [name for name, value in chosen.items() if value]:
+        raise SettingError("decided-at-sites", option=wrong[0])
+
+
+def run_at_sites(
+    config: "Config", folder: Path, given: RunOptions, command: str, shown: AbstractContextManager["Listener"]
+) -> "Result":
+    """Run at the sites that are connected to the server of the kit; `shown` shows the rounds."""
+    from fedlgd.deploy import kit as kits
+    from fedlgd.deploy import processes
+
+    assert given.kit is not None
+    kit = kits.read_kit(given.kit, "server")
+    processes.be_quiet(kit.state)
+    from fedlgd.deploy.connection import Operator
+    from fedlgd.deploy.coordinator import Request, coordinate
+
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    with Operator(kit) as operator, operator.grid() as grid, shown as listen:
+        request = Request(
+            config=config.toml(),
+            out=str(folder),
+            sites=grid.nodes,
+            timeout=given.timeout,
+            threads=given.threads,
+            command=command,
+        )
+        return coordinate(grid, request, listen)
 
 
 def join(given: JoinOptions) -> None:
@@ -222,12 +264,12 @@ def join(given: JoinOptions) -> None:
 
     kit = kits.read_kit(given.kit, "site")
     Policy.read(kit.folder / "site.toml")
-    busy = RunError(f"site {kit.site!r} is already running from {str(given.kit)!r}; stop it first")
+    busy = RunError("site-runs-already", site=kit.site, kit=str(given.kit))
     with locked(private_folder(kit.state) / "join.lock", busy), logged(kit.state / "site.log") as log:
         if given.data:
             _choose_data(kit, given)
         elif given.settings or not (kit.folder / "join.json").exists():
-            raise SettingError("no images are given; name their folder: --data DIR")
+            raise SettingError("no-images-given")
         tell = (lambda _: None) if given.quiet else say
         tell(f"site {kit.site}: connecting to {kit.server}; tasks and what leaves: {given.kit / 'journal.log'}")
         follow, hear = Follower(kit.folder / "journal.log", tell), Connection(log, tell)
@@ -244,7 +286,7 @@ def _choose_data(kit: "Kit", given: JoinOptions) -> None:
     chosen = dict(map(parse_assignment, given.settings or ()))
     for name in chosen:
         if not name.startswith("data."):
-            raise SettingError(f"{name} is not a setting of the data; the coordinator chooses the others")
+            raise SettingError("not-a-data-setting", name=name)
     images = checked_site(given.data.expanduser().absolute(), kit.site, chosen, given.quiet)
     settings = SiteSettings(
         site=kit.site, folder=kit.folder, images=images, threads=given.threads, device=given.device

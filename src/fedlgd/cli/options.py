@@ -115,10 +115,7 @@ class TuneOptions(ConfigOptions, ComputeOptions):
     """Search for the best settings of methods on held-out training images. Re-run the same command to continue."""
 
     methods: Annotated[str, Option(help="Comma-separated, as for fedlgd compare.")] = "fedavg,fedlgd"
-    budget: Annotated[str, Option(help="Time of the search: 2h, 90min. It sets the number of candidates.")] = "1h"
-    candidates: Annotated[
-        int | None, Option(min=2, help="Candidates of each method, instead of a budget.", show_default="by budget")
-    ] = None
+    candidates: Annotated[int, Option(min=2, help="Candidates of each method; the first is as given.")] = 27
     space: Annotated[Path | None, Option(help="Your own search space, a TOML file.", show_default="built-in")] = (
         None
     )

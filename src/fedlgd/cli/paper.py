@@ -1,87 +1,154 @@
-"""`fedlgd paper` without an item, and `fedlgd paper report`; `compare` runs an item. Torch is not imported."""
+"""`fedlgd paper`: list the tables and figures of the paper, run one, or report on all."""
 
 import json as jsonlib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
+from typing import Any
 
 import typer
 
+from fedlgd.cli.common import choose_engine, estimate_jobs, open_data, place_of, set_up
+from fedlgd.cli.compare import conduct
 from fedlgd.cli.options import PaperOptions
-from fedlgd.cli.terminal import folded
-from fedlgd.core.errors import RunError
+from fedlgd.cli.progress import duration
+from fedlgd.cli.terminal import fitted, folded, terminal_width
+from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import writing
-from fedlgd.paper.items import Item, command_of, cpu_times, items
-from fedlgd.paper.stored import stored
-from fedlgd.paper.verdicts import known_verdicts, shipped
+from fedlgd.core.text import plural
+from fedlgd.paper.items import Item, command_of, cpu_times, find_item, items, parts_at, reduced, requested_runs
+from fedlgd.paper.page import RIVALS, printed_table, write_paper
+from fedlgd.paper.runs import jobs_of, stored, stored_part
+from fedlgd.paper.verdicts import known_verdicts, shipped, verdicts
+from fedlgd.runs.compare import Job
+from fedlgd.runs.jobs import check_jobs
 
 
 def paper(given: PaperOptions) -> None:
     if given.item is None:
-        list_paper(given)
+        _list_items(given)
     elif given.item == "report":
-        report_paper(given)
+        _write_page(given)
     else:
-        from fedlgd.cli.paper_runs import run_item
-
-        run_item(given)
+        _run_item(find_item(given.item), given)
 
 
-def list_paper(given: PaperOptions) -> None:
+def _list_items(given: PaperOptions) -> None:
     """Every item: what it is, its command, its CPU time at each scale, the stored parts, and the verdicts."""
+    listed = [_facts(item, given) for item in items().values()]
     if given.json:
-        typer.echo(jsonlib.dumps([_plain(item, given.out) for item in items().values()]))
+        typer.echo(jsonlib.dumps(listed))
         return
-    found = list(known_verdicts(given.out))
-    for item in items().values():
-        typer.echo(f"{folded(f'{item.name}: {item.title}', '    ')}\n    {command_of(item)}")
-        if item.methods:
-            times = ", ".join(f"{scale} {cpu}" for scale, cpu in cpu_times(item, _measured(item)).items())
-            known = ", ".join(_stored(item, given.out)) or "nothing"
+    for each in listed:
+        title = folded(f"{each['item']}: {each['title']}", "    ")
+        typer.echo(f"{title}\n    {each['command']}")
+        if each["cpu"]:
+            times = ", ".join(f"{scale} {cpu}" for scale, cpu in each["cpu"].items())
+            known = ", ".join(each["stored"]) or "nothing"
             typer.echo(folded(f"    CPU time: {times}; stored: {known}", " " * 8))
-        for each in found:
-            if each.item == item.name:
-                scale = f" ({each.scale})" if each.scale else ""
-                typer.echo(folded(f"    {each.word}{scale}: {each.claim.text}", " " * 8))
+        for claim in each["claims"]:
+            scale = f" ({claim['scale']})" if claim["scale"] else ""
+            typer.echo(folded(f"    {claim['verdict']}{scale}: {claim['claim']}", " " * 8))
     where = f"the runs in {given.out}, or, for items without runs there, from those stored with this package"
-    more = (
-        f"Runs at the scale tiny decide nothing. fedlgd paper report writes a page about the runs in {given.out}."
-    )
-    typer.echo(folded(f"Verdicts are from {where}. {more}"))
+    more = f"fedlgd paper report writes a page about the runs in {given.out}."
+    typer.echo(folded(f"Verdicts are from {where}. Runs at the scale tiny decide nothing. {more}"))
 
 
-def _stored(item: Item, folder: Path) -> Sequence[str]:
-    """The parts with runs in the folder; without any, those that the package has verdicts of."""
-    own = [found.label for found in stored(folder, item)]
-    return own or [f"{label} with the package" for label in shipped().stored.get(item.name, ())]
-
-
-def _measured(item: Item) -> Mapping[str, str]:
-    """The CPU time of the runs that come with the package."""
-    return shipped().cpu.get(item.name, {})
-
-
-def _plain(item: Item, folder: Path) -> dict[str, object]:
-    claims = [
-        {"claim": v.claim.text, "printed": v.claim.printed, **v.plain, "verdict": v.word}
-        for v in known_verdicts(folder, {item.name: item})
-    ]
-    known = {
+def _facts(item: Item, given: PaperOptions) -> dict[str, Any]:
+    """An item; what its runs do not say is what those say that come with the package."""
+    measured = shipped()
+    own = [found.label for found in stored(given.out, item)]
+    return {
         "item": item.name,
         "title": item.title,
         "command": command_of(item),
-        "cpu": cpu_times(item, _measured(item)),
+        "cpu": cpu_times(item, measured.cpu.get(item.name, {})),
+        "stored": own or [f"{label} with the package" for label in measured.stored.get(item.name, ())],
+        "claims": [
+            {"claim": each.claim.text, "printed": each.claim.printed, **each.plain, "verdict": each.word}
+            for each in known_verdicts(given.out, {item.name: item})
+        ],
     }
-    return {**known, "stored": _stored(item, folder), "claims": claims}
 
 
-def report_paper(given: PaperOptions) -> None:
-    """Write the page and say where it is."""
-    from fedlgd.paper.page import write_paper
-
+def _write_page(given: PaperOptions) -> None:
     if not any(given.out.rglob("manifest.json")):
-        way_out = "run an item first, e.g. fedlgd paper table-digits --scale desk --part C10, or name its folder"
-        raise RunError(f"{str(given.out)!r} has no runs; {way_out} with --out")
+        raise RunError("no-paper-runs", folder=str(given.out))
     page = given.out / "report.html"
     with writing(page):
         write_paper(given.out, page)
     typer.echo(jsonlib.dumps({"report": str(page)}) if given.json else f"Report: {page}")
+
+
+def _run_item(item: Item, given: PaperOptions) -> None:
+    """Run the parts of an item and show their accuracies and the verdicts, or estimate their time."""
+    if not item.methods:
+        raise SettingError("item-without-runs", item=item.name, command=item.command)
+    if given.part is not None and given.part not in item.parts:
+        if "" in item.parts:
+            raise SettingError("item-without-parts", item=item.name)
+        raise SettingError("unknown-part", item=item.name, part=given.part, parts=list(item.parts))
+    check_jobs(given.jobs, given.threads, place_of(given))
+    set_up(given.threads)
+    parts = parts_at(item, given.scale) if given.part is None else (given.part,)
+    library = given.out / given.scale
+    jobs = {
+        part: jobs_of(requested_runs(item, part, given.scale), library / item.name / part, library)
+        for part in parts
+    }
+    if given.estimate:
+        _estimate(item, jobs, given)
+        return
+    failed: dict[str, str] = {}
+    for part, own in jobs.items():
+        federation = open_data(own[0].config.data, given.silent)
+        about = f"{_title(item, part)}, scale {given.scale}: {plural(len(own), 'run')} on {federation.name}"
+        less = reduced(item, part, given.scale)
+        announced = f"{about}; reduced: {less}" if less else about
+        outcomes = conduct(own, federation, given, library / item.name / part, announced)
+        failed |= {str(each.job.folder): each.error for each in outcomes if each.error}
+    _print_result(item, parts, given, failed)
+    raise typer.Exit(1 if failed else 0)
+
+
+def _title(item: Item, part: str) -> str:
+    return f"{item.name} {part}".strip()
+
+
+def _estimate(item: Item, jobs: Mapping[str, list[Job]], given: PaperOptions) -> None:
+    seconds = {}
+    for part, own in jobs.items():
+        federation = open_data(own[0].config.data, given.silent)
+        engine = choose_engine(given, federation, "loop" if given.jobs > 1 else None)
+        seconds[part] = estimate_jobs(own, federation, engine) / given.jobs
+    if given.json:
+        typer.echo(jsonlib.dumps({"item": item.name, "scale": given.scale, "seconds": seconds}))
+        return
+    for part, time in seconds.items():
+        typer.echo(f"{_title(item, part)}: {duration(time)}")
+
+
+def _print_result(item: Item, parts: tuple[str, ...], given: PaperOptions, failed: Mapping[str, str]) -> None:
+    """Accuracies beside the printed numbers, and the verdicts, which the scale tiny does not decide."""
+    made = [stored_part(given.out, item, part, given.scale) for part in parts]
+    found = [each for each in verdicts(given.out, {item.name: item}) if given.scale != "tiny"]
+    if given.json:
+        rows = {
+            each.part: [
+                {"entry": entry, "seeds": len(group.counted), "mean": stat.mean, "std": stat.std}
+                for entry, group in each.groups.items()
+                if (stat := group.accuracy)
+            ]
+            for each in made
+        }
+        words = {each.claim.text: each.word for each in found}
+        result = {"item": item.name, "scale": given.scale, "parts": rows, "verdicts": words, "failed": failed}
+        typer.echo(jsonlib.dumps(result))
+        return
+    others = [f"minus {rival}" for rival in RIVALS if rival != "fedlgd"]  # left out first on a narrow terminal
+    for each in made:
+        table = fitted(printed_table(each), terminal_width(), others)
+        typer.echo(f"\n{_title(item, each.part)}, accuracy:\n{table}")
+        typer.echo(f"Report: {given.out / given.scale / item.name / each.part / 'report.html'}")
+    for verdict in found:
+        typer.echo(folded(f"{verdict.word}: {verdict.claim.text} {verdict.why}", "    "))
+    for run, error in failed.items():
+        typer.echo(f"failed: {run}: {error}")

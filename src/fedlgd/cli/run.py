@@ -1,7 +1,6 @@
 """`fedlgd run`, `fedlgd demo` and `fedlgd distil`."""
 
 import json as jsonlib
-import logging
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,7 +33,6 @@ from fedlgd.cli.terminal import folded, print_accuracy, two_classes
 from fedlgd.core.errors import SettingError
 from fedlgd.core.text import plural
 from fedlgd.data.federation import Federation
-from fedlgd.deploy import check_flower
 from fedlgd.engines.registry import Engine
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_report
@@ -75,7 +73,10 @@ def run(given: RunOptions) -> None:
     if given.anchors:
         chosen["method"] = f"{given.method or file.get('method', 'fedlgd')}+anchors"
     if remote := given.engine == "flower" or given.kit is not None:
-        chosen["data.name"] = _real_data(given)
+        from fedlgd.cli import deploy
+
+        deploy.check_remote_options(given)
+        chosen["data.name"] = "real-sites"
     values = assignments(given, chosen)
     preset = given.preset or preset_of(values, file, [values.get("method") or "fedlgd"])
     config = resolve(file, values, preset)
@@ -86,7 +87,10 @@ def run(given: RunOptions) -> None:
         return
     title = f"{config.method.label} on {config.data.name}, seed {config.plan.seed}"
     if remote:
-        result = _execute_at_sites(config, folder, given, title)
+        set_up(given.threads)
+        with resumable(f" in {folder}"):
+            shown = _shown(config, folder, given, title)
+            result = deploy.run_at_sites(config, folder, given, command_line(), shown)
     else:
         result = _execute(config, folder, given, title, preset)
     page = write_report([folder], folder / "report.html")
@@ -159,48 +163,6 @@ def _execute(config: Config, folder: Path, given: RunOptions, title: str = "", p
         begin = engine.describe(federation)
         with _shown(config, folder, given, title, begin, federation.names) as listen:
             return execute(config, federation, folder, listen, command_line(), "", engine)
-
-
-def _real_data(given: RunOptions) -> str:
-    """The name of the data of a run at real sites; refuses options that have no meaning there."""
-    check_flower()
-    if given.engine not in (None, "flower") or given.kit is None:
-        raise SettingError("real sites need both: --engine flower --kit KIT, with the kit of the server")
-    chosen = {
-        "a federation": given.data,
-        "--data": given.folder,
-        "--estimate": given.estimate,
-        "--workers": given.workers > 0,
-        "--device": given.device != "cpu",
-        "--autocast": given.autocast,
-    }
-    if wrong := [name for name, value in chosen.items() if value]:
-        raise SettingError(f"{wrong[0]} is given, but images and computers are at the sites; leave it out")
-    return "real-sites"
-
-
-def _execute_at_sites(config: Config, folder: Path, given: RunOptions, title: str) -> Result:
-    """Run at the sites that are connected to the server of the kit, with progress and trackers."""
-    from fedlgd.deploy import kit as kits
-    from fedlgd.deploy import processes
-
-    assert given.kit is not None
-    kit = kits.read_kit(given.kit, "server")
-    processes.be_quiet(kit.state)
-    from fedlgd.deploy.connection import Operator
-    from fedlgd.deploy.coordinator import Request, coordinate
-
-    set_up(given.threads)
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    with (
-        resumable(f" in {folder}"),
-        Operator(kit) as operator,
-        operator.grid() as grid,
-        _shown(config, folder, given, title) as listen,
-    ):
-        how = {"timeout": given.timeout, "threads": given.threads, "command": command_line()}
-        request = Request(config=config.toml(), out=str(folder), sites=grid.nodes, **how)  # type: ignore[arg-type]
-        return coordinate(grid, request, listen)
 
 
 def _summary(config: Config, folder: Path, page: Path, result: Result) -> dict[str, Any]:

@@ -28,13 +28,13 @@ from flwr.clientapp import ClientApp
 
 from fedlgd.core import files
 from fedlgd.core.device import Place
-from fedlgd.core.errors import FedlgdError, RunError, in_words
+from fedlgd.core.errors import RunError, in_words
 from fedlgd.core.files import safe_name
 from fedlgd.core.types import LabelledSet, Site
 from fedlgd.data.federation import Federation
 from fedlgd.data.own.suite import Folders
 from fedlgd.deploy.messages import Description, Order, read_question, reply
-from fedlgd.deploy.policy import Asked, Journal, Policy
+from fedlgd.deploy.policy import Asked, Journal, Policy, TaskError
 from fedlgd.deploy.real_sites import NAME
 from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.storage import FolderStates
@@ -84,10 +84,6 @@ class SiteSettings:
         return site
 
 
-class TaskError(FedlgdError):
-    """A task does not fit the images of this site; the coordinator is told why."""
-
-
 def answered(asked: RecordDict, at: SiteSettings) -> RecordDict:
     """The answer to a question, after the policy and the journal."""
     order, tasks = read_question(asked)
@@ -122,7 +118,7 @@ class SiteHalf:
         """The answer to a task, without what the site does not disclose."""
         try:
             if task.site != self._at.site:
-                raise TaskError(f"the task is for site {task.site!r}; this is {self._at.site!r}")
+                raise TaskError("task-for-another-site", site=task.site, here=self._at.site)
             self._ask_policy(task.what, task.round)
             files.private_folder(self._at.folder / "state")
             return self._disclosed(_sites(self._at, self._order)(task))
@@ -140,10 +136,7 @@ class SiteHalf:
         settings = dict(_flat(self._config))
         method, net, rounds = settings.pop("method"), settings.pop("net.name"), settings.pop("rounds")
         asked = Asked(what=what, method=method, settings=settings, net=net, rounds=rounds, round=round)
-        needed = {"score": "scores", "enrol": "counts", "train": "counts"}.get(what, "")
-        hidden = needed and needed not in self._policy.disclose and f"it does not disclose {needed}"
-        if why := self._policy.refusal(asked) or hidden:
-            raise TaskError(f"its policy: {why}")
+        self._policy.check(asked)
 
     def _refused(self, what: str, round: int, error: Exception) -> str:
         """Write an error to the journal; returns what the coordinator is told."""
@@ -175,11 +168,9 @@ def relabelled(site: Site, order: Order) -> Site:
     """The site with the classes of the run, in its order."""
     shape = tuple(site.train.x.shape[1:])
     if shape != order.shape:
-        raise TaskError(
-            f"its images have shape {shape}, but the run has {order.shape}; join with --set data.size=..."
-        )
+        raise TaskError("shape-of-another-run", shape=shape, expected=order.shape)
     if unknown := [name for name in site.classes if name not in order.classes]:
-        raise TaskError(f"its classes {unknown} are not among those of the run, {list(order.classes)}")
+        raise TaskError("classes-of-another-run", unknown=unknown, classes=list(order.classes))
     places = torch.tensor([order.classes.index(name) for name in site.classes])
 
     def renamed(part: LabelledSet) -> LabelledSet:
@@ -220,7 +211,7 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Wait until an earlier task at this site has ended: two of them would remove each other's states."""
-    busy = RunError(f"another task is running in {str(folder)!r}")
+    busy = RunError("task-running", folder=str(folder))
     while True:
         try:
             with files.locked(folder / ".task", busy):

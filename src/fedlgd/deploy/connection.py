@@ -119,7 +119,6 @@ def _repeated(parts: Mapping[str, bytes]) -> int:
 
 
 OUTAGE_SECONDS = 45.0  # seconds for which a run waits for a server that is away
-START = "start it: fedlgd serve KIT; then the same command starts or resumes the run"
 
 
 class _Operator:
@@ -140,9 +139,12 @@ class _InWords:
         try:
             return super()._unary_unary(**given)  # type: ignore[misc]
         except httpx.HTTPStatusError as error:
-            raise RunError(_refused(error.response)) from error
+            response = error.response
+            if response.status_code in (401, 403) and "/runtime/" in response.url.path:
+                raise RunError("run-ended-by-server") from error
+            raise RunError("request-refused", status=response.status_code, text=response.text[:200]) from error
         except httpx.TransportError as error:
-            raise RunError(f"cannot reach the server ({error}); {START}") from error
+            raise RunError("server-unreachable", error=error) from error
 
 
 class _Control(_InWords, ControlHttpClient):
@@ -151,12 +153,6 @@ class _Control(_InWords, ControlHttpClient):
 
 class _Runtime(_InWords, RuntimeHttpClient):
     pass
-
-
-def _refused(response: httpx.Response) -> str:
-    if response.status_code in (401, 403) and "/runtime/" in response.url.path:
-        return "the server has ended this run: it was stopped or not heard of; run the same command to resume"
-    return f"the server refused a request: status {response.status_code}, {response.text[:200]}"
 
 
 class Operator:
@@ -195,7 +191,7 @@ class Operator:
     @contextmanager
     def grid(self) -> Iterator["KitGrid"]:
         """A Flower run and its grid. The run ends with the context; Flower forgets it 60 s after a kill."""
-        busy = RunError(f"another run uses the kit {str(self.kit.folder)!r}; wait until it ends, or stop it")
+        busy = RunError("kit-in-use", folder=str(self.kit.folder))
         with locked(private_folder(self.kit.state) / "run.lock", busy):
             self._control.ListRuns(control_pb2.ListRunsRequest())  # Flower deletes what ended runs left
             grid = self._claim(self._control.StartRun(_start_request()).run_id)
@@ -217,7 +213,7 @@ class Operator:
                 request = runtime_pb2.AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
                 answer = runtime.AcquireTask(request)
                 if not answer.HasField("task"):
-                    raise RunError("the server lost the run that was started; run the same command again")
+                    raise RunError("run-lost")
                 if answer.task.run_id == run_id:
                     return KitGrid(self, answer.token)
 
@@ -306,7 +302,7 @@ def _keys(kit: Kit) -> dict[str, bytes]:
         try:
             keys[name] = public_key_to_bytes(load_ssh_public_key(content))  # type: ignore[arg-type]
         except ValueError as error:
-            raise RunError(f"sites/{name}.pub of {str(kit.folder)!r} is no public key; restore it") from error
+            raise RunError("public-key-damaged", site=name, folder=str(kit.folder)) from error
     return keys
 
 

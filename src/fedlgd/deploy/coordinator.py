@@ -20,10 +20,10 @@ from fedlgd.core.errors import RunError, one_line
 from fedlgd.core.text import plural
 from fedlgd.data.federation import Federation
 from fedlgd.data.own.sites import natural
-from fedlgd.deploy.engine import MARGIN_BYTES, PAUSE_SECONDS, Flower, Post, is_name
-from fedlgd.deploy.messages import Description, Order, UnreadableError, read_reply
+from fedlgd.deploy.engine import AWAY, MARGIN_BYTES, PAUSE_SECONDS, Flower, Post, is_name
+from fedlgd.deploy.messages import Description, Order, read_reply
 from fedlgd.deploy.real_sites import without_images
-from fedlgd.engines.validate import check_enrolled
+from fedlgd.engines.validate import Refused, check_enrolled
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.folder import continued
 from fedlgd.runs.result import Result
@@ -85,10 +85,7 @@ def _known(out: Path, sites: Mapping[str, int]) -> Federation | None:
     with files.reading(file):
         notes = {site["name"]: site["note"] for site in data["sites"]}
         if notes.keys() != sites.keys():
-            raise RunError(
-                f"{str(out)!r} was started with the sites {sorted(notes)}, the kit has {sorted(sites)}; use the "
-                "kit of the run, or start a new run with --out"
-            )
+            raise RunError("kit-of-another-run", out=str(out), started=sorted(notes), given=sorted(sites))
         return without_images(notes, tuple(data["classes"]), tuple(data["shape"]))
 
 
@@ -96,17 +93,16 @@ def _described(post: Post, config: Config, run: str, request: Request) -> Federa
     """Ask the sites for their classes and the shape of their images."""
     names = list(request.sites)
     told: dict[str, Description] = {}
-    refused = dict.fromkeys(names, "it is not connected")
+    refused = dict.fromkeys(names, AWAY)
     here = post.wait_for(names, config.plan.quorum)
     for sent, got in post.ask(Order(run=run, config=request.config), dict.fromkeys(here, ())):
         try:
             if isinstance(got, str):
-                raise UnreadableError(got)
+                raise Refused("site-fault", fault=got)
             (found,) = read_reply(got.content, sent.question, Description, 1, MARGIN_BYTES)
-            if why := _refusal(found, sent.site):
-                raise UnreadableError(why)
-        except UnreadableError as error:
-            refused[sent.site] = str(error)
+            _check_description(found, sent.site)
+        except Refused as refusal:
+            refused[sent.site] = str(refusal)
             continue
         told[sent.site] = found
         del refused[sent.site]
@@ -115,15 +111,15 @@ def _described(post: Post, config: Config, run: str, request: Request) -> Federa
     return without_images({name: _note(told.get(name)) for name in names}, classes, _shape(told))
 
 
-def _refusal(told: Description, site: str) -> str:
-    """Why a description is not used; empty if it is."""
-    if told.fault or told.site != site:
-        return one_line(told.fault) or f"it answered in the name of {told.site[:40]!r}"
+def _check_description(told: Description, site: str) -> None:
+    if told.fault:
+        raise Refused("site-fault", fault=one_line(told.fault))
+    if told.site != site:
+        raise Refused("name-of-another", name=told.site[:40])
     if not all(map(is_name, told.classes)) or not 2 <= len(set(told.classes)) == len(told.classes) <= MAX_CLASSES:
-        return "it has fewer than two classes, too many, or names that cannot be shown"
+        raise Refused("classes-impossible")
     if not all(0 < side <= MAX_SIDE_PIXELS for side in told.shape):
-        return f"its images have shape {told.shape}"
-    return ""
+        raise Refused("shape-impossible", shape=told.shape)
 
 
 def _note(told: Description | None) -> str:
@@ -135,7 +131,5 @@ def _note(told: Description | None) -> str:
 def _shape(told: Mapping[str, Description]) -> tuple[int, ...]:
     shapes = {name: each.shape for name, each in sorted(told.items())}
     if len(set(shapes.values())) > 1:
-        raise RunError(
-            f"images differ in shape: {shapes}; sites join with the same --set data.size=... and data.colour=..."
-        )
+        raise RunError("shapes-differ", shapes=shapes)
     return next(iter(shapes.values()))

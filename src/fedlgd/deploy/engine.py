@@ -29,18 +29,19 @@ from fedlgd.core.net import Net
 from fedlgd.core.text import plural
 from fedlgd.data.federation import Federation
 from fedlgd.deploy.connection import DAMAGED, OVERSIZED
-from fedlgd.deploy.messages import Order, UnreadableError, question, question_digest, read_reply
+from fedlgd.deploy.messages import Order, question, question_digest, read_reply
 from fedlgd.engines.loop import Rounds, serve
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.site import Answer, Task
 from fedlgd.engines.storage import RamStates, States, Storage
-from fedlgd.engines.validate import quorum_size
+from fedlgd.engines.validate import Refused, quorum_size
 from fedlgd.engines.wire import nbytes
 from fedlgd.methods.protocol import Method
 
 PAUSE_SECONDS = 0.5  # seconds between two looks at the post
 MAX_NAME_LETTERS = 100  # letters of a name that a site sends
 MAX_NAMES = 1_000
+AWAY = "it is not connected"
 MARGIN_BYTES = 1 << 20  # bytes of an answer beside its tensors: names, scores, costs
 
 
@@ -161,7 +162,7 @@ class Flower:
             by_site.setdefault(task.site, []).append(task)
         here = self.post.wait_for(list(by_site), quorum) if by_site else []
         for name in by_site.keys() - set(here):
-            yield from _failed(by_site[name], "it is not connected")
+            yield from _failed(by_site[name], AWAY)
         for sent, got in self.post.ask(self.order, {name: by_site[name] for name in here}):
             yield from _answers(sent, got, sum(map(limit, sent.tasks)))
 
@@ -186,7 +187,7 @@ def _answers(sent: Sent, got: Message | str, limit: int) -> Iterator[Answer]:
         return
     try:
         found: list[Any] = read_reply(got.content, sent.question, Answer, len(sent.tasks), limit)
-    except UnreadableError as error:
+    except Refused as error:
         yield from _failed(sent.tasks, str(error))
         return
     for task, answer in zip(sent.tasks, found, strict=True):

@@ -67,15 +67,15 @@ def address(text: str) -> Address:
     """HOST:PORT, with an IPv6 address in brackets."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise SettingError(f"server is {text!r}; give host and port, for example fl.hospital.org:9443")
+        raise SettingError("address-form", text=text)
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     found = Address(bare, int(port))
     if found.ip is None and (
         ":" in bare or bare != host or not HOST_NAME.fullmatch(bare) or bare.replace(".", "").isdecimal()
     ):
-        raise SettingError(f"server is {text!r}; its host is neither an IP address nor a DNS name")
+        raise SettingError("address-host", text=text)
     if found.ip is not None and found.ip.version == 6 and bare == host:
-        raise SettingError(f"server is {text!r}; write an IPv6 address in brackets: [{host}]:{port}")
+        raise SettingError("address-brackets", text=text, host=host, port=port)
     return found
 
 
@@ -105,7 +105,7 @@ def provision(folder: Path, sites: Sequence[str], server: Address, days: int = C
     """Make a kit for the server and one for each site in a new folder; returns the kits."""
     _check_names(sites)
     if folder.exists():
-        raise RunError(f"{str(folder)!r} exists; choose another folder, or add a site to it with --add")
+        raise RunError("kits-exist", folder=str(folder))
     with writing(folder, ANOTHER_FOLDER), _whole(folder) as made:
         authority = _authority(made / "ca")
         kit = private_folder(made / "server")
@@ -126,7 +126,7 @@ def add_sites(folder: Path, sites: Sequence[str]) -> list[Path]:
     known = {name.lower() for name in kit.public_keys}
     for name in sites:
         if name.lower() in known or (folder / f"site-{name}").exists():
-            raise SettingError(f"site {name!r} is already in {str(folder)!r}; choose another name")
+            raise SettingError("site-in-kits", site=name, folder=str(folder))
     with writing(folder, ANOTHER_FOLDER):
         return [_site_kit(folder, name, kit.server) for name in sites]
 
@@ -135,7 +135,7 @@ def renew(folder: Path, days: int = CERTIFICATE_DAYS) -> Path:
     """A new key and certificate for the server, signed by the authority that the sites trust already."""
     kit = read_kit(folder / "server", expired=True)
     if not (folder / "ca" / "ca.key").exists():
-        raise RunError(f"{str(folder / 'ca' / 'ca.key')!r} is missing; put it back, or provision new kits")
+        raise RunError("authority-key-missing", file=str(folder / "ca" / "ca.key"))
     _refuse_expired(folder / "ca" / "ca.crt", f"provision new kits: fedlgd provision FOLDER --server {kit.server}")
     with writing(folder, ANOTHER_FOLDER):
         _certify(folder, kit.server, days)
@@ -146,18 +146,20 @@ def renew(folder: Path, days: int = CERTIFICATE_DAYS) -> Path:
 def read_kit(folder: Path, role: str = "", expired: bool = False) -> Kit:
     """The kit in `folder`; `role` is what it must be for (server or site)."""
     if not (folder / "kit.toml").is_file():
-        raise RunError(f"{str(folder)!r} has no kit.toml; give the folder of a kit made by fedlgd provision")
+        raise RunError("kit-missing", folder=str(folder))
     given = read_toml(folder / "kit.toml")
     try:
         kit = Kit(folder.absolute(), address(given["server"]), given["site"] if given["role"] == "site" else "")
     except (KeyError, TypeError, AttributeError) as error:
-        raise RunError(f"{str(folder / 'kit.toml')!r} is not the file of a kit; restore it from a copy") from error
+        raise RunError("kit-damaged", file=str(folder / "kit.toml")) from error
     if role and role != given["role"]:
-        raise RunError(f"{str(folder)!r} is a kit for a {given['role']}; {role} kits are {KIT_NAMES[role]}")
+        raise RunError(
+            "kit-of-another-role", folder=str(folder), found=given["role"], role=role, name=KIT_NAMES[role]
+        )
     if not expired:
         own = ("key",) if kit.site else ("server.key", "secret")
         if lost := [name for name in own if not (folder / name).is_file()]:
-            raise RunError(f"{str(folder / lost[0])!r} is missing; restore it from a copy, or make a new kit")
+            raise RunError("kit-file-missing", file=str(folder / lost[0]))
         _refuse_expired(kit.ca, "ask the coordinator for a new kit")
         if not kit.site:
             _refuse_expired(folder / "server.crt", "renew it: fedlgd provision FOLDER --renew")
@@ -174,7 +176,7 @@ def expiry(certificate: Path) -> dt.datetime:
     try:
         return x509.load_pem_x509_certificate(certificate.read_bytes()).not_valid_after_utc
     except (OSError, ValueError) as error:
-        raise RunError(f"{str(certificate)!r} is damaged or missing ({error}); restore it from a copy") from error
+        raise RunError("certificate-damaged", file=str(certificate), error=error) from error
 
 
 @contextmanager
@@ -192,16 +194,14 @@ def _whole(folder: Path) -> Iterator[Path]:
 
 def _check_names(sites: Sequence[str]) -> None:
     if not sites:
-        raise SettingError("no sites are given; name them: --sites a,b,c")
+        raise SettingError("no-site-names")
     for name in sites:
         if not SITE_NAME.fullmatch(name):
-            raise SettingError(
-                f"site {name!r} is not a valid name; use up to 40 letters, digits, - and _, first a letter"
-            )
+            raise SettingError("site-name-invalid", site=name)
     lowered = [name.lower() for name in sites]
     for name in sites:
         if lowered.count(name.lower()) > 1:
-            raise SettingError(f"site {name!r} is given twice; names differ in more than upper and lower case")
+            raise SettingError("site-name-twice", site=name)
 
 
 def _authority(folder: Path) -> bytes:
@@ -296,4 +296,4 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 def _refuse_expired(certificate: Path, way_out: str) -> None:
     until = expiry(certificate)
     if until < dt.datetime.now(dt.UTC):
-        raise RunError(f"the certificate {str(certificate)!r} expired on {until:%Y-%m-%d}; {way_out}")
+        raise RunError("certificate-expired", file=str(certificate), until=f"{until:%Y-%m-%d}", way_out=way_out)

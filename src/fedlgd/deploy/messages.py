@@ -19,6 +19,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedlgd.core.files import MALFORMED, digest
 from fedlgd.engines.site import Task
+from fedlgd.engines.validate import Refused
 from fedlgd.engines.wire import from_bytes, to_bytes
 
 
@@ -45,10 +46,6 @@ class Description:
     fault: str = ""
 
 
-class UnreadableError(ValueError):
-    """A message that does not have the form above; the text says why."""
-
-
 def question(order: Order, tasks: Sequence[Task]) -> RecordDict:
     head = ConfigRecord({"json": msgspec.json.encode(order)})
     return RecordDict({"order": head, "tasks": _parcel([to_bytes(task) for task in tasks])})
@@ -59,7 +56,7 @@ def read_question(content: RecordDict) -> tuple[Order, list[Task]]:
         order = msgspec.json.decode(_bytes(content["order"]["json"]), type=Order)
         return order, [from_bytes(Task, part, strict=True) for part in _contents(content, "tasks")]
     except MALFORMED as error:
-        raise UnreadableError(f"it cannot be read: {error}") from error
+        raise Refused("question-unreadable", error=error) from error
 
 
 def question_digest(content: RecordDict) -> str:
@@ -79,17 +76,17 @@ def read_reply(content: RecordDict, asked: str, kind: type[Any], count: int, lim
         found = content["reply"]["question"]
         parts = _contents(content, "answers")
     except MALFORMED as error:
-        raise UnreadableError(f"its answer cannot be read: {error}") from error
+        raise Refused("reply-unreadable", error=error) from error
     if found != asked:
-        raise UnreadableError("it answered another question; this one may be a replay")
+        raise Refused("reply-to-another-question")
     if len(parts) != count:
-        raise UnreadableError(f"it sent {len(parts)} answers to {count} tasks")
+        raise Refused("reply-count", answers=len(parts), tasks=count)
     if (size := sum(map(len, parts))) > limit:
-        raise UnreadableError(f"its answer has {size:,} bytes; at most {limit:,} are expected")
+        raise Refused("reply-too-large", size=size, limit=limit)
     try:
         return [from_bytes(kind, part, strict=True) for part in parts]
     except MALFORMED as error:
-        raise UnreadableError(f"its answer cannot be read: {error}") from error
+        raise Refused("reply-unreadable", error=error) from error
 
 
 def _parcel(parts: Sequence[bytes]) -> ArrayRecord:

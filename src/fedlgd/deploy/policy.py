@@ -15,13 +15,17 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from fedlgd.core.errors import SettingError, did_you_mean, one_line
-from fedlgd.core.text import plural
+from fedlgd.core.errors import FedlgdError, SettingError, did_you_mean, one_line
 from fedlgd.runs.parse import read_toml
 
 DISCLOSURES = ("counts", "scores", "seconds")
+NEEDED_DISCLOSURE = {"score": "scores", "enrol": "counts", "train": "counts"}  # by task
 SETTING_PATH = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
 CODE_NAME = re.compile(r"[\w.]+:\w+")  # package.module:Class
+
+
+class TaskError(FedlgdError):
+    """This site does not carry out a task: its policy or its images are against it. The coordinator is told why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +49,22 @@ class Bound:
     most: float | None = None
     required: bool = False
 
-    def refusal(self, path: str, settings: Mapping[str, Any]) -> str:
+    def check(self, path: str, settings: Mapping[str, Any]) -> None:
         if path not in settings:
-            return f"the run has no setting {path}, which this site requires" if self.required else ""
+            if self.required:
+                raise TaskError("setting-required", path=path)
+            return
         value = settings[path]
         if self.values:
-            allowed = any(type(value) is type(v) and value == v for v in self.values)
-            return "" if allowed else f"{path} is {value!r}; allowed: {', '.join(map(repr, self.values))}"
+            if not any(type(value) is type(v) and value == v for v in self.values):
+                raise TaskError("setting-not-listed", path=path, value=value, allowed=list(map(repr, self.values)))
+            return
         if isinstance(value, bool) or not isinstance(value, int | float):
-            return f"{path} is {value!r}; this site allows numbers only"
+            raise TaskError("setting-no-number", path=path, value=value)
         if self.least is not None and not value >= self.least:
-            return f"{path} is {value}; this site allows {self.least} or more"
+            raise TaskError("setting-too-low", path=path, value=value, least=self.least)
         if self.most is not None and not value <= self.most:
-            return f"{path} is {value}; this site allows {self.most} or less"
-        return ""
+            raise TaskError("setting-too-high", path=path, value=value, most=self.most)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,14 +85,14 @@ class Policy:
         _refuse_unknown(where, given, [f.name for f in fields(cls)])
         for name in ("methods", "nets", "rounds", "disclose"):
             if name not in given:
-                raise SettingError(f"{where} has no {name}; add it, for example from a new kit")
+                raise SettingError("policy-incomplete", where=where, name=name)
         if type(given["rounds"]) is not int or given["rounds"] < 0:
-            raise SettingError(f"{where}: rounds is {given['rounds']!r}; give a number of rounds, 0 or more")
+            raise SettingError("policy-rounds", where=where, value=given["rounds"])
         disclose = _words(where, "disclose", given["disclose"])
         _refuse_unknown(f"{where}: disclose", disclose, DISCLOSURES)
         bounds = given.get("settings", {})
         if not isinstance(bounds, Mapping):
-            raise SettingError(f"{where}: settings is {bounds!r}; write a section [settings]")
+            raise SettingError("policy-section", where=where, value=bounds)
         return cls(
             methods=_words(where, "methods", given["methods"]),
             nets=_words(where, "nets", given["nets"]),
@@ -95,29 +101,31 @@ class Policy:
             settings={path: _bound(where, path, bound) for path, bound in _leaves(bounds)},
         )
 
-    def refusal(self, asked: Asked) -> str:
-        """Why this site refuses what is asked; empty if it is allowed."""
+    def check(self, asked: Asked) -> None:
+        """Raise an error that says why this site refuses what is asked."""
         if not _listed(asked.method, self.methods):
-            return f"method {asked.method!r} is not allowed here; allowed: {', '.join(self.methods) or 'none'}"
+            raise TaskError("method-not-allowed", method=asked.method, allowed=self.methods or ["none"])
         if not _listed(asked.net, self.nets):
-            return f"net {asked.net!r} is not allowed here; allowed: {', '.join(self.nets) or 'none'}"
+            raise TaskError("net-not-allowed", net=asked.net, allowed=self.nets or ["none"])
         if not 0 <= asked.rounds <= self.rounds:
-            return f"the run has {plural(asked.rounds, 'round')}; this site allows {self.rounds} or less"
+            raise TaskError("too-many-rounds", rounds=asked.rounds, allowed=self.rounds)
         if not -1 <= asked.round < asked.rounds:
-            return f"round {asked.round} is not a round of a run with {plural(asked.rounds, 'round')}"
-        refusals = (bound.refusal(path, asked.settings) for path, bound in self.settings.items())
-        return next(filter(None, refusals), "") or self._refuse_unlisted(asked.settings)
+            raise TaskError("round-outside-run", round=asked.round, rounds=asked.rounds)
+        for path, bound in self.settings.items():
+            bound.check(path, asked.settings)
+        self._refuse_unlisted(asked.settings)
+        if (needed := NEEDED_DISCLOSURE.get(asked.what)) and needed not in self.disclose:
+            raise TaskError("not-disclosed", needed=needed)
 
-    def _refuse_unlisted(self, settings: Mapping[str, Any]) -> str:
+    def _refuse_unlisted(self, settings: Mapping[str, Any]) -> None:
         """Values that run code, or remove the protection of noise, are allowed only if they are listed."""
         for path, value in settings.items():
             if not isinstance(value, str) or (path in self.settings and value in self.settings[path].values):
                 continue
             if CODE_NAME.fullmatch(value):
-                return f"{path} is {value!r}, which would run code; list the value in [settings] to allow it"
+                raise TaskError("setting-runs-code", path=path, value=value)
             if value and path.rpartition(".")[2] == "test_key":
-                return f"{path} is {value!r}: everyone could compute the noise of this site; leave it empty"
-        return ""
+                raise TaskError("noise-is-public", path=path, value=value)
 
 
 def _listed(name: str, patterns: Sequence[str]) -> bool:
@@ -127,7 +135,7 @@ def _listed(name: str, patterns: Sequence[str]) -> bool:
 
 def _words(where: str, name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-        raise SettingError(f"{where}: {name} is {value!r}; give a list of names in quotes")
+        raise SettingError("policy-names", where=where, name=name, value=value)
     return tuple(value)
 
 
@@ -142,19 +150,17 @@ def _leaves(bounds: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]
 
 def _bound(where: str, path: str, given: Any) -> Bound:
     if not SETTING_PATH.fullmatch(path):
-        raise SettingError(f'{where}: {path!r} is not the name of a setting; write for example "distil.per_class"')
+        raise SettingError("policy-path", where=where, path=path)
     if isinstance(given, list) and given:
         return Bound(values=tuple(given))
     if not isinstance(given, Mapping) or not given:
-        raise SettingError(
-            f"{where}: {path} is {given!r}; give a list of allowed values, or {{min = ..., max = ...}}"
-        )
+        raise SettingError("policy-bound", where=where, path=path, value=given)
     _refuse_unknown(f"{where}: {path}", given, ("min", "max", "values", "required"))
     for side in ("min", "max"):
         if side in given and (isinstance(given[side], bool) or not isinstance(given[side], int | float)):
-            raise SettingError(f"{where}: {side} of {path} is {given[side]!r}; give a number")
+            raise SettingError("policy-number", where=where, side=side, path=path, value=given[side])
     if not isinstance(given.get("required", False), bool):
-        raise SettingError(f"{where}: required of {path} is {given['required']!r}; use true or false")
+        raise SettingError("policy-required", where=where, path=path, value=given["required"])
     return Bound(
         values=tuple(given.get("values", ())),
         least=given.get("min"),
@@ -167,7 +173,7 @@ def _refuse_unknown(where: str, given: Sequence[str] | Mapping[str, Any], known:
     for word in given:
         if word not in known:
             hint = did_you_mean(word, known) or f"; available: {', '.join(known)}"
-            raise SettingError(f"{where}: {word!r} is unknown{hint}")
+            raise SettingError("policy-unknown", where=where, word=word, hint=hint)
 
 
 MAX_LINE_LETTERS = 10_000  # letters of a line

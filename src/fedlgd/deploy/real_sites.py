@@ -18,9 +18,7 @@ class RealSites(SuiteSettings):
     """Real sites, reached with the engine flower; see docs/deploy.md."""
 
     def open(self) -> Federation:
-        raise DataError(
-            "the images of suite 'real-sites' are at the sites of a kit; run it with --engine flower --kit KIT"
-        )
+        raise DataError("images-at-sites")
 
 
 def without_images(sites: Mapping[str, str], classes: tuple[str, ...], shape: tuple[int, ...]) -> Federation:

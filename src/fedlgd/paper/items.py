@@ -1,4 +1,4 @@
-"""The tables and figures of the paper as data: one TOML file for each in `fedlgd/paper`, read without torch.
+"""The tables and figures of the paper as data: one TOML file for each in `fedlgd/paper/content`.
 
 An item is a comparison, or several (its parts). Settings are merged in this order: those of the item, of the part,
 of the scale and of its data (`scales.toml`), of the item at this scale, and of the part at this scale.
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from fedlgd.core.errors import FedlgdError, did_you_mean
+from fedlgd.core.errors import SettingError, did_you_mean
 from fedlgd.rundir.sweep import swept
 
 Settings = Mapping[str, Any]
@@ -88,7 +88,7 @@ class Variant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale(Variant):
+class PaperScale(Variant):
     """How long the runs are, and `cpu`, an estimate of their CPU time; `only`: the parts that are run.
 
     `data` is what is less of a data set, by its name, in all items.
@@ -117,7 +117,7 @@ class Item:
     sweep: Axes = field(default_factory=dict)
     parts: Mapping[str, Variant] = field(default_factory=lambda: {"": Variant()})
     claims: tuple[Claim, ...] = ()
-    scales: Mapping[str, Scale] = field(default_factory=dict)
+    scales: Mapping[str, PaperScale] = field(default_factory=dict)
     runs_of: str = ""
     sites: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
@@ -125,7 +125,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class RequestedRuns:
     """One part of an item at one scale: what `fedlgd compare` is asked for."""
 
     methods: tuple[str, ...]
@@ -134,9 +134,9 @@ class Comparison:
     preset: str
 
 
-def comparison(item: Item, part: str, scale: str) -> Comparison:
+def requested_runs(item: Item, part: str, scale: str) -> RequestedRuns:
     """What is run for a part of an item at a scale."""
-    common, own, at = _common()[scale], item.parts[part], item.scales.get(scale, Scale())
+    common, own, at = _common()[scale], item.parts[part], item.scales.get(scale, PaperScale())
     at_part = at.parts.get(part, Variant())
     axes = next((each.sweep for each in (at_part, at, own) if each.sweep is not None), item.sweep)
     of_data = _of_data(item, part, scale)
@@ -146,7 +146,7 @@ def comparison(item: Item, part: str, scale: str) -> Comparison:
     settings = {path: value for layer in layers for path, value in layer.items()}
     if settings.get("data.name") == "builtin-digits":  # in place of data whose settings it does not have
         settings = {path: value for path, value in settings.items() if path in OF_ANY_DATA or path[:5] != "data."}
-    return Comparison(
+    return RequestedRuns(
         methods=tuple(entry.replace("{steps}", str(steps)) for entry in swept(methods, axes)),
         settings=settings,
         seeds=at_part.seeds or at.seeds or common.seeds,
@@ -162,13 +162,13 @@ def _of_data(item: Item, part: str, scale: str) -> Variant:
 
 def parts_at(item: Item, scale: str) -> tuple[str, ...]:
     """The parts that are run at this scale."""
-    only = item.scales.get(scale, Scale()).only
+    only = item.scales.get(scale, PaperScale()).only
     return tuple(part for part in item.parts if not only or part in only) if item.methods else ()
 
 
 def reduced(item: Item, part: str, scale: str) -> str:
     """In words what is less than in the paper."""
-    own = item.scales.get(scale, Scale())
+    own = item.scales.get(scale, PaperScale())
     common, at_part = own.reduced or _common()[scale].reduced, own.parts.get(part, Variant()).reduced
     here = ", ".join(filter(None, (common, _of_data(item, part, scale).reduced)))
     return "; this part: ".join(filter(None, (here, at_part)))
@@ -182,7 +182,7 @@ def command_of(item: Item) -> str:
 def cpu_times(item: Item, measured: Mapping[str, str]) -> dict[str, str]:
     """The CPU time of an item in words, at the scales where it is measured or estimated."""
     known = {
-        scale: measured.get(scale) or item.scales.get(scale, Scale()).cpu or _common()[scale].cpu
+        scale: measured.get(scale) or item.scales.get(scale, PaperScale()).cpu or _common()[scale].cpu
         for scale in SCALES
     }
     return {scale: cpu for scale, cpu in known.items() if cpu and item.methods}
@@ -196,16 +196,21 @@ def items() -> dict[str, Item]:
     return {name: msgspec.convert({**content, "name": name}, Item) for name, content in contents.items()}
 
 
-def find(name: str) -> Item:
+def find_item(name: str) -> Item:
     if name not in items():
-        raise FedlgdError(f"the paper has no item {name!r}{did_you_mean(name, items())}; fedlgd paper lists them")
+        raise SettingError("unknown-item", item=name, hint=did_you_mean(name, items()))
     return items()[name]
 
 
+def owner_of(item: Item) -> Item:
+    """The item whose runs this one uses, which can be itself."""
+    return find_item(item.runs_of or item.name)
+
+
 @cache
-def _common() -> dict[str, Scale]:
+def _common() -> dict[str, PaperScale]:
     content = tomllib.loads((FOLDER / "scales.toml").read_text())
-    return {name: msgspec.convert(content[name], Scale) for name in SCALES}
+    return {name: msgspec.convert(content[name], PaperScale) for name in SCALES}
 
 
 @cache

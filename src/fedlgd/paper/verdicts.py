@@ -9,11 +9,10 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from fedlgd.paper.items import FOLDER, Claim, Item, Rule, Word, items
-from fedlgd.paper.stored import Found, measured_cpu, stored
+from fedlgd.paper.runs import Found, measured_cpu, stored
 from fedlgd.report.formats import NONE, percent, percent_stat, percentage_points
 from fedlgd.report.groups import Group
 from fedlgd.report.summary import Difference, difference, paired_difference
-from fedlgd.rundir.read import Run
 
 MEASURED = "measured.json"  # beside the items
 
@@ -117,9 +116,10 @@ def _gaps(rule: Rule, groups: Mapping[str, Group]) -> dict[str, Difference]:
 
 def _falls(rule: Rule, groups: Mapping[str, Group]) -> dict[str, dict[int, float]]:
     """By entry and seed, the share of a distance that is gone: during a run, or against the runs of an entry."""
-    if rule.metric == "distance":
-        known = ((run.seed, _fall(run)) for run in groups[rule.left].counted)
-        return {rule.left: {seed: fall for seed, fall in known if fall is not None}}
+    if rule.metric == "distance":  # between virtual sets and anchors, the mean over sites
+        runs = {run.seed: run.analysis.distances for run in groups[rule.left].counted if run.analysis}
+        means = {seed: [fmean(at.sites.values()) for at in found if at.sites] for seed, found in runs.items()}
+        return {rule.left: {seed: 1 - m[-1] / m[0] for seed, m in means.items() if len(m) > 1 and m[0]}}
     own, others = _shifts(groups[rule.left]), {entry: _shifts(groups[entry]) for entry in rule.right}
     return {
         entry: {seed: 1 - own[seed] / shift for seed, shift in other.items() if seed in own}
@@ -132,12 +132,6 @@ def _shifts(group: Group) -> dict[int, float]:
     matrices = {run.seed: run.analysis.mmd["real"] for run in group.counted if run.analysis and run.analysis.mmd}
     means = {seed: fmean(v for i, row in enumerate(m) for v in row[:i]) for seed, m in matrices.items()}
     return {seed: mean for seed, mean in means.items() if mean > 0}
-
-
-def _fall(run: Run) -> float | None:
-    """1 - last / first distance between virtual sets and anchors, each the mean over sites."""
-    known = [fmean(each.sites.values()) for each in run.analysis.distances if each.sites] if run.analysis else []
-    return 1 - known[-1] / known[0] if len(known) > 1 and known[0] else None
 
 
 def _word(gaps: Sequence[Difference], margin: float) -> Word:

@@ -95,7 +95,8 @@ def canvas(title: str, height: float, labels: Sequence[str] = ()) -> "tuple[Figu
     from matplotlib.figure import Figure
 
     lines = sum(label.count("\n") + 1 for label in labels)
-    figure = Figure(figsize=(WIDTH, max(height, 0.4 + _LINE_HEIGHT * lines)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, max(height, 0.4 + _LINE_HEIGHT * lines)))
+    figure.set_layout_engine("constrained", rect=(0.025, 0, 0.925 if labels else 0.975, 1))  # phones: larger text
     axes = figure.add_subplot()
     axes.set_title(title, loc="left", fontsize="medium")
     return figure, axes
@@ -148,7 +149,7 @@ def line_plot(
         axes.set_ylim(max(low, -1.0), min(high, 100 + (100 - low) / 50))
     ends = [curve.stats[-1].mean if isfinite(curve.stats[-1].mean) else -1.0 for curve in drawn]
     order = sorted(range(len(drawn)), key=lambda at: -ends[at])
-    _add_legend(figure, [lines[at] for at in order], [wrapped(drawn[at].label) for at in order])
+    _add_legend(axes, [lines[at] for at in order], [wrapped(drawn[at].label) for at in order])
     axes.set_xlabel(along)
     if isinstance(units, Mapping):
         _set_ticks(axes, units)
@@ -170,9 +171,9 @@ def _draw_line(axes: "Axes", curve: SeedCurve) -> Any:
     return line
 
 
-def _add_legend(figure: "Figure", handles: Sequence[Any], labels: Sequence[str], **style: Any) -> None:
+def _add_legend(axes: "Axes", handles: Sequence[Any], labels: Sequence[str], **style: Any) -> None:
     """Matplotlib leaves out labels that begin with an underscore, so the texts are set afterwards."""
-    legend = figure.legend(handles, ["label"] * len(labels), loc="outside right upper", **style)
+    legend = axes.legend(handles, ["label"] * len(labels), loc="upper left", bbox_to_anchor=(1, 1), **style)
     for text, label in zip(legend.get_texts(), labels, strict=True):
         text.set_text(label)
 
@@ -239,7 +240,7 @@ def scatter_plot(clouds: Sequence[Cloud], title: str, colours: Sequence[str] = S
         x, y = zip(*cloud.points, strict=True)
         axes.scatter(x, y, s=size, marker=marker, color=colour, alpha=alpha, linewidth=edge)
     dots = [Line2D([], [], color=colour, linestyle="", marker="o") for colour in shades]
-    _add_legend(figure, dots, names, labelcolor=shades, handletextpad=0.1)
+    _add_legend(axes, dots, names, labelcolor=shades, handletextpad=0.1)
     axes.set_xticks([])
     axes.set_yticks([])
     axes.grid(visible=False)

@@ -57,10 +57,7 @@ class Config:
         if plan.real_samples < 0:
             plan = replace(plan, real_samples=samples(suites.is_public(self.data.name) and not protected))
         if protected and plan.real_samples:
-            raise PrivacyError(
-                f"real_samples is {plan.real_samples}, which copies private images to the run folder and its "
-                "report; with differential privacy use real_samples=0"
-            )
+            raise PrivacyError("private-samples", count=plan.real_samples)
         object.__setattr__(self, "plan", plan)
         object.__setattr__(self, "method", for_rounds(self.method, plan.rounds))
 
@@ -86,10 +83,10 @@ class Config:
         shared = {name: getattr(self.data, name) for name in COMMON_SETTINGS}
         return {
             "method": name_of(self.method),
-            **_spelled_out(self.plan),
-            "data": {**shared, **_spelled_out(self.data.suite)},
+            **_plain(self.plan),
+            "data": {**shared, **_plain(self.data.suite)},
             "net": dict(self.net),
-            **_written({**all_settings(self.method), "tuned": self.tuned}),
+            **_plain({**all_settings(self.method), "tuned": self.tuned}),
         }
 
     def toml(self) -> str:
@@ -102,76 +99,71 @@ def samples(public: bool) -> int:
     return 4 if public else 0
 
 
+def on_federation(config: Config, federation: Federation, real_samples: int | None) -> Config:
+    """The configuration of a run on a federation that is a Python object."""
+    if real_samples is None:
+        real_samples = samples(federation.public and config.method.budget is None)
+    plan = replace(config.plan, real_samples=real_samples)
+    return replace(config, plan=plan, data=DataChoice(name=federation.name))
+
+
 def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None = None, preset: str = "") -> Config:
     """Defaults, then the preset, then `settings` (a config file), then `assignments` by dotted path."""
-    raw = msgspec.to_builtins(settings)
-    for path, value in (assignments or {}).items():
-        _assign(raw, path, value)
-    tuned = _tuned(raw.pop("tuned", None), assignments or {})
-    recipe = registry.recipe(_word("method", raw.pop("method", "fedlgd")))
-    cls = recipe.settings
-    merged = _begin(cls, preset)
-    _merge(merged, raw)
-    for section in NAMED:
-        given = merged.get(section, {})  # a federation or a network can be given as only its name
-        merged[section] = dict(given) if isinstance(given, Mapping) else {"name": _word(section, given)}
-    net = {"name": "convnet", **merged["net"]}
-    data = {"name": DataChoice.name, **merged["data"]}
-    suite = suites.find_suite(_word("data.name", data["name"])).settings
-    _refuse_unknown(merged, _known(cls, _word("net.name", net["name"]), suite), cls)
-    ours = {f.name for f in fields(RunSettings)}
-    plan = {key: value for key, value in merged.items() if key in ours}
-    method = {key: value for key, value in merged.items() if key not in ours and key not in NAMED}
+    given, changed = msgspec.to_builtins(settings), dict(assignments or {})
+    for path, value in changed.items():
+        _assign(given, path, value)
+    tuned: Tuned | None = _convert(given.pop("tuned"), Tuned, "tuned.") if "tuned" in given else None
+    if tuned:  # a setting that is changed again is not a tuned one
+        kept = tuple(path for path in tuned.settings if path not in changed)
+        tuned = replace(tuned, settings=kept) if kept else None
+    recipe = registry.recipe(_name("method", given.pop("method", "fedlgd")))
+    raw = _merge(_begin(recipe.settings, preset), given)
+    for section, default in (("net", "convnet"), ("data", DataChoice.name)):
+        inner = raw.get(section, {})  # a federation or a network can be given as only its name
+        raw[section] = {
+            "name": default,
+            **(inner if isinstance(inner, Mapping) else {"name": _name(section, inner)}),
+        }
+        _name(f"{section}.name", raw[section]["name"])
+    suite: Any = suites.find_suite(raw["data"]["name"]).settings
+    _refuse_unknown(raw, recipe.settings, known_paths(recipe.settings, raw["net"]["name"], suite))
+    net, data = raw.pop("net"), raw.pop("data")
+    of_run, of_suite = {f.name for f in fields(RunSettings)}, {f.name for f in fields(suite)}
+    choice = _convert({k: v for k, v in data.items() if k not in of_suite}, DataChoice, "data.")
+    opens = _convert({k: v for k, v in data.items() if k in of_suite}, suite, "data.")
     return Config(
-        method=recipe.make(_convert(method, cls)),
-        plan=_convert(plan, RunSettings),
-        data=_data_choice(data, suite),
+        method=recipe.make(_convert({k: v for k, v in raw.items() if k not in of_run}, recipe.settings)),
+        plan=_convert({k: v for k, v in raw.items() if k in of_run}, RunSettings),
+        data=replace(choice, suite=opens),
         net=net,
         tuned=tuned,
     )
 
 
-def _tuned(raw: Any, assignments: Mapping[str, Any]) -> Tuned | None:
-    """What was tuned and is not changed again."""
-    found: Tuned | None = None if raw is None else _convert(raw, Tuned, "tuned.")
-    kept = tuple(path for path in found.settings if path not in assignments) if found else ()
-    return replace(found, settings=kept) if found and kept else None
-
-
-def _data_choice(raw: Mapping[str, Any], suite: Any) -> DataChoice:
-    own = {f.name for f in fields(suite)}
-    settings = _convert({k: v for k, v in raw.items() if k in own}, suite, "data.")
-    chosen: DataChoice = _convert({k: v for k, v in raw.items() if k not in own}, DataChoice, "data.")
-    return replace(chosen, suite=settings)
-
-
 def configure(method: str | type[Method], preset: str = "", **settings: Any) -> Method:
     """A method by name or class with a preset and settings; write two underscores for a dot in a path."""
     recipe = registry.recipe(method) if isinstance(method, str) else registry.MethodRecipe(method, method)
-    cls = recipe.settings
-    raw = _begin(cls, preset)
+    raw = _begin(recipe.settings, preset)
     for path, value in settings.items():
         _assign(raw, path.replace("__", "."), msgspec.to_builtins(value))
-    _refuse_unknown(raw, list(_field_paths(cls)), cls)
-    return recipe.make(_convert(raw, cls))
+    _refuse_unknown(raw, recipe.settings, list(_field_paths(recipe.settings)))
+    return recipe.make(_convert(raw, recipe.settings))
 
 
 def _begin(cls: type[Method], preset: str) -> dict[str, Any]:
     """The default sections of a method, updated by the preset."""
     presets = getattr(cls, "presets", {})
     if preset and preset not in presets:
-        raise SettingError(
-            f"method {cls.name!r} has no preset {preset!r}; available: {', '.join(presets) or 'none'}"
-        )
-    raw = {f.name: _spelled_out(f.default) for f in fields(cls) if is_dataclass(f.default)}  # type: ignore[arg-type]
+        raise SettingError("unknown-preset", method=cls.name, preset=preset, available=list(presets) or ["none"])
+    raw = {f.name: _plain(f.default) for f in fields(cls) if is_dataclass(f.default)}  # type: ignore[arg-type]
     for path, value in presets.get(preset, {}).items():
         _assign(raw, path, msgspec.to_builtins(value))
     return raw
 
 
-def _word(path: str, value: Any) -> str:
+def _name(path: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise SettingError(f"setting {path!r} is {value!r}; give a name in quotes")
+        raise SettingError("setting-no-name", path=path, value=value)
     return value
 
 
@@ -184,41 +176,49 @@ def _assign(raw: dict[str, Any], path: str, value: Any) -> None:
         if isinstance(inner, str) and section in NAMED:
             inner = raw[section] = {"name": inner}
         if not isinstance(inner, dict):
-            raise SettingError(
-                f"setting {path!r}: {section!r} is a value, not a section; set it with {section}=VALUE"
-            )
+            raise SettingError("setting-no-section", path=path, section=section)
         raw = inner
     raw[last] = value
 
 
-def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
+def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in more.items():
-        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        else:
-            into[key] = value
+        inner = into.get(key)
+        into[key] = _merge(inner, value) if isinstance(value, Mapping) and isinstance(inner, dict) else value
+    return into
 
 
-def _known(cls: type, net: str, suite: type) -> list[str]:
-    """The paths of all settings of this method, network and federation."""
+def known_paths(cls: type[Method], net: str, suite: type) -> list[str]:
+    """The paths of all settings of a run with this method, network and federation."""
     data = [*(f"data.{key}" for key in COMMON_SETTINGS), *_field_paths(suite, "data.")]
-    ours = [*_field_paths(RunSettings), *data, "method", "net.name"]
-    return [*ours, *_field_paths(cls), *(f"net.{key}" for key in settings_of(net))]
+    nets = ["net.name", *(f"net.{key}" for key in settings_of(net))]
+    return [*_field_paths(RunSettings), *data, "method", *nets, *_field_paths(cls)]
 
 
-def _refuse_unknown(raw: Mapping[str, Any], known: list[str], cls: type[Method]) -> None:
-    sections = {path[:i] for path in known for i, letter in enumerate(path) if letter == "."}
+def _refuse_unknown(raw: Mapping[str, Any], cls: type[Method], known: list[str]) -> None:
     fixed = registry.fixed(cls)
+    sections = {path[:i] for path in known for i, letter in enumerate(path) if letter == "."}
     for path, _ in flat(raw):
         if path in fixed:
-            raise SettingError(f"{path} of {cls.name} is always {fixed[path]!r}; leave {path} out")
+            raise SettingError("fixed-setting", path=path, method=cls.name, value=fixed[path])
         if path not in known and path not in sections:
-            raise SettingError(f"unknown setting {path!r}; {_hint(path, known, cls.name)}")
+            raise SettingError("unknown-setting", path=path, hint=_hint(path, known, cls.name))
 
 
 def _hint(path: str, known: list[str], method: str) -> str:
     """Who has this setting, and the most similar path: with the same last word, or any if nobody has it."""
-    owners, section = list(_owners(path)), path.rpartition(".")[0]
+    having: dict[str, dict[str, Iterator[str]]] = {
+        "method": {name: _field_paths(registry.find_method(name)) for name in registry.names()},
+        "part": {
+            f"+{name}": (p for key, own in stack.sections.items() for p in _field_paths(type(own), f"{key}."))
+            for name, stack in registry.stacks().items()
+        },
+        "network": {name: (f"net.{key}" for key in settings_of(name)) for name in NETS},
+        "federation": {name: _field_paths(suite.settings, "data.") for name, suite in SUITES.items()},
+    }
+    found = {kind: [name for name, paths in each.items() if path in paths] for kind, each in having.items()}
+    owners = [f"{kind if len(n) == 1 else kind + 's'} {', '.join(n)}" for kind, n in found.items() if n]
+    section = path.rpartition(".")[0]
     here = f"the chosen {section}" if section in NAMED else method
     have = f"it is a setting of {' and '.join(owners)}, not of {here}" if owners else ""
     same_word = [k for k in known if k.rpartition(".")[2] == path.rpartition(".")[2]]
@@ -226,24 +226,6 @@ def _hint(path: str, known: list[str], method: str) -> str:
     near = near or ([] if owners else difflib.get_close_matches(path, known, 1))
     guess = f"did you mean {near[0]!r}?" if near else ""
     return "; ".join(filter(None, (have, guess))) or f"available: {', '.join(sorted(known))}"
-
-
-def _owners(path: str) -> Iterator[str]:
-    """The methods, parts, networks and federations that have a setting."""
-    others: dict[str, dict[str, Iterator[str]]] = {
-        "method": {name: _field_paths(registry.find_method(name)) for name in registry.names()},
-        "part": {
-            f"+{name}": (
-                p for section, own in stack.sections.items() for p in _field_paths(type(own), f"{section}.")
-            )
-            for name, stack in registry.stacks().items()
-        },
-        "network": {name: (f"net.{key}" for key in settings_of(name)) for name in NETS},
-        "federation": {name: _field_paths(suite.settings, "data.") for name, suite in SUITES.items()},
-    }
-    for kind, settings in others.items():
-        if names := [name for name, paths in settings.items() if path in paths]:
-            yield f"{kind if len(names) == 1 else kind + 's'} {', '.join(names)}"
 
 
 def _field_paths(cls: Any, prefix: str = "") -> Iterator[str]:
@@ -256,15 +238,13 @@ def _field_paths(cls: Any, prefix: str = "") -> Iterator[str]:
             yield prefix + f.name
 
 
-def _spelled_out(settings: Any) -> dict[str, Any]:
-    """A dataclass as plain values, including defaults; None is omitted, because TOML cannot represent it."""
-    return _written({f.name: getattr(settings, f.name) for f in fields(settings)})
-
-
-def _written(values: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(settings: Any) -> dict[str, Any]:
+    """A dataclass or a mapping as plain values, with defaults; None is omitted: TOML cannot represent it."""
+    if is_dataclass(settings):
+        settings = {f.name: getattr(settings, f.name) for f in fields(settings)}
     return {
-        name: _spelled_out(value) if is_dataclass(value) else msgspec.to_builtins(value)
-        for name, value in values.items()
+        name: _plain(value) if is_dataclass(value) else msgspec.to_builtins(value)
+        for name, value in settings.items()
         if value is not None
     }
 
@@ -273,15 +253,13 @@ def _convert(raw: Mapping[str, Any], cls: Any, prefix: str = "") -> Any:
     try:
         return msgspec.convert(raw, cls)
     except msgspec.ValidationError as error:
-        message, _, where = str(error).partition(" - at `$")
-        path = where.strip("`").lstrip(".")
-        said = not path or message.startswith(f"{prefix}{path}.")
-        setting = "" if said else f"setting {prefix + path!r}: "
-        raise SettingError(setting + message + _choices(cls, path)) from error
-
-
-def _choices(cls: Any, path: str) -> str:
-    """The allowed values of the setting at `path`, if it is a choice."""
-    for name in path.split("."):
-        cls = get_type_hints(cls).get(name) if is_dataclass(cls) else None
-    return f"; available: {', '.join(map(repr, get_args(cls)))}" if get_origin(cls) is Literal else ""
+        said, _, where = str(error).partition(" - at `$")
+        path, hint = where.strip("`").lstrip("."), cls
+        named = not path or said.startswith(f"{prefix}{path}.")
+        for name in path.split("."):  # to the type of the setting
+            hint = get_type_hints(hint).get(name) if is_dataclass(hint) else None
+        choices = f"; available: {', '.join(map(repr, get_args(hint)))}" if get_origin(hint) is Literal else ""
+        setting = "" if named else f"setting {prefix + path!r}: "
+        raise SettingError(
+            "invalid-setting", path=prefix + path, setting=setting, said=said, choices=choices
+        ) from error

@@ -172,7 +172,7 @@ FITTED = {
     image = Image.new(image.mode, size)
     image.paste(small, ((size[0] - small.width) // 2, (size[1] - small.height) // 2))""",
 }
-"""The lines of the snippet that do what `data.folders.decoding.fitted` does."""
+"""The lines of the snippet that do what `fedlgd.data.prepare.fitted` does."""
 
 
 def _snippet(preparation: Preparation, with_onnx: bool) -> str:

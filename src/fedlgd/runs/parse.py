@@ -1,6 +1,5 @@
 """Settings as text: config files in TOML, and `--set key=value`. Text of any size or depth is read or refused."""
 
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -91,17 +90,6 @@ def parse_axes(texts: Sequence[str]) -> dict[str, list[str]]:
         axes[path] = found
     check_axes(axes)
     return axes
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of `2h`, `1h30min`, `90min` or `45s`."""
-    number = r"(\d+(?:\.\d+)?)"
-    parts = re.fullmatch(f"(?:{number}h)?(?:{number}min)?(?:{number}s)?", text.strip().replace(" ", ""))
-    found = parts.groups("0") if parts else ()
-    seconds = sum(float(part) * unit for part, unit in zip(found, (3600, 60, 1), strict=False))
-    if not seconds:
-        raise SettingError(f"{_short(text)} is not a time; write it as 2h, 1h30min, 90min or 45s")
-    return seconds
 
 
 def _short(text: str) -> str:

@@ -38,63 +38,37 @@ class Range:
         return round(value) if isinstance(self.low, int) and isinstance(self.high, int) else float(f"{value:.3g}")
 
 
-Space = Mapping[str, Range | Sequence[Any]]
+SearchSpace = Mapping[str, Range | Sequence[Any]]
 """Ranges or values by the path of a setting."""
 
 
-def read_space(given: Path | Mapping[str, Any] | None = None) -> Space:
+def read_space(given: Path | Mapping[str, Any] | None = None) -> SearchSpace:
     """The space in a TOML file or a mapping of the same form; by default that of this package."""
     if given is None:
-        with resources.as_file(resources.files("fedlgd.runs.tuning") / "space.toml") as file:
-            return dict(_entries(read_toml(file)))
-    space = dict(_entries(read_toml(given) if isinstance(given, Path) else given))
+        with resources.as_file(resources.files("fedlgd.runs") / "space.toml") as file:
+            return dict(_ranges(read_toml(file)))
+    space = dict(_ranges(read_toml(given) if isinstance(given, Path) else given))
     if not space:
-        raise SettingError(f"the search space is empty; name at least one setting, and {FORM}")
+        raise SettingError("space-empty", form=FORM)
     return space
 
 
-def _entries(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Range | Sequence[Any]]]:
+def _ranges(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Range | Sequence[Any]]]:
     for key, value in raw.items():
+        path = prefix + key
         if isinstance(value, Mapping) and not value.keys() & {"low", "high", "log"}:
-            yield from _entries(value, f"{prefix}{key}.")
+            yield from _ranges(value, f"{path}.")
+            continue
+        if not isinstance(value, Range | list | tuple):
+            with suppress(msgspec.ValidationError):
+                value = msgspec.convert(value, Range)
+        if isinstance(value, Range):
+            good = value.low < value.high and (value.low > 0 or not value.log)
         else:
-            yield prefix + key, _values(prefix + key, value)
-
-
-def _values(path: str, value: Any) -> Range | Sequence[Any]:
-    if isinstance(value, Range) or (isinstance(value, list | tuple) and value):
-        return value
-    with suppress(msgspec.ValidationError):
-        found = msgspec.convert(value, Range)
-        if found.low < found.high and (found.low > 0 or not found.log):
-            return found
-    raise SettingError(f"{path} of the search space is {value!r}; {FORM}, with low < high and, for log, low > 0")
-
-
-def check_known(space: Space, methods: Sequence[str], net: str) -> None:
-    """Every setting of a space of one's own must be a setting of a method of the search, or of the network."""
-    known = {path for method in methods for path in paths(method, net)}
-    bases = {method.partition("+")[0] for method in methods}
-    for path in space:
-        first, _, rest = path.partition(".")
-        if path not in known and not (first in bases and rest in known):
-            raise SettingError(
-                f"the search space has {path!r}, which is not a setting of {', '.join(methods)} or of the network"
-                f"{did_you_mean(path, known)}; fedlgd methods NAME lists the settings of a method"
-            )
-
-
-def space_of(space: Space, method: str, net: str, fixed: Collection[str]) -> Space:
-    """The part of a space that a method has, without settings that are `fixed`. `fedprox.mu` is for FedProx."""
-    base, known = method.partition("+")[0], set(paths(method, net))
-    everyone = {path: values for path, values in space.items() if path in known}
-    own = {path.removeprefix(f"{base}."): values for path, values in space.items() if path.startswith(f"{base}.")}
-    found = {p: v for p, v in {**everyone, **own}.items() if p in known and p not in fixed}
-    if not found:
-        raise SettingError(
-            f"nothing is left to search for {method}: the space has no setting of it that is not given by --set"
-        )
-    return found
+            good = isinstance(value, list | tuple) and len(value) > 0
+        if not good:
+            raise SettingError("space-value", path=path, value=raw[key], form=FORM)
+        yield path, value
 
 
 def paths(method: str, net: str) -> list[str]:
@@ -102,7 +76,28 @@ def paths(method: str, net: str) -> list[str]:
     return [info.path for info in (*described(registry.recipe(method).settings), *described_net(net))]
 
 
-def draw(space: Space, candidate: int, seed: int) -> dict[str, Any]:
+def check_known(space: SearchSpace, methods: Sequence[str], net: str) -> None:
+    """Every setting of a space of one's own must be a setting of a method of the search, or of the network."""
+    known = {path for method in methods for path in paths(method, net)}
+    bases = {method.partition("+")[0] for method in methods}
+    for path in space:
+        first, _, rest = path.partition(".")
+        if path not in known and not (first in bases and rest in known):
+            raise SettingError("space-unknown", path=path, methods=methods, hint=did_you_mean(path, known))
+
+
+def space_of(space: SearchSpace, method: str, net: str, fixed: Collection[str]) -> SearchSpace:
+    """The part of a space that a method has, without settings that are `fixed`. `fedprox.mu` is for FedProx."""
+    base, known = method.partition("+")[0], set(paths(method, net))
+    everyone = {path: values for path, values in space.items() if path in known}
+    own = {path.removeprefix(f"{base}."): values for path, values in space.items() if path.startswith(f"{base}.")}
+    found = {p: v for p, v in {**everyone, **own}.items() if p in known and p not in fixed}
+    if not found:
+        raise SettingError("space-exhausted", method=method)
+    return found
+
+
+def draw_settings(space: SearchSpace, candidate: int, seed: int) -> dict[str, Any]:
     """The settings of a candidate. Number 0 changes nothing. Methods have the same values of shared settings."""
     drawn = {}
     for path, values in space.items() if candidate else ():

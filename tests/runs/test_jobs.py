@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from fedlgd.core.device import Place
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import message
 from fedlgd.rundir.records import RoundRecord
-from fedlgd.runs.comparing.entries import Job, Outcome, parse_entry, plan
-from fedlgd.runs.comparing.parallel import check_jobs, run_jobs
+from fedlgd.runs.compare import Job, parse_entry, plan_jobs
+from fedlgd.runs.jobs import check_jobs, run_jobs
 from tests import PATIENCE
+from tests.errors import refuses
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="jobs are forked")
 
@@ -27,23 +28,37 @@ def children() -> list[Any]:
 
 
 def planned(specs: str, seeds: int, out: Path) -> list[Job]:
-    return plan([parse_entry(spec) for spec in specs.split(",")], seeds, out, {})
+    return plan_jobs([parse_entry(spec) for spec in specs.split(",")], seeds, out, {})
 
 
 def name(job: Job) -> str:
     return f"{job.entry.spec}{job.config.plan.seed}"
 
 
-def test_every_job_has_its_outcome(tmp_path):
-    jobs = planned("fedavg,fedprox", 2, tmp_path)
+@pytest.mark.parametrize("count", [1, 2])
+def test_every_job_ends_with_its_result_or_its_error_and_every_round_is_heard(tmp_path, count):
+    jobs, heard = planned("fedavg,fedprox", 2, tmp_path), []
 
     def do(job, listener):
-        return Outcome(job, "" if job.config.plan.seed else "the cable is cut", accuracy=0.5)
+        listener(RoundRecord(round=-1))
+        if not job.config.plan.seed:
+            raise OSError("the cable is cut")
+        listener(RoundRecord(round=0))
+        return 0.5
 
-    outcomes = {name(o.job): (o.error, o.accuracy) for o in run_jobs(jobs, 2, do)}
-    bad, good = ("the cable is cut", 0.5), ("", 0.5)
-    assert outcomes == {"fedavg0": bad, "fedavg1": good, "fedprox0": bad, "fedprox1": good}
+    ended = {name(e.job): (e.error, e.result) for e in run_jobs(jobs, count, do, lambda *_: heard.append(1))}
+    bad, good = ("OSError: the cable is cut", None), ("", 0.5)
+    assert ended == {"fedavg0": bad, "fedavg1": good, "fedprox0": bad, "fedprox1": good}
+    assert len(heard) == 6
     assert children() == []
+
+
+def test_an_interruption_is_no_failure_of_a_job(tmp_path):
+    def do(job, listener):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(run_jobs(planned("fedavg", 1, tmp_path), 1, do))
 
 
 def test_no_more_run_at_once_than_asked_for(tmp_path):
@@ -53,9 +68,9 @@ def test_no_more_run_at_once_than_asked_for(tmp_path):
         at_once = len(list(tmp_path.iterdir()))
         time.sleep(0.05)
         mine.unlink()
-        return Outcome(job, accuracy=at_once)
+        return at_once
 
-    at_once = [o.accuracy for o in run_jobs(planned("fedavg,fedprox", 4, Path("out")), 2, do)]
+    at_once = [e.result for e in run_jobs(planned("fedavg,fedprox", 4, Path("out")), 2, do)]
     assert len(at_once) == 8
     assert max(at_once) <= 2
 
@@ -69,9 +84,9 @@ def test_a_job_waits_while_another_of_its_seed_makes_the_virtual_sets(tmp_path):
         mine.unlink()
         listener(RoundRecord(round=-1))
         time.sleep(0.1)
-        return Outcome(job, accuracy=float(alone))
+        return float(alone)
 
-    assert [o.accuracy for o in run_jobs(planned("fedavg,fedprox,fednova", 2, Path("out")), 3, do)] == [1.0] * 6
+    assert [e.result for e in run_jobs(planned("fedavg,fedprox,fednova", 2, Path("out")), 3, do)] == [1.0] * 6
 
 
 def test_jobs_of_one_seed_run_beside_each_other_once_the_sets_are_made(tmp_path):
@@ -81,20 +96,20 @@ def test_jobs_of_one_seed_run_beside_each_other_once_the_sets_are_made(tmp_path)
         until = time.monotonic() + PATIENCE
         while len(list(tmp_path.iterdir())) < 2 and time.monotonic() < until:
             time.sleep(0.01)
-        return Outcome(job, accuracy=len(list(tmp_path.iterdir())))
+        return len(list(tmp_path.iterdir()))
 
-    assert [o.accuracy for o in run_jobs(planned("fedavg,fedprox", 1, Path("out")), 2, do)] == [2, 2]
+    assert [e.result for e in run_jobs(planned("fedavg,fedprox", 1, Path("out")), 2, do)] == [2, 2]
 
 
 def test_a_job_that_is_killed_is_an_outcome_and_the_others_go_on(tmp_path):
     def do(job, listener):
         if job.entry.spec == "fedavg":
             os.kill(os.getpid(), signal.SIGKILL)
-        return Outcome(job, accuracy=0.5)
+        return 0.5
 
-    outcomes = {name(o.job): o.error for o in run_jobs(planned("fedavg,fedprox", 1, tmp_path), 2, do)}
+    outcomes = {name(e.job): e.error for e in run_jobs(planned("fedavg,fedprox", 1, tmp_path), 2, do)}
     assert outcomes == {
-        "fedavg0": "its process was killed by SIGKILL; if there was too little memory, use fewer --jobs",
+        "fedavg0": message("job-lost", ending="was killed by SIGKILL"),
         "fedprox0": "",
     }
 
@@ -102,7 +117,7 @@ def test_a_job_that_is_killed_is_an_outcome_and_the_others_go_on(tmp_path):
 def test_left_early_no_job_goes_on(tmp_path):
     def do(job, listener):
         time.sleep(0 if job.entry.spec == "fedavg" else 2 * PATIENCE)
-        return Outcome(job, accuracy=0.5)
+        return 0.5
 
     outcomes = run_jobs(planned("fedavg,fedprox", 1, tmp_path), 2, do)
     outcomes.close()
@@ -118,7 +133,7 @@ def test_left_early_no_job_goes_on(tmp_path):
 def test_jobs_at_once_have_one_thread_each():
     check_jobs(1, 2, Place())
     check_jobs(2, 1, Place())
-    with pytest.raises(SettingError, match="threads is 2, but each of 3 parallel jobs has one"):
+    with refuses("jobs-with-threads", threads=2, jobs=3):
         check_jobs(3, 2, Place())
 
 
@@ -127,7 +142,6 @@ def test_who_is_waited_for_is_said(tmp_path, monkeypatch, caplog):
 
     def do(job, listener):
         os.kill(os.getpid(), signal.SIGSTOP)
-        return Outcome(job)
 
     def let_go() -> None:
         while not caplog.messages:

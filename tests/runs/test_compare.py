@@ -4,14 +4,19 @@ from pathlib import Path
 
 import pytest
 
+import fedlgd
 from fedlgd.core.errors import SettingError
 from fedlgd.methods import registry
-from fedlgd.runs.comparing.entries import matched_steps, parse_entry, plan
+from fedlgd.nets.convnet import ConvNet
+from fedlgd.runs.compare import matched_steps, parse_entry, plan_jobs
+from tests import tiny
+from tests.errors import check_error, refuses
+from tests.runs.folder import as_plain
 from tests.vectors import vector
 
 
 def planned(spec: str, seeds: int = 1, steps: int = 0, **assignments):
-    return plan([parse_entry(spec)], seeds, Path("out"), assignments, steps=steps)
+    return plan_jobs([parse_entry(spec)], seeds, Path("out"), assignments, steps=steps)
 
 
 def test_an_entry_is_a_method_stacks_and_settings_of_its_own():
@@ -38,7 +43,7 @@ def test_settings_and_labels_of_what_is_stacked():
 
 def test_a_setting_for_one_method_reaches_it_under_whatever_is_stacked():
     assignments = {"fedprox.mu": 0.5, "local.lr": 0.1}
-    stacked, other = plan(
+    stacked, other = plan_jobs(
         list(map(parse_entry, ("fedprox+anchors", "fedavg+anchors"))), 1, Path("out"), assignments
     )
     assert (stacked.config.method.mu, stacked.config.method.local.lr) == (0.5, 0.1)
@@ -47,29 +52,31 @@ def test_a_setting_for_one_method_reaches_it_under_whatever_is_stacked():
 
 def test_a_setting_of_local_training_reaches_every_method():
     for spec in ("fedavg", "fedlgd", "local-only", "scaffold+anchors"):
-        (job,) = plan([parse_entry(spec)], 1, Path("out"), {"local.lr": 0.1})
+        (job,) = plan_jobs([parse_entry(spec)], 1, Path("out"), {"local.lr": 0.1})
         assert job.config.method.local.lr == 0.1
-        with pytest.raises(SettingError, match=r"unknown setting 'local.lrr'; did you mean 'local.lr'"):
-            plan([parse_entry(spec)], 1, Path("out"), {"local.lrr": 0.1})
+        with refuses("setting-of-entry", method=spec) as caught:
+            plan_jobs([parse_entry(spec)], 1, Path("out"), {"local.lrr": 0.1})
+        check_error(caught.value.__cause__, "unknown-setting", path="local.lrr", hint="did you mean 'local.lr'?")
 
 
 @pytest.mark.parametrize("path", ["fedprox.mu", "train_on"])
 def test_a_setting_that_reaches_none_of_the_methods_is_an_error(path):
-    with pytest.raises(SettingError, match=rf"setting '{path}' applies to none of the compared methods \(fedlgd\)"):
-        plan([parse_entry("fedlgd")], 1, Path("out"), {path: 0.1})
+    with refuses("setting-of-no-method", path=path, methods=["fedlgd"]):
+        plan_jobs([parse_entry("fedlgd")], 1, Path("out"), {path: 0.1})
 
 
 def test_a_setting_that_one_method_lacks_says_how_to_set_it_for_another_alone():
     entries = [parse_entry("fedavg"), parse_entry("fedlgd")]
-    with pytest.raises(SettingError, match=r"method fedavg: unknown setting 'refine.steps'.*NAME.path=value"):
-        plan(entries, 1, Path("out"), {"refine.steps": 3})
-    plain, refined = plan(entries, 1, Path("out"), {"fedlgd.refine.steps": 3})
+    with refuses("setting-of-entry", method="fedavg") as caught:
+        plan_jobs(entries, 1, Path("out"), {"refine.steps": 3})
+    check_error(caught.value.__cause__, "unknown-setting", path="refine.steps")
+    plain, refined = plan_jobs(entries, 1, Path("out"), {"fedlgd.refine.steps": 3})
     assert refined.config.method.refine.steps == 3
     assert plain.config.method == parse_entry_method("fedavg")
 
 
 def parse_entry_method(spec: str):
-    return plan([parse_entry(spec)], 1, Path("out"), {})[0].config.method
+    return plan_jobs([parse_entry(spec)], 1, Path("out"), {})[0].config.method
 
 
 def test_a_class_of_ones_own_may_have_settings_and_a_stack():
@@ -113,7 +120,7 @@ def test_variants_of_one_method_do_not_share_a_folder():
 
 
 def test_train_on_holds_for_methods_that_have_the_choice():
-    both = plan([parse_entry("fedavg"), parse_entry("fedlgd")], 1, Path("out"), {"train_on": "real"})
+    both = plan_jobs([parse_entry("fedavg"), parse_entry("fedlgd")], 1, Path("out"), {"train_on": "real"})
     assert [job.config.method.train_on for job in both] == ["real", "virtual"]
     assert planned("fedavg", train_on="virtual")[0].config.method.train_on == "virtual"
 
@@ -132,5 +139,56 @@ def test_matched_steps_are_what_fedlgd_takes(key, per_class, classes):
 
 @pytest.mark.parametrize("specs", ["fedavg,fedavg", "fedavg, fedavg", "moon:mu=5,moon:mu=5"])
 def test_an_entry_given_twice_is_refused(specs):
-    with pytest.raises(SettingError, match=r"--methods has .* twice; name it once"):
-        plan([parse_entry(spec) for spec in specs.split(",")], 1, Path("out"), {})
+    with refuses("entry-twice"):
+        plan_jobs([parse_entry(spec) for spec in specs.split(",")], 1, Path("out"), {})
+
+
+# fedlgd.compare
+
+
+NET = {"name": "convnet", "width": 4, "depth": 2}
+
+
+def compared(methods, **more):
+    return fedlgd.compare(tiny.federation(), methods, **{"seeds": 2, "rounds": 1, "net": NET} | more)
+
+
+def test_python_has_the_entries_and_folders_of_the_command_line(tmp_path):
+    found = compared(["fedavg:local.lr=0.1", "fedprox"], out=tmp_path, sweep={"local.batch": [2, 4]})
+    specs = [f"{method}:local.batch={n}" for method in ("fedavg:local.lr=0.1", "fedprox") for n in (2, 4)]
+    assert {path.parent.name for path in tmp_path.glob("*/seed1")} == {parse_entry(spec).folder for spec in specs}
+    assert "FedProx on real data (local.batch=4)" in found
+    assert {len(results) for results in found.values()} == {2}
+
+
+def test_jobs_at_a_time_give_the_results_of_jobs_in_turn(tmp_path):
+    methods = ["fedavg", fedlgd.FedProx(mu=1.0)]
+    in_turn, parallel = compared(methods), compared(methods, out=tmp_path, jobs=2)
+    assert list(in_turn) == list(parallel)
+    for label, results in in_turn.items():
+        for one, two in zip(results, parallel[label], strict=True):
+            assert as_plain(one) == as_plain(two)
+    assert parallel.accuracy == in_turn.accuracy
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_that_fails_stops_no_other_and_is_named(tmp_path, monkeypatch, jobs):
+    monkeypatch.setattr(fedlgd.FedProx, "server", lambda *_: 1 / 0)
+    found = compared(["fedprox", "fedavg"], seeds=1, out=tmp_path, jobs=jobs)
+    assert list(found) == ["FedAvg on real data"]
+    assert list(found.failed) == ["FedProx on real data, seed 0"]
+    assert found.failed["FedProx on real data, seed 0"].startswith("ZeroDivisionError")
+    assert "ZeroDivisionError" in repr(found)
+    with refuses("every-run-failed", runs=1):
+        compared(["fedprox"], seeds=1)
+    monkeypatch.undo()
+    mended = compared(["fedprox", "fedavg"], seeds=1, out=tmp_path)
+    assert not mended.failed
+    assert mended["FedAvg on real data"][0].records == found["FedAvg on real data"][0].records
+
+
+def test_a_network_object_and_a_listener_reach_every_run():
+    heard = []
+    found = compared(["fedavg"], net=ConvNet(shape=(3, 8, 8), classes=3, width=4, depth=2), on_round=heard.append)
+    assert len(heard) == 2 * 2
+    assert {result.net.size for result in found["FedAvg on real data"]} == {tiny.net().size}

@@ -1,1 +1,0 @@
-"""Comparisons of methods and seeds under equal conditions: `fedlgd compare` and `fedlgd.compare`."""

@@ -1,1 +1,0 @@
-"""`fedlgd tune`: search spaces, successive halving, and what a search found."""
