@@ -77,7 +77,7 @@ def demo(name: str) -> str:
     groups = groups_of(RECORDS / name)
     seeds = ", ".join(str(run.seed) for run in groups[0].runs)
     rule = f"Accuracy (%) after the last round, seed {seeds}. The main result of a method is its mean over sites."
-    return "\n".join((markdown(accuracy_table(groups)), "", rule, *unequal_cost(groups)))
+    return "\n".join((markdown(accuracy_table(groups)), "", rule, *map(str, unequal_cost(groups))))
 
 
 def unmarked(groups: list[Group]) -> Table:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedlgd.cli import report
+from fedlgd.core.errors import message
 from fedlgd.report.watch import Watcher, WatchServer
 from tests import PATIENCE
 from tests.cli.conftest import tiny_run
@@ -36,15 +37,15 @@ def test_the_command_starts_at_once_says_where_and_ctrl_c_ends_it_with_exit_code
         said = process.stdout.readline()
         url = re.search(r"http://127\.0\.0\.1:\d+/", said).group()
         with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
-            assert "Waiting for the first round" in answer.read().decode()
+            assert 'data-kind="waiting"' in answer.read().decode()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     assert process.returncode == 0
     assert said.startswith(f"Watching {tmp_path / 'later'} at http")
-    assert "later' yet; waiting for a run in it" in err
-    assert err.strip().endswith("Stopped watching; the runs continue.")
+    assert f"{tmp_path / 'later'} yet" in err
+    assert "Stopped watching" in err
     assert out.strip() == "heavy: []"
 
 
@@ -54,17 +55,15 @@ def test_a_port_that_is_taken_is_said(fedlgd, tmp_path: Path) -> None:
         done = fedlgd("watch", str(tmp_path), "--port", str(other.server_port))
     assert done.code == 2
     assert done.out == ""
-    assert done.err == (
-        f"fedlgd: cannot listen on port {other.server_port} of 127.0.0.1: Address already in use; "
-        "use another --port, or --port 0 for any free port\n"
-    )
+    wanted = {"port": other.server_port, "host": "127.0.0.1", "reason": "Address already in use"}
+    assert done.err == f"fedlgd: {message('port-taken', **wanted)}\n"
 
 
 def test_a_file_is_no_run(fedlgd, tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text("")
     done = fedlgd("watch", str(tmp_path / "report.html"))
     assert done.code == 2
-    assert "report.html' is a file; give a run folder" in done.err
+    assert message("run-folder-is-file", path=str(tmp_path / "report.html")) in done.err
 
 
 @pytest.mark.enable_socket
@@ -114,15 +113,15 @@ def test_report_makes_one_page_of_all_runs_below_a_folder(fedlgd, tmp_path):
 
 def test_report_without_a_run_says_so(fedlgd, tmp_path):
     (tmp_path / "empty").mkdir()
-    for place, said in (("empty", "no run in "), ("nowhere", "there is no folder ")):
+    hint = f"; did you mean {str(tmp_path / 'empty')!r}?"
+    for place, code, more in (("empty", "no-run-in-folder", {}), ("empti", "no-run-folder", {"hint": hint})):
         done = fedlgd("report", str(tmp_path / place))
         assert done.code == 2
-        assert done.err.startswith(f"fedlgd: {said}")
-        assert place in done.err
+        assert done.err == f"fedlgd: {message(code, folders=[tmp_path / place], **more)}\n"
     (tmp_path / "empty" / "manifest.json").write_text("{}")
     done = fedlgd("report", str(tmp_path / "empty"))
     assert done.code == 2
-    assert "no run can be read" in done.err
+    assert "config.toml" in done.err
     assert done.err.count("\n") == 1
 
 
@@ -155,7 +154,7 @@ def test_a_table_that_the_runs_do_not_have_is_said(fedlgd, tmp_path):
     write_run(tmp_path / "a")
     done = fedlgd("report", str(tmp_path), "--csv", "--table", "two-classes")
     assert done.code == 2
-    assert done.err.startswith("fedlgd: these runs have no table 'two-classes'")
+    assert message("no-such-table", table="two-classes") in done.err
 
 
 @pytest.mark.parametrize("more", ["--latex", "--json", "--out=x.html", "--figures=x"])
@@ -163,10 +162,10 @@ def test_a_printed_table_stands_alone(fedlgd, tmp_path, more):
     write_run(tmp_path / "a")
     done = fedlgd("report", str(tmp_path), "--csv", more)
     assert (done.code, done.out) == (2, "")
-    assert "--csv prints one table and writes no file" in done.err
+    assert message("table-alone", form="csv") in done.err
 
 
 def test_a_folder_that_does_not_exist_is_named(fedlgd):
     done = fedlgd("report", "watch", "nothere")
     assert done.code == 2
-    assert "there is no folder 'watch', 'nothere'" in done.err
+    assert message("no-run-folder", folders=["watch", "nothere"], hint="; ") in done.err

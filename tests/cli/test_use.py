@@ -152,8 +152,8 @@ def test_distil_writes_sets_scores_them_and_goes_on(fedlgd, tmp_path):
         (["run", "--data", "sits"], "did you mean '{here}/sites'?"),
         (["data", "check", "sits"], "did you mean '{here}/sites'?"),
         (["open", "runs/min"], "there is no run folder 'runs/min'; did you mean 'runs/mine'?"),
-        (["report", "runs/min"], "there is no folder 'runs/min'; did you mean 'runs/mine'?"),
-        (["audit", "runs/min"], "there is no folder 'runs/min'; did you mean 'runs/mine'?"),
+        (["report", "runs/min"], "there is no folder runs/min; did you mean 'runs/mine'?"),
+        (["audit", "runs/min"], "there is no folder runs/min; did you mean 'runs/mine'?"),
         (["invert", "runs/min"], "there is no run folder 'runs/min'; did you mean 'runs/mine'?"),
     ],
 )

@@ -34,7 +34,7 @@ SELECTED = {"anchors": {"selected": {"first": 0, "every": 2, "count": 3}}}
         (0.0, [1.0], 2.0, 2.0, None),
         (0.0, [1.0, 1.0], 3.0, 2.0, None),
     ],
-    ids=["at once", "equal is not less", "upfront", "one dear round", "below, above, below", "level", "dearer"],
+    ids=["at once", "equality", "upfront", "one dear round", "below, above, below", "level", "dearer"],
 )
 def test_the_round_from_which_the_total_stays_lower(
     upfront: float, own: list[float], later: float, real: float, wanted: int | None

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedlgd.cli.options import ExportOptions, OpenOptions, PredictOptions, ReportOptions, WatchOptions
 from fedlgd.cli.terminal import complain
-from fedlgd.core.errors import FedlgdError, similar_path
+from fedlgd.core.errors import FedlgdError, message, similar_path
 from fedlgd.core.files import read_json, writing
 from fedlgd.core.text import duration, number_of_bytes, plural
 from fedlgd.report.formats import table_formats
@@ -51,14 +51,11 @@ def report(given: ReportOptions) -> None:
 def print_table(paths: list[Path], name: str, forms: list[str], alone: bool) -> None:
     """Print one table of the report as CSV, LaTeX or Markdown; no page is written."""
     if len(forms) > 1 or not alone:
-        raise FedlgdError(
-            f"--{forms[0].lower()} prints one table and writes no file; use it without --out, --figures, --json "
-            "and other formats"
-        )
+        raise FedlgdError("table-alone", form=forms[0].lower())
     runs, unreadable = read_runs(folders_of(paths))
     table = TABLES[name](group_runs(runs))
     if table is None:
-        raise FedlgdError(f"these runs have no table {name!r}: it is for data with two classes and a scored round")
+        raise FedlgdError("no-such-table", table=name)
     for error in unreadable:
         typer.echo(f"This run cannot be read: {error}", err=True)
     typer.echo(table_formats(table)[forms[0]].rstrip("\n"))
@@ -67,7 +64,7 @@ def print_table(paths: list[Path], name: str, forms: list[str], alone: bool) -> 
 def folders_of(paths: list[Path]) -> list[Path]:
     if missing := [path for path in paths if not path.exists()]:
         hint = similar_path(missing[0], folders_only=True) or "; give a run folder, or a folder of run folders"
-        raise FedlgdError(f"there is no folder {', '.join(repr(str(path)) for path in missing)}{hint}")
+        raise FedlgdError("no-run-folder", folders=[str(path) for path in missing], hint=hint)
     return find_runs(paths)
 
 
@@ -75,11 +72,11 @@ def watch(given: WatchOptions) -> None:
     paths = given.runs
     for path in paths:
         if path.exists() and not path.is_dir():
-            raise FedlgdError(f"{str(path)!r} is a file; give a run folder, or a folder that contains run folders")
+            raise FedlgdError("run-folder-is-file", path=str(path))
     with _server(paths, given.port) as server:
         typer.echo(f"Watching {', '.join(map(str, paths))} at {server.url} (stop with Ctrl-C)")
-        if missing := [repr(str(path)) for path in paths if not path.exists()]:
-            complain(f"there is no folder {', '.join(missing)} yet; waiting for a run in it")
+        if missing := [str(path) for path in paths if not path.exists()]:
+            complain(message("no-run-folder", folders=missing, hint=" yet; waiting for a run in it"))
         if given.open_page:
             threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
         try:
@@ -92,10 +89,7 @@ def _server(paths: list[Path], port: int) -> WatchServer:
     try:
         return WatchServer(Watcher(paths), port)
     except OSError as error:
-        raise FedlgdError(
-            f"cannot listen on port {port} of {HOST}: {error.strerror}; use another --port, or --port 0 for any "
-            "free port"
-        ) from error
+        raise FedlgdError("port-taken", port=port, host=HOST, reason=error.strerror) from error
 
 
 def open_(given: OpenOptions) -> None:

@@ -183,8 +183,8 @@ def _print_result(accuracies: Mapping[str, Mapping[str, float]], folders: Sequen
         print_accuracy(accuracies, missing_classes(groups))
     if two := two_classes(groups):
         typer.echo(two)
-    for note in map(folded, (*missing_notes(groups), *unscored_notes(groups), *unequal_cost(groups))):
-        typer.echo(note)
+    for note in (*missing_notes(groups), *unscored_notes(groups), *unequal_cost(groups)):
+        typer.echo(folded(str(note)))
 
 
 SECTIONS = ("data", "net", "distil")  # whose settings the sets depend on

@@ -27,6 +27,17 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence of the page, and the kind of fact that it states, for programs."""
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """The text, its number (if any), whether it is the best of its column, and its standard deviation."""
 

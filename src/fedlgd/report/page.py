@@ -39,9 +39,9 @@ TEMPLATES = Environment(
 )
 
 
-def tied(text: str) -> str:
+def tied(text: object) -> str:
     """The text without a line break between a number and its unit."""
-    return re.sub(r"(?<=\d) (?=(?:%|s|min|h|B|[kMGT]B|points?)(?:\W|$))", "\u00a0", text)
+    return re.sub(r"(?<=\d) (?=(?:%|s|min|h|B|[kMGT]B|points?)(?:\W|$))", "\u00a0", str(text))
 
 
 TEMPLATES.filters["tied"] = tied

@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 from fedlgd.core.text import duration, number_of_bytes, plural
 from fedlgd.report.cost import clock, total
-from fedlgd.report.formats import percent, percent_stat, percentage_points
+from fedlgd.report.formats import Sentence, percent, percent_stat, percentage_points
 from fedlgd.report.groups import Group, Stat, site_names, summarise
 from fedlgd.rundir.read import Run
 
@@ -49,10 +49,15 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """One sentence with the result, and one more for each comparison with the first method."""
+    """One sentence with the result, and one more for each comparison with the first method.
+
+    winner: the method that is clearly above all others, or empty; gap: to the second best, or to its first rival.
+    """
 
     title: str
-    comparisons: tuple[str, ...] = ()
+    comparisons: tuple[Sentence, ...] = ()
+    winner: str = ""
+    gap: Difference | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,28 +80,29 @@ def headline(groups: Sequence[Group]) -> Headline:
     verb = "ends" if all(each.group.finished for each in results) else "stands"
     if not others:
         return Headline(f"{first.label} {verb} at {percent_stat(first.accuracy)} %.")
-    title = _title(first, others[0], verb) if len(others) == 1 else _title_of_many(results, verb)
-    return Headline(title, tuple(_comparison(first, other) for other in others))
+    compared = tuple(_comparison(first, other) for other in others)
+    return _of_two(first, others[0], verb, compared) if len(others) == 1 else _of_many(results, verb, compared)
 
 
-def _title(first: _Result, second: _Result, verb: str) -> str:
+def _of_two(first: _Result, second: _Result, verb: str, compared: tuple[Sentence, ...]) -> Headline:
     """The second method is the subject, whether it is higher or lower."""
     gap = difference(second.group, first.group)
     if not _clear(gap):
-        return _no_winner((second, first), gap, verb)
+        return Headline(_no_winner((second, first), gap, verb), compared, gap=gap)
     numbers = f"{percent_stat(second.accuracy)} % against {percent_stat(first.accuracy)} %"
-    return f"{second.label} {verb} {_gap(gap)} {first.label}: {numbers}."
+    title = f"{second.label} {verb} {_gap(gap)} {first.label}: {numbers}."
+    return Headline(title, compared, second.label if gap.mean > 0 else first.label, gap)
 
 
-def _title_of_many(results: Sequence[_Result], verb: str) -> str:
+def _of_many(results: Sequence[_Result], verb: str, compared: tuple[Sentence, ...]) -> Headline:
     """The highest is named if it is clearly above every other method; else those it is not clearly above."""
     best, *others = sorted(results, key=lambda each: -each.accuracy.mean)
     rivals = [other for other in others if not _clear(difference(best.group, other.group), above=True)]
     gap = difference(best.group, (rivals or others)[0].group)
     if rivals or gap is None:
-        return _no_winner((best, *rivals), gap, verb)
+        return Headline(_no_winner((best, *rivals), gap, verb), compared, gap=gap)
     place = f"{verb} highest of {len(results)} methods at {percent_stat(best.accuracy)} %"
-    return f"{best.label} {place}, {_gap(gap)} {others[0].label}."
+    return Headline(f"{best.label} {place}, {_gap(gap)} {others[0].label}.", compared, best.label, gap)
 
 
 def _no_winner(level: Sequence[_Result], gap: Difference | None, verb: str) -> str:
@@ -147,39 +153,39 @@ def _by_seed(group: Group) -> Mapping[int, float]:
     return {seed: fmean(values) for seed, values in found.items()}
 
 
-def _comparison(first: _Result, other: _Result) -> str:
-    gap = percentage_points(other.accuracy.mean - first.accuracy.mean)
-    parts = [f"{other.label} against {first.label}: {gap} points on the mean"]
-    parts += _by_site(first.group, other.group)
-    return "; ".join((*parts, _noise(difference(other.group, first.group)))) + "."
-
-
-def _noise(gap: Difference | None) -> str:
-    if gap is None or gap.interval is None:
-        return "no common seed" if gap is None else "one seed, so the noise is unknown"
-    low, high = map(percentage_points, gap.interval)
-    verdict = "outside the noise" if gap.clear else "within the noise"
-    return f"95 % interval over {gap.seeds} seeds from {low} to {high}, {verdict}"
-
-
-def _by_site(first: Group, other: Group) -> Iterator[str]:
-    """The number of common sites at which the other method is higher, and the two extremes."""
-    pairs = ((site, first.accuracy_at(site), other.accuracy_at(site)) for site in site_names((first, other)))
+def _comparison(first: _Result, other: _Result) -> Sentence:
+    """The difference of the means, at how many common sites the other method is higher, and the noise."""
+    difference_of_means = percentage_points(other.accuracy.mean - first.accuracy.mean)
+    parts = [f"{other.label} against {first.label}: {difference_of_means} points on the mean"]
+    pairs = (
+        (site, first.group.accuracy_at(site), other.group.accuracy_at(site))
+        for site in site_names((first.group, other.group))
+    )
     gaps = {site: after.mean - before.mean for site, before, after in pairs if before and after}
     if gaps:
         low, high = min(gaps, key=gaps.__getitem__), max(gaps, key=gaps.__getitem__)
         higher = sum(percentage_points(gap).startswith("+") for gap in gaps.values())
         extremes = f"from {percentage_points(gaps[low])} at {low} to {percentage_points(gaps[high])} at {high}"
-        yield f"higher at {higher} of {plural(len(gaps), 'site')}, {extremes}"
+        parts.append(f"higher at {higher} of {plural(len(gaps), 'site')}, {extremes}")
+    gap = difference(other.group, first.group)
+    if gap is None:
+        kind, noise = "unpaired", "no common seed"
+    elif gap.interval is None:
+        kind, noise = "one-seed", "one seed, so the noise is unknown"
+    else:
+        kind = "outside" if gap.clear else "within"
+        ends = " to ".join(map(percentage_points, gap.interval))
+        noise = f"95 % interval over {gap.seeds} seeds from {ends}, {kind} the noise"
+    return Sentence(kind, "; ".join((*parts, noise)) + ".")
 
 
-def caveats(groups: Sequence[Group]) -> tuple[str, ...]:
+def caveats(groups: Sequence[Group]) -> tuple[Sentence, ...]:
     """One sentence for each reason why the numbers may not be comparable, the most serious first."""
     checks = (_unequal, _tuned, _incomplete, _mixed, _seeds, unequal_cost)
     return tuple(sentence for check in checks for sentence in check(groups))
 
 
-def unequal_cost(groups: Sequence[Group]) -> Iterator[str]:
+def unequal_cost(groups: Sequence[Group]) -> Iterator[Sentence]:
     """The cheapest and the dearest method that compete, if they are not close in time or in bytes."""
     groups = [group for group in groups if group.competes] or groups
     if not all(group.finished for group in groups):
@@ -192,61 +198,68 @@ def unequal_cost(groups: Sequence[Group]) -> Iterator[str]:
         if costs[high] > MIN_COST_RATIO * costs[low]:
             parts.append(f"{name} from {show(costs[low])} ({low}) to {show(costs[high])} ({high})")
     if parts:
-        yield f"The methods do not cost the same: {', '.join(parts)}, including setup."
+        yield Sentence("cost", f"The methods do not cost the same: {', '.join(parts)}, including setup.")
 
 
-def _unequal(groups: Sequence[Group]) -> Iterator[str]:
+def _unequal(groups: Sequence[Group]) -> Iterator[Sentence]:
     """What must be the same in all runs."""
-    task: dict[str, Callable[[Run], str]] = {
-        "data": lambda run: run.manifest.data.digest,
-        "network": lambda run: run.manifest.net.label,
-        "number of rounds": lambda run: str(run.planned),
-        "share of sites per round": lambda run: str(run.settings.get("ratio")),
+    task: dict[str, tuple[str, Callable[[Run], str]]] = {
+        "data": ("data", lambda run: run.manifest.data.digest),
+        "network": ("network", lambda run: run.manifest.net.label),
+        "rounds": ("number of rounds", lambda run: str(run.planned)),
+        "ratio": ("share of sites per round", lambda run: str(run.settings.get("ratio"))),
     }
-    for name, value in task.items():
+    for kind, (name, value) in task.items():
         if len({value(run) for group in groups for run in group.runs}) > 1:
-            yield f"The runs do not all have the same {name}: the differences are not due to the method alone."
+            text = f"The runs do not all have the same {name}: the differences are not due to the method alone."
+            yield Sentence(f"unequal-{kind}", text)
 
 
-def _tuned(groups: Sequence[Group]) -> Iterator[str]:
+def _tuned(groups: Sequence[Group]) -> Iterator[Sentence]:
     """What was tuned for how long, and whether every method was tuned alike."""
     found = {group.label: how for group in groups if (how := group.runs[0].tuned)}
     rest = [group.label for group in groups if group.label not in found]
     if found and rest:
-        yield f"Not tuned, unlike the others: {', '.join(rest)}."
+        yield Sentence("not-tuned", f"Not tuned, unlike the others: {', '.join(rest)}.")
     if len({(how.candidates, how.rounds) for how in found.values()}) > 1:
-        yield "The methods were not tuned with the same number of candidates and rounds."
+        text = "The methods were not tuned with the same number of candidates and rounds."
+        yield Sentence("unequal-tuning", text)
     for label, how in found.items():
         effort = f"{plural(how.candidates, 'candidate')}, {duration(how.cpu_seconds)} of CPU time"
-        yield f"{label} was tuned on held-out training images ({effort}): {', '.join(how.settings)}."
+        text = f"{label} was tuned on held-out training images ({effort}): {', '.join(how.settings)}."
+        yield Sentence("tuned", text)
 
 
-def _incomplete(groups: Sequence[Group]) -> Iterator[str]:
+def _incomplete(groups: Sequence[Group]) -> Iterator[Sentence]:
     runs = [(group, run) for group in groups for run in group.runs]
     for group, run in runs:
         if not run.finished:
             use = "is not counted" if group.finished else "is shown up to its last round"
-            yield f"{group.label}, seed {run.seed}, is unfinished ({progress(run)}) and {use}."
+            kind = "not-counted" if group.finished else "unfinished"
+            yield Sentence(kind, f"{group.label}, seed {run.seed}, is unfinished ({progress(run)}) and {use}.")
     for group, run in runs:
-        yield from (f"{group.label}, seed {run.seed}: {what}; it is not shown." for what in run.damage)
+        for what in run.damage:
+            yield Sentence("damage", f"{group.label}, seed {run.seed}: {what}; it is not shown.")
 
 
 def progress(run: Run) -> str:
     return f"{run.done} of {plural(run.planned, 'round')}"
 
 
-def _mixed(groups: Sequence[Group]) -> Iterator[str]:
+def _mixed(groups: Sequence[Group]) -> Iterator[Sentence]:
     """Runs with the same label that differ in more than their seed."""
     for group in groups:
         seeds = [run.seed for run in group.runs]
         if len(set(seeds)) < len(seeds):
-            yield f"{group.label} has several runs with the same seed; each is counted as a separate seed."
+            text = f"{group.label} has several runs with the same seed; each is counted as a separate seed."
+            yield Sentence("same-seed", text)
         settings = [{**run.settings, "seed": None} for run in group.runs]
         if any(each != settings[0] for each in settings):
-            yield f"The runs of {group.label} differ in more than their seed; see their settings below."
+            text = f"The runs of {group.label} differ in more than their seed; see their settings below."
+            yield Sentence("unequal-settings", text)
 
 
-def _seeds(groups: Sequence[Group]) -> Iterator[str]:
+def _seeds(groups: Sequence[Group]) -> Iterator[Sentence]:
     by_seeds: dict[tuple[int, ...], list[str]] = {}
     for group in groups:
         by_seeds.setdefault(tuple(run.seed for run in group.counted), []).append(group.label)
@@ -258,6 +271,6 @@ def _seeds(groups: Sequence[Group]) -> Iterator[str]:
             for own, labels in by_seeds.items()
         }
         listed = "; ".join(f"{labels}: {own}" for labels, own in named.items())
-        yield f"The methods were not run with the same seeds ({listed})."
+        yield Sentence("unequal-seeds", f"The methods were not run with the same seeds ({listed}).")
     elif len(next(iter(by_seeds))) == 1:
-        yield "There is only one seed: the variation over seeds is unknown."
+        yield Sentence("one-seed", "There is only one seed: the variation over seeds is unknown.")
