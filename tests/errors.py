@@ -18,7 +18,7 @@ def refuses(code: str, kind: type[FedlgdError] = FedlgdError, **values: Any) -> 
     check_error(caught.value, code, **values)
 
 
-def check_error(error: BaseException, code: str, **values: Any) -> None:
+def check_error(error: BaseException, code: str, /, **values: Any) -> None:
     """The error has this code and, among its values, these."""
     assert isinstance(error, FedlgdError)
     assert error.code == code, str(error)

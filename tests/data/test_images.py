@@ -19,15 +19,17 @@ from fedlgd.data.images import Header, ImageError, ImageFile, shown
 from fedlgd.data.own.split import pixel_digest
 from fedlgd.data.prepare import fitted
 from tests.data.pictures import noise, save
+from tests.errors import refuses
 
 
 def read(path):
     return ImageFile(path, path.parent.resolve()).read()
 
 
-def refused(path, words):
-    with pytest.raises(ImageError, match=words) as caught:
+def refused(path, *codes):
+    with pytest.raises(ImageError) as caught:
         read(path)
+    assert caught.value.code in codes
     assert str(path) in str(caught.value) or shown(path) in str(caught.value)
     assert caught.value.way_out
 
@@ -92,7 +94,7 @@ def test_what_is_transparent_shows_black(tmp_path):
     assert picture.image.getpixel((0, 0)) == (0, 0, 0)
     assert picture.image.getpixel((1, 0)) == (40, 20, 10)
     assert picture.image.getpixel((2, 0)) == image.getpixel((2, 0))[:3]
-    assert "transparent" in picture.remarks[0].problem
+    assert picture.remarks[0].code == "partly-transparent"
 
 
 def test_an_opaque_alpha_channel_is_dropped_without_a_word(tmp_path):
@@ -113,24 +115,23 @@ def test_sixteen_bits_keep_their_upper_eight(tmp_path):
     values = np.array([[0, 255, 256, 65535]], np.uint16)
     picture = read(save(tmp_path / "x.png", Image.fromarray(values)))
     assert np.asarray(picture.image).tolist() == [[0, 0, 1, 255]]
-    assert "16 bits" in picture.remarks[0].problem
+    assert picture.remarks == (("sixteen-bits", {"divisor": 256}),)
 
 
 def test_twelve_bits_in_a_sixteen_bit_file_are_called_dark(tmp_path):
     picture = read(save(tmp_path / "x.tif", Image.fromarray(np.array([[0, 4095]], np.uint16))))
-    assert "nearly black" in picture.remarks[0].problem
-    assert "4095" in picture.remarks[0].problem
+    assert picture.remarks == (("sixteen-bits-nearly-black", {"high": 4095}),)
 
 
 def test_more_than_sixteen_bits_and_floats_are_refused(tmp_path):
-    refused(save(tmp_path / "x.tif", Image.fromarray(np.array([[0, 70_000]], np.int32))), "0 to 70000")
-    refused(save(tmp_path / "y.tif", Image.fromarray(np.array([[0.5]], np.float32))), "floating-point")
+    refused(save(tmp_path / "x.tif", Image.fromarray(np.array([[0, 70_000]], np.int32))), "cannot-show-image")
+    refused(save(tmp_path / "y.tif", Image.fromarray(np.array([[0.5]], np.float32))), "cannot-show-image")
 
 
 def test_cmyk_is_converted_and_reported(tmp_path):
     picture = read(save(tmp_path / "x.jpg", Image.new("CMYK", (4, 4), (255, 0, 0, 0)), quality=100))
     assert picture.image.mode == "RGB"
-    assert "CMYK" in picture.remarks[0].problem
+    assert picture.remarks == (("image-in-cmyk", {"mode": "CMYK"}),)
 
 
 @pytest.mark.parametrize("suffix", ["gif", "tif", "webp", "png"])
@@ -141,7 +142,7 @@ def test_the_first_of_several_frames_is_used(tmp_path, suffix):
     red, green, blue = picture.image.convert("RGB").getpixel((4, 4))
     assert red > 240
     assert max(green, blue) < 15
-    assert "frames" in picture.remarks[0].problem
+    assert picture.remarks[0].code == "several-frames"
 
 
 def test_a_png_named_jpg_is_read_and_reported(tmp_path):
@@ -149,7 +150,7 @@ def test_a_png_named_jpg_is_read_and_reported(tmp_path):
     noise(1).save(path, "PNG")
     picture = read(path)
     assert np.array_equal(np.asarray(picture.image), np.asarray(noise(1)))
-    assert picture.remarks[0].problem == "is a PNG file but is named .jpg"
+    assert picture.remarks == (("file-of-other-format", {"found": "PNG", "suffix": ".jpg"}),)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_a_png_named_jpg_is_read_and_reported(tmp_path):
 )
 def test_what_is_no_image_is_refused(tmp_path, content):
     (tmp_path / "x.png").write_bytes(content)
-    refused(tmp_path / "x.png", "known format|damaged")
+    refused(tmp_path / "x.png", "unknown-image-format")
 
 
 def test_formats_outside_the_list_are_refused_even_if_pillow_knows_them(tmp_path):
@@ -166,13 +167,13 @@ def test_formats_outside_the_list_are_refused_even_if_pillow_knows_them(tmp_path
     (tmp_path / "x.png").write_bytes(buffer.getvalue())
     noise(1).save(tmp_path / "y.pcx")
     (tmp_path / "y.pcx").rename(tmp_path / "y.png")
-    refused(tmp_path / "x.png", "known format")
-    refused(tmp_path / "y.png", "known format")
+    refused(tmp_path / "x.png", "unknown-image-format")
+    refused(tmp_path / "y.png", "unknown-image-format")
 
 
 def test_an_empty_file_is_refused(tmp_path):
     (tmp_path / "x.png").touch()
-    refused(tmp_path / "x.png", "is empty")
+    refused(tmp_path / "x.png", "image-empty")
 
 
 @pytest.mark.parametrize("suffix", ["png", "jpg", "bmp", "gif", "tif", "webp", "ppm"])
@@ -181,7 +182,7 @@ def test_a_file_cut_off_is_refused(tmp_path, suffix):
     content = path.read_bytes()
     for share in (0.1, 0.5, 0.9):
         path.write_bytes(content[: int(len(content) * share)])
-        refused(path, "damaged|known format|values")
+        refused(path, "image-damaged", "unknown-image-format", "cannot-show-image")
 
 
 @pytest.mark.parametrize("size", [(100_000, 100_000), (2**31 - 1, 2**31 - 1), (10_000, 6_000), (30_000, 2)])
@@ -189,7 +190,7 @@ def test_a_bomb_is_refused_from_its_header_alone(tmp_path, size):
     body = zlib.compress(b"\0" * 1000)
     (tmp_path / "x.png").write_bytes(png(*size, (b"IDAT", body)))
     began = time.process_time()
-    refused(tmp_path / "x.png", "pixels|damaged")
+    refused(tmp_path / "x.png", "image-of-too-many-pixels", "image-unpacks-to-too-much")
     assert time.process_time() - began < 1
 
 
@@ -198,13 +199,13 @@ def test_a_real_bomb_of_little_bytes_is_not_decoded(tmp_path):
     raw = zlib.compress(b"\0" * (10_001 * 6_000), 9)
     (tmp_path / "x.png").write_bytes(png(10_000, 6_000, (b"IDAT", raw)))
     assert (tmp_path / "x.png").stat().st_size < 100_000
-    refused(tmp_path / "x.png", "10000 x 6000 pixels")
+    refused(tmp_path / "x.png", "image-of-too-many-pixels")
 
 
 def test_a_huge_file_is_refused_unread(tmp_path):
     with (tmp_path / "x.bmp").open("wb") as file:
-        file.truncate(images.MOST_BYTES + 1)
-    refused(tmp_path / "x.bmp", "bytes, more than")
+        file.truncate(images.MAX_FILE_BYTES + 1)
+    refused(tmp_path / "x.bmp", "image-of-too-many-bytes")
 
 
 def test_a_link_inside_the_tree_is_followed_and_one_outside_refused(tmp_path):
@@ -215,9 +216,9 @@ def test_a_link_inside_the_tree_is_followed_and_one_outside_refused(tmp_path):
     (inside / "z.png").symlink_to(outside / "secret.png")
     (inside / "ring.png").symlink_to(inside / "ring.png")
     assert np.array_equal(np.asarray(read(inside / "y.png").image), np.asarray(noise(1)))
-    refused(inside / "z.png", "is outside of")
-    refused(inside / "ring.png", "cannot be opened")
-    with pytest.raises(ImageError, match="is outside"):
+    refused(inside / "z.png", "image-outside")
+    refused(inside / "ring.png", "image-cannot-be-opened")
+    with refuses("image-outside"):
         ImageFile(inside / ".." / "out" / "secret.png", inside.resolve()).read()
 
 
@@ -229,17 +230,17 @@ def test_pipes_devices_and_sockets_are_never_opened(tmp_path, monkeypatch):
         door.bind("door.png")
         monkeypatch.setattr(os, "open", lambda *_: pytest.fail("it was opened"))
         for name in ("pipe.png", "door.png"):
-            refused(tmp_path / name, "not a regular file")
-    refused(tmp_path / "null.png", "is outside")
-    with pytest.raises(ImageError, match="not a regular file"):
+            refused(tmp_path / name, "image-not-a-file")
+    refused(tmp_path / "null.png", "image-outside")
+    with refuses("image-not-a-file"):
         ImageFile(tmp_path / "null.png", tmp_path.resolve().parents[-1]).read()
 
 
 def test_a_file_that_is_not_there_or_may_not_be_read_is_named(tmp_path):
-    refused(tmp_path / "x.png", "cannot be opened")
+    refused(tmp_path / "x.png", "image-cannot-be-opened")
     if os.getuid():
         save(tmp_path / "y.png", noise(1)).chmod(0)
-        refused(tmp_path / "y.png", "cannot be opened")
+        refused(tmp_path / "y.png", "image-cannot-be-opened")
 
 
 @settings(deadline=None, max_examples=120)
@@ -263,7 +264,7 @@ def test_no_damage_ends_in_anything_but_an_image_or_our_error(tmp_path_factory, 
 def test_names_of_any_bytes_can_be_printed(tmp_path):
     path = tmp_path / os.fsdecode(b"\xff\n\x1b[31m.png")
     path.write_bytes(b"no")
-    with pytest.raises(ImageError) as caught:
+    with refuses("unknown-image-format") as caught:
         read(path)
     assert str(caught.value).isprintable()
     str(caught.value).encode()

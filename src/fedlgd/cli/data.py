@@ -39,14 +39,13 @@ if TYPE_CHECKING:
 MAX_ALIKE = 3  # problems of one kind at one site in the table of `check`
 MAX_MATRIX = 12  # sites; more are summarised
 MAX_PAIRS = 5  # nearest and farthest pairs in a summary
-SKIP = "--skip-bad leaves out files that cannot be read"
 CHANNELS = ("red", "green", "blue")
 
 
 def chosen_data(name: str | None, folder: Path | None) -> dict[str, str | None]:
     """The data settings for a federation's name, or for a path given as `--data` or instead of a name."""
     if folder is not None and name is not None:
-        raise SettingError(f"both {name!r} and --data {folder} are given; use one of them")
+        raise SettingError("data-given-twice", name=name, folder=folder)
     if name is not None and name not in SUITES and (os.sep in name or Path(name).exists()):
         folder = Path(name)
     if folder is None:
@@ -62,7 +61,7 @@ def _refuse_misspelled_folder(name: str | None) -> None:
     folders = [each.name for each in Path().iterdir() if each.is_dir()]
     near = difflib.get_close_matches(name, [*folders, *SUITES], 1)
     if near and near[0] in folders:
-        raise DataError(f"there is no folder and no federation {name!r}; did you mean the folder {near[0]!r}?")
+        raise DataError("no-such-folder", name=name, near=near[0])
 
 
 def show(given: ShowOptions) -> None:
@@ -206,7 +205,7 @@ def explained(chosen: DataChoice, quiet: bool) -> Iterator[None]:
         if len(problems) < 2:
             raise
         typer.echo("\n".join(_listed(problems)), err=True)
-        raise DataError(f"{error}\nAll problems are listed above; {SKIP}") from error
+        raise DataError("problems-above", error=error) from error
 
 
 def print_checked(checked: Checked, err: bool = False) -> None:
@@ -239,7 +238,7 @@ def fetch(given: FetchOptions) -> None:
 
     datasets, home = find_datasets(given.names), data_home()
     if given.originals and not given.originals.is_dir():
-        raise DataError(f"--from {given.originals} is not a folder; give the folder of the original files")
+        raise DataError("not-a-folder-of-originals", folder=given.originals)
     for dataset in datasets:
         typer.echo(f"{dataset.name}: {dataset.what}. Terms: {dataset.terms}; {dataset.page}", err=True)
     outcomes = []

@@ -62,8 +62,12 @@ def refuse_without_space(folder: Path, needed: int, what: str) -> None:
     free = shutil.disk_usage(existing).free
     if free < needed + SPARE_BYTES:
         raise DataError(
-            f"{what} needs {number_of_bytes(needed + SPARE_BYTES)} in {folder}, but only {number_of_bytes(free)} "
-            f"are free; free space, or set {HOME_VARIABLE} to a folder on a larger disk"
+            "disk-full",
+            what=what,
+            folder=folder,
+            needed=number_of_bytes(needed + SPARE_BYTES),
+            free=number_of_bytes(free),
+            variable=HOME_VARIABLE,
         )
 
 
@@ -83,8 +87,7 @@ def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
     except DataError:
         raise
     except UNREADABLE as error:
-        reason = str(error) or type(error).__name__
-        raise DataError(f"{path} is not a readable .npz ({reason}); create or fetch it again") from error
+        raise DataError("npz-unreadable", path=path, error=str(error) or type(error).__name__) from error
 
 
 def _check_members(members: Sequence[zipfile.ZipInfo]) -> None:
@@ -207,7 +210,7 @@ def load_domain(name: str, hint: str, parts: tuple[str, ...] = PARTS) -> Arrays:
     """The prepared domain `name` of the data home; `hint` says how to get it."""
     path = data_home() / f"{name}.npz"
     if not path.is_file():
-        raise DataError(f"the data home {data_home()} has no {name}.npz; {hint}")
+        raise DataError("files-missing", home=data_home(), files=[f"{name}.npz"], way_out=hint)
     return read_domain(path, parts)
 
 
@@ -217,17 +220,12 @@ def read_domain(path: Path, parts: tuple[str, ...] = PARTS) -> Arrays:
     for part in parts:
         for key in (f"{part}_x", f"{part}_y"):
             if key not in arrays:
-                raise DataError(
-                    f"{path} has no array {key!r}; a prepared domain has train_x, train_y, test_x, test_y"
-                )
+                raise DataError("domain-without-array", path=path, array=key)
             if arrays[key].dtype != np.uint8:
-                raise DataError(f"{path}: {key} is {arrays[key].dtype}; convert it to uint8")
+                raise DataError("domain-of-wrong-type", path=path, array=key, dtype=arrays[key].dtype)
         x, y = arrays[f"{part}_x"], arrays[f"{part}_y"]
         if x.ndim not in (3, 4) or (x.ndim == 4 and x.shape[3] != 3) or y.ndim != 1 or len(x) != len(y):
-            raise DataError(
-                f"{path}: {part}_x has shape {x.shape} and {part}_y {y.shape}; "
-                "give (n, height, width) or (n, height, width, 3), and one label per image"
-            )
+            raise DataError("domain-of-wrong-shape", path=path, part=part, x=x.shape, y=y.shape)
     return arrays
 
 

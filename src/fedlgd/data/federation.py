@@ -117,11 +117,11 @@ def site_digest(site: Site) -> str:
 def federation(name: str, sites: Sequence[Site], note: str = "", min_per_class: int = 1) -> Federation:
     """A federation of sites that pass every check; a `DataError` says what is wrong and what to do."""
     if not sites:
-        raise DataError(f"federation {name!r} has no site; give at least one")
+        raise DataError("federation-without-site", name=name)
     seen: set[str] = set()
     for site in sites:
         if site.name in seen:
-            raise DataError(f"two sites are called {site.name!r}; give each its own name")
+            raise DataError("site-name-twice", site=site.name)
         seen.add(site.name)
         _check_site(site, min_per_class)
         _check_agree(sites[0], site)
@@ -130,47 +130,46 @@ def federation(name: str, sites: Sequence[Site], note: str = "", min_per_class: 
 
 def _check_site(site: Site, min_per_class: int) -> None:
     for part, data in (("train", site.train), ("test", site.test)):
-        where = f"site {site.name!r}, {part} part"
         if len(data.x) != len(data.y):
             raise DataError(
-                f"{where}: {plural(len(data.x), 'image')} but {plural(len(data.y), 'label')}; give one label per "
-                "image"
+                "labels-do-not-match", site=site.name, part=part, images=len(data.x), labels=len(data.y)
             )
         if not len(data):
-            raise DataError(f"{where} is empty; remove the site or add images")
+            raise DataError("part-empty", site=site.name, part=part)
         low, high = int(data.y.min()), int(data.y.max())
         if low < 0 or high >= len(site.classes):
             wrong = low if low < 0 else high
             raise DataError(
-                f"{where}: label {wrong} is out of range for {len(site.classes)} classes; "
-                f"use labels from 0 to {len(site.classes) - 1}, or name more classes"
+                "label-out-of-range",
+                site=site.name,
+                part=part,
+                label=wrong,
+                classes=len(site.classes),
+                most=len(site.classes) - 1,
             )
         if data.x.is_floating_point() and not bool(torch.isfinite(data.x).all()):
-            raise DataError(f"{where}: pixels contain NaN or infinity; replace them")
+            raise DataError("pixels-not-finite", site=site.name, part=part)
     for k, count in enumerate(site.train.counts(len(site.classes)).tolist()):
         if count < min_per_class:
-            amount = "no image" if count == 0 else f"only {plural(count, 'image')}"
             raise DataError(
-                f"site {site.name!r} has {amount} of class {k} ({site.classes[k]!r}) to train on, "
-                f"fewer than min_per_class={min_per_class}; remove the class at every site "
-                f"or pass min_per_class={count}"
+                "class-too-small", site=site.name, count=count, number=k, label=site.classes[k], least=min_per_class
             )
 
 
 def _check_agree(first: Site, site: Site) -> None:
     if site.classes != first.classes:
         raise DataError(
-            f"site {site.name!r} has classes {list(site.classes)}, but site {first.name!r} has "
-            f"{list(first.classes)}; all sites need the same classes in the same order"
+            "classes-differ",
+            site=site.name,
+            classes=list(site.classes),
+            other=first.name,
+            others=list(first.classes),
         )
     want = tuple(first.train.x.shape[1:])
     for part in (site.train, site.test):
         got = tuple(part.x.shape[1:])
         if got != want:
-            raise DataError(
-                f"site {site.name!r} has images of shape {got}, but site {first.name!r} has {want} "
-                "(channels, height, width); resize them to the same shape"
-            )
+            raise DataError("shapes-differ", site=site.name, shape=got, other=first.name, others=want)
 
 
 def from_arrays(
@@ -187,7 +186,7 @@ def from_arrays(
     """
     for site, part in sites.items():
         if len(part) != 4:
-            raise DataError(f"site {site!r} has {len(part)} arrays; give train_x, train_y, test_x, test_y")
+            raise DataError("not-four-arrays", site=site, count=len(part))
     labels = {site: (_labels(part[1], site), _labels(part[3], site)) for site, part in sites.items()}
     count = max((int(y.max()) + 1 for pair in labels.values() for y in pair if len(y)), default=0)
     names = tuple(classes) if classes is not None else tuple(str(k) for k in range(count))
@@ -205,23 +204,21 @@ def _images(array: Any, scale: Scale, site: str) -> Tensor:
     if x.ndim == 3:
         x = x[..., None]
     if x.ndim != 4 or x.shape[-1] not in (1, 3):
-        raise DataError(
-            f"site {site!r}: images have shape {tuple(x.shape)}; give (n, height, width) or (n, height, width, 3)"
-        )
+        raise DataError("array-not-images", site=site, shape=tuple(x.shape))
     x = x.permute(0, 3, 1, 2).expand(-1, 3, -1, -1)
     if x.dtype == torch.uint8:
         return x
     if not x.is_floating_point():
-        raise DataError(f"site {site!r}: images are {x.dtype}; give uint8 or floats from 0 to 1")
+        raise DataError("images-of-wrong-type", site=site, dtype=x.dtype)
     if x.numel() and (x.min() < 0 or x.max() > 1):
-        raise DataError(f"site {site!r}: float pixels range from {x.min():g} to {x.max():g}; scale them to 0..1")
+        raise DataError("pixels-out-of-range", site=site, low=float(x.min()), high=float(x.max()))
     return scale.to_input(x.float() * 255)
 
 
 def _labels(array: Any, site: str) -> Tensor:
     y = np.asarray(array).ravel()
     if y.dtype.kind not in "iu":
-        raise DataError(f"site {site!r}: labels are {y.dtype}; give integers from 0")
+        raise DataError("labels-not-integers", site=site, dtype=y.dtype)
     return torch.as_tensor(y.astype(np.int64))
 
 
@@ -273,10 +270,7 @@ def _held_out(site: Site, share: float, rng: Stream) -> Site:
         count = max(1, int(share * len(of_class) + 1e-9)) if len(of_class) > 1 else 0
         held[of_class[torch.randperm(len(of_class), generator=rng.generator(k))[:count]]] = True
     if not held.any():
-        raise DataError(
-            f"site {site.name!r} has no class with two training images, so none can be held out for validation; "
-            "add images or remove the site"
-        )
+        raise DataError("nothing-to-hold-out", site=site.name)
     train, test = (_at(site.train, part.nonzero().flatten()) for part in (~held, held))
     return replace(site, train=train, test=test)
 

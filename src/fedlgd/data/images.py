@@ -6,11 +6,11 @@ Files are untrusted: only regular files inside the folder, known formats, bounde
 import os
 import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
@@ -31,10 +31,10 @@ SUFFIXES = {
     **dict.fromkeys((".ppm", ".pgm", ".pbm", ".pnm"), "PPM"),
     **dict.fromkeys((".dcm", ".dicom"), "DICOM"),
 }
-MOST_PIXELS = 50_000_000
-LONGEST_SIDE = 20_000
-MOST_BYTES = 512 * 2**20
-DARK = 32  # of 255: a 16-bit image without a brighter pixel does not use its range
+MAX_PIXELS = 50_000_000
+MAX_SIDE = 20_000
+MAX_FILE_BYTES = 512 * 2**20
+DARK_PIXEL = 32  # of 255: a 16-bit image without a brighter pixel does not use its range
 GREY_MODES = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -50,9 +50,10 @@ TURNS = {
 class ImageError(DataError):
     """A file that cannot be used as an image: what is wrong with it, and what to do."""
 
-    def __init__(self, path: Path, problem: str, way_out: str = "replace it or remove it") -> None:
-        self.problem, self.way_out = problem, way_out
-        super().__init__(f"{shown(path)} {problem}; {way_out} (fedlgd data check lists all such files)")
+    def __init__(self, code: str, path: Path, **values: Any) -> None:
+        super().__init__(code, path=path, **values)
+        self.problem, _, self.way_out = str(self).rpartition("; ")
+        self.args = (f"{shown(path)} {self} (fedlgd data check lists all such files)",)
 
 
 def shown(path: Path | str) -> str:
@@ -70,10 +71,10 @@ class Depth:
 
 
 class Remark(NamedTuple):
-    """Something unusual about an image that could still be read, and what to do about it."""
+    """Something unusual about an image that could still be read: the code and the values of a message."""
 
-    problem: str
-    way_out: str
+    code: str
+    values: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +127,12 @@ class ImageFile:
         with _opened(self.path, self.root) as image:
             if isinstance(image, Dicom):
                 plain, remark = image.image(depth.window)
-                said = (Remark(remark, "choose a window: --set data.window=[CENTRE,WIDTH]"),) if remark else ()
+                said = (Remark("dicom-window", {"remark": remark}),) if remark else ()
                 return Picture(plain, (*_renamed(self.path, "DICOM"), *said), "DICOM", image.patient)
             name = "JPEG" if image.format == "MPO" else str(image.format)
             remarks = _renamed(self.path, name)
             if getattr(image, "is_animated", False):
-                remarks.append(Remark("has several frames or pages; the first is used", "save one image per file"))
+                remarks.append(Remark("several-frames"))
             turn, deep = TURNS.get(_orientation(image)), "16-bit " if image.mode.startswith("I") else ""
             image.load()
             plain, more = _plain(image, depth.bits)
@@ -152,13 +153,15 @@ def _opened(path: Path, root: Path) -> Iterator[Image.Image | Dicom]:
         except DataError:
             raise
         except DepthError as error:
-            raise ImageError(path, error.problem, error.way_out) from error
+            raise ImageError(
+                "cannot-show-image", path=path, problem=error.problem, way_out=error.way_out
+            ) from error
         except UnidentifiedImageError:
-            raise ImageError(path, f"is not an image of a known format ({', '.join(FORMATS)}, DICOM)") from None
+            raise ImageError("unknown-image-format", path=path, formats=FORMATS) from None
         except Image.DecompressionBombError:
-            raise _too_large(path, f"has more than {MOST_PIXELS:,} pixels") from None
+            raise ImageError("image-unpacks-to-too-much", path=path, most=MAX_PIXELS) from None
         except Exception as error:  # decoders of broken files raise anything from struct.error to IndexError
-            raise ImageError(path, f"is damaged or truncated ({error or type(error).__name__})") from error
+            raise ImageError("image-damaged", path=path, error=str(error) or type(error).__name__) from error
 
 
 @contextmanager
@@ -167,14 +170,14 @@ def regular_file(path: Path, root: Path) -> Iterator[IO[bytes]]:
     try:
         real = path.resolve(strict=True)
         if not real.is_relative_to(root):
-            raise ImageError(path, f"is outside of {shown(root)}", "copy the file into the folder")
+            raise ImageError("image-outside", path=path, root=shown(root))
         _refuse_special(path, real.stat())
         handle = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: a loop of links; ValueError: a null byte
         if isinstance(error, DataError):
             raise
         reason = getattr(error, "strerror", None) or error
-        raise ImageError(path, f"cannot be opened ({reason})", "correct its name or its permissions") from error
+        raise ImageError("image-cannot-be-opened", path=path, error=reason) from error
     with os.fdopen(handle, "rb") as file:
         _refuse_special(path, os.fstat(handle))
         yield file
@@ -182,23 +185,18 @@ def regular_file(path: Path, root: Path) -> Iterator[IO[bytes]]:
 
 def _refuse_special(path: Path, info: os.stat_result) -> None:
     if not stat.S_ISREG(info.st_mode):
-        raise ImageError(path, "is not a regular file", "remove it")
+        raise ImageError("image-not-a-file", path=path)
     if not info.st_size:
-        raise ImageError(path, "is empty")
-    if info.st_size > MOST_BYTES and path.suffix.lower() in SUFFIXES:
-        raise _too_large(path, f"has {info.st_size:,} bytes, more than {MOST_BYTES:,}")
+        raise ImageError("image-empty", path=path)
+    if info.st_size > MAX_FILE_BYTES and path.suffix.lower() in SUFFIXES:
+        raise ImageError("image-of-too-many-bytes", path=path, size=info.st_size, most=MAX_FILE_BYTES)
 
 
 def _refuse_huge(path: Path, size: tuple[int, int]) -> None:
     width, height = size
-    if width * height > MOST_PIXELS or max(width, height) > LONGEST_SIDE:
-        raise _too_large(
-            path, f"has {width} x {height} pixels, more than {MOST_PIXELS:,} or {LONGEST_SIDE:,} per side"
-        )
-
-
-def _too_large(path: Path, problem: str) -> ImageError:
-    return ImageError(path, problem, "reduce its size or remove it")
+    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
+        values = {"width": width, "height": height, "most": MAX_PIXELS, "side": MAX_SIDE}
+        raise ImageError("image-of-too-many-pixels", path=path, **values)
 
 
 def _orientation(image: Image.Image) -> int:
@@ -211,7 +209,7 @@ def _orientation(image: Image.Image) -> int:
 
 def _renamed(path: Path, found: str) -> list[Remark]:
     wrong = SUFFIXES.get(path.suffix.lower(), found) != found
-    return [Remark(f"is a {found} file but is named {path.suffix}", "rename it")] if wrong else []
+    return [Remark("file-of-other-format", {"found": found, "suffix": path.suffix})] if wrong else []
 
 
 def _plain(image: Image.Image, bits: int) -> tuple[Image.Image, list[Remark]]:
@@ -220,20 +218,14 @@ def _plain(image: Image.Image, bits: int) -> tuple[Image.Image, list[Remark]]:
     if image.mode == "F":
         raise DepthError("has floating-point pixels", "save it with 8 bits per channel")
     if image.mode.startswith("I"):
-        small = upper_bits(image, bits)
-        return small, [_sixteen(bits, int(np.asarray(image).max()))]
+        high = int(np.asarray(image).max())
+        dark = high >> (bits - 8) < DARK_PIXEL
+        remark = Remark("sixteen-bits-nearly-black", {"high": high})
+        return upper_bits(image, bits), [remark if dark else Remark("sixteen-bits", {"divisor": 2 ** (bits - 8)})]
     if image.has_transparency_data:
         return _on_black(image.convert("RGBA"), kind)
-    colours = [Remark(f"is in {image.mode}; converted to RGB", "save it as RGB")] if image.mode == "CMYK" else []
+    colours = [Remark("image-in-cmyk", {"mode": image.mode})] if image.mode == "CMYK" else []
     return image.convert(kind), colours
-
-
-def _sixteen(bits: int, high: int) -> Remark:
-    """How the values of a 16-bit file were divided, and whether it is dark because it does not use its bits."""
-    way_out = "choose the bits that the scanner uses, such as --set data.bits=12"
-    if high >> (bits - 8) < DARK:
-        return Remark(f"has 16 bits and no value above {high}: nearly black", way_out)
-    return Remark(f"has 16 bits; its values are divided by {2 ** (bits - 8)}", way_out)
 
 
 def _on_black(image: Image.Image, kind: Literal["L", "RGB"]) -> tuple[Image.Image, list[Remark]]:
@@ -241,4 +233,4 @@ def _on_black(image: Image.Image, kind: Literal["L", "RGB"]) -> tuple[Image.Imag
         return image.convert("RGB").convert(kind), []
     canvas = Image.new("RGBA", image.size, (0, 0, 0, 255))
     canvas.alpha_composite(image)
-    return canvas.convert("RGB").convert(kind), [Remark("is partly transparent; it is put on black", "flatten it")]
+    return canvas.convert("RGB").convert(kind), [Remark("partly-transparent")]

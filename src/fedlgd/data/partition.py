@@ -50,9 +50,7 @@ def shards(labels: Labels, sites: int, rng: Stream, each: int) -> list[Numbers]:
     check(each >= 1, "shards", each, "use 1 or more per site")
     check(sites >= 1, "sites", sites, "use 1 or more")
     if len(labels) < sites * each:
-        raise DataError(
-            f"{sites * each} shards, {each} per site, are too many for {plural(len(labels), 'image')}; use fewer"
-        )
+        raise DataError("too-many-shards", shards=sites * each, each=each, images=len(labels))
     cut = np.array_split(_by_class(labels, rng), sites * each)
     deal = _generator(rng.at("shards")).permutation(sites * each).reshape(sites, each)
     return [np.sort(np.concatenate([cut[i] for i in mine])) for mine in deal]
@@ -113,6 +111,11 @@ def _check_room(labels: Labels, sites: int, least: int) -> None:
         k, most = classes[counts.argmin()], int(counts.min())
         fewer = f", at most {plural(most // least, 'site')}" if most >= least else ""
         raise DataError(
-            f"class {k} has {plural(most, 'image')}, too few for {plural(sites, 'site')} with {least} each; "
-            f"use min_per_class={most // sites} or less{fewer}, or more images"
+            "class-too-small-to-divide",
+            label=int(k),
+            images=most,
+            sites=sites,
+            least=least,
+            possible=most // sites,
+            fewer=fewer,
         )

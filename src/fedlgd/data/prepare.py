@@ -72,7 +72,7 @@ class Preparation:
         """The scaling of a site; without a site, the mean of all sites."""
         if site and site not in self.scales:
             hint = did_you_mean(site, self.scales) or ";"
-            raise DataError(f"no site is called {site!r}{hint} available: {', '.join(self.scales)}")
+            raise DataError("unknown-site", site=site, hint=hint, available=list(self.scales))
         return self.scales[site] if site else mean_scale(list(self.scales.values()))
 
     def pixels(self, image: Image.Image) -> Tensor:
@@ -90,7 +90,7 @@ class Preparation:
         named = list(_named(images, self.depth))
         if not named:
             given = ", ".join(map(str, images)) if isinstance(images, list | tuple) else str(images)
-            raise DataError(f"no image in {given[:80]!r}; give image files, the folder that holds them, or arrays")
+            raise DataError("no-image-given", given=given[:80])
         return [name for name, _ in named], torch.stack([self.pixels(image) for _, image in named])
 
 
@@ -111,14 +111,14 @@ def _named(images: Any, depth: Depth, number: int = 0) -> Iterator[Named]:
                 number += 1
                 yield named
     else:
-        raise DataError(f"an image is given as {type(images).__name__}; give a path, a PIL image or an array")
+        raise DataError("not-an-image-object", kind=type(images).__name__)
 
 
 def _read(path: Path, depth: Depth) -> Named:
     try:
         real = path.resolve()
     except (OSError, RuntimeError, ValueError) as error:
-        raise DataError(f"{str(path)!r} cannot be opened ({error}); correct the path") from error
+        raise DataError("path-cannot-be-opened", path=str(path), error=error) from error
     return str(path), ImageFile(real, real.parent).read(depth).image
 
 
@@ -126,16 +126,11 @@ def _pictures(array: NDArray[Any]) -> Iterator[Image.Image]:
     """Arrays (h, w), (h, w, 3), (n, h, w) or (n, h, w, 3) as pictures: uint8, floats from 0 to 1, grey uint16."""
     channels = array.ndim > 2 and array.shape[-1] in (1, 3)
     if array.ndim not in ((3, 4) if channels else (2, 3)) or not array.size:
-        raise DataError(
-            f"images have shape {array.shape}; give (height, width), (height, width, 3), or a batch of these "
-            "with the number of images first"
-        )
+        raise DataError("array-not-an-image", shape=array.shape)
     if array.dtype.kind == "f" and np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1:
         array = (array * 255).round().astype(np.uint8)
     if array.dtype != np.uint8 and (array.dtype != np.uint16 or channels):
-        raise DataError(
-            f"images are {array.dtype} with values that are not from 0 to 1; give uint8, or such floats"
-        )
+        raise DataError("array-of-wrong-type", dtype=array.dtype)
     single = array.ndim == (3 if channels else 2)
     for each in array[None] if single else array:
         yield Image.fromarray(each[..., 0] if channels and each.shape[-1] == 1 else each)

@@ -118,11 +118,8 @@ def find_suite(name: str) -> Suite:
     if ":" in name:
         return _own_suite(name)
     if name not in SUITES:
-        hint = did_you_mean(name, SUITES)
-        raise DataError(
-            f"no data suite and no folder is called {name!r}{hint or ';'} available: {', '.join(SUITES)}, "
-            "your own images in a folder, or package.module:Class for a suite of your own"
-        )
+        hint = did_you_mean(name, SUITES) or ";"
+        raise DataError("unknown-suite", name=name, hint=hint, available=list(SUITES))
     return SUITES[name]
 
 
@@ -130,15 +127,12 @@ def _own_suite(spec: str) -> Suite:
     """The suite behind `package.module:Class`; a `DataError` says what the class lacks."""
     cls = import_object(spec, "the data suite", DataError)
     if not (isinstance(cls, type) and is_dataclass(cls) and callable(getattr(cls, "open", None))):
-        raise DataError(
-            f"{spec!r} is not a data suite; a suite is a frozen dataclass with a method open() "
-            "that returns a Federation, for example from fedlgd.from_arrays"
-        )
+        raise DataError("not-a-suite", spec=spec)
     required = [f.name for f in fields(cls) if f.default is MISSING and f.default_factory is MISSING]
     if required:
-        raise DataError(f"data suite {spec!r} has no default for {', '.join(required)}; give every field a default")
+        raise DataError("suite-without-defaults", spec=spec, fields=required)
     if taken := [f.name for f in fields(cls) if f.name in COMMON_SETTINGS]:
-        raise DataError(f"data suite {spec!r} has a field {taken[0]!r}, which every suite has already; rename it")
+        raise DataError("suite-field-taken", spec=spec, field=taken[0])
     return Suite((inspect.getdoc(cls) or spec).splitlines()[0], spec)
 
 
@@ -163,10 +157,7 @@ class DataChoice(Settings):
 
         whole = self.suite.open()
         if not isinstance(whole, Federation):
-            raise DataError(
-                f"open() of data suite {self.name!r} returned {type(whole).__name__}; return a Federation, "
-                "for example from fedlgd.from_arrays"
-            )
+            raise DataError("suite-opens-no-federation", name=self.name, found=type(whole).__name__)
         part = limited(whole, self.limit, self.test_limit) if self.limit or self.test_limit else whole
         return replace(part, public=is_public(self.name))
 
@@ -177,8 +168,10 @@ def load(name: str, limit: int = 0, test_limit: int = 0, **settings: Any) -> "Fe
     known = [f.name for f in fields(cls)]
     for key in settings:
         if key not in known:
-            hint, available = did_you_mean(key, known) or ";", ", ".join([*COMMON_SETTINGS[1:], *known])
-            raise SettingError(f"data suite {name!r} has no setting {key!r}{hint} available: {available}")
+            hint = did_you_mean(key, known) or ";"
+            raise SettingError(
+                "suite-has-no-setting", name=name, key=key, hint=hint, available=[*COMMON_SETTINGS[1:], *known]
+            )
     return DataChoice(name=name, limit=limit, test_limit=test_limit, suite=cls(**settings)).open()
 
 

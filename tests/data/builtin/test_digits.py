@@ -10,7 +10,6 @@ import pytest
 import torch
 from fontTools.ttLib import TTFont
 
-from fedlgd.core.errors import DataError
 from fedlgd.core.evaluate import score
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, sgd
@@ -21,6 +20,7 @@ from fedlgd.data.builtin.rendering import package_file
 from fedlgd.data.federation import Federation
 from fedlgd.nets.registry import build_net
 from tests import tiny
+from tests.errors import refuses
 
 SITES = ("mnist", "scans", "photos", "fonts", "street")
 SIZES = {"scans": (1400, 397)}
@@ -193,7 +193,7 @@ def test_a_home_that_cannot_be_written_is_no_obstacle(only_scans, tmp_path, monk
 
 @pytest.mark.parametrize("package", ["sklearn", "no_such_package"])
 def test_a_missing_package_file_is_named(package):
-    with pytest.raises(DataError, match=f"'{package}' has no file 'gone.jpg'"):
+    with refuses("package-without-file", package=package, path="gone.jpg"):
         package_file(package, "gone.jpg")
 
 

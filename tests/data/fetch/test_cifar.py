@@ -13,6 +13,7 @@ import pytest
 from fedlgd.core.errors import DataError
 from fedlgd.data.fetch import prepare, readers
 from tests.data.fetch import writing
+from tests.errors import refuses
 
 HARM: list[str] = []
 
@@ -46,28 +47,28 @@ def test_cifar10_is_read_channel_by_channel(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "code"),
     [
-        ({"data_batch_3.bin": b""}, "data_batch_3.bin is not a sequence of 1 to 10000 records of 3073 bytes"),
-        ({"test_batch.bin": bytes(3 * 3073 - 1)}, "test_batch.bin is not a sequence"),
-        ({"test_batch.bin": bytes(10_001 * 3073)}, "test_batch.bin is not a sequence"),
-        ({"test_batch.bin": bytes([10]) + bytes(3072)}, "labels from 10 to 10"),
-        ({"test_batch.bin": pickle.dumps({"data": [1, 2]})}, "test_batch.bin is not a sequence"),
+        ({"data_batch_3.bin": b""}, "batch-of-wrong-size"),
+        ({"test_batch.bin": bytes(3 * 3073 - 1)}, "batch-of-wrong-size"),
+        ({"test_batch.bin": bytes(10_001 * 3073)}, "batch-of-wrong-size"),
+        ({"test_batch.bin": bytes([10]) + bytes(3072)}, "original-labels-out-of-range"),
+        ({"test_batch.bin": pickle.dumps({"data": [1, 2]})}, "batch-of-wrong-size"),
     ],
 )
-def test_a_damaged_batch_is_refused(change, says, tmp_path):
+def test_a_damaged_batch_is_refused(change, code, tmp_path):
     writing.cifar(tmp_path / readers.CIFAR10, **change)
-    with pytest.raises(DataError, match=says):
+    with refuses(code):
         readers.read_cifar10(tmp_path)
 
 
 def test_an_archive_that_lacks_batches_or_is_truncated_is_refused(tmp_path):
     path = tmp_path / readers.CIFAR10
     writing.tar(path, {"cifar-10-batches-bin/data_batch_1.bin": bytes(3073)})
-    with pytest.raises(DataError, match=r"has no data_batch_2\.bin, .*test_batch\.bin"):
+    with refuses("original-missing"):
         readers.read_cifar10(tmp_path)
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(DataError, match="is damaged or not the expected file"):
+    with refuses("original-damaged"):
         readers.read_cifar10(tmp_path)
 
 
@@ -126,23 +127,23 @@ def test_links_and_other_things_in_the_archive_are_not_unpacked(kind, small_c, t
         entry.type, entry.linkname = kind, str(secret)
         archive.addfile(entry)
     (tmp_path / "home").mkdir()
-    with pytest.raises(DataError, match=r"has no fog\.npy"):
+    with refuses("original-missing", what="fog.npy"):
         prepare.unpack_cifar10c(tmp_path, tmp_path / "home")
     assert list((tmp_path / "home").iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "code"),
     [
-        (writing.npy(writing.bytes_of(9, 32, 32, 3)), "expected uint8 of shape"),
-        (writing.npy(np.zeros((10, 32, 32, 3))), "is float64"),
-        (writing.npy(writing.bytes_of(10, 32, 32, 3))[:-1], "is damaged or not the expected file"),
-        (pickle.dumps(Calls(harm)), "is damaged or not the expected file"),
-        (b"", "is damaged or not the expected file"),
+        (writing.npy(writing.bytes_of(9, 32, 32, 3)), "array-of-wrong-shape"),
+        (writing.npy(np.zeros((10, 32, 32, 3))), "array-of-wrong-shape"),
+        (writing.npy(writing.bytes_of(10, 32, 32, 3))[:-1], "original-damaged"),
+        (pickle.dumps(Calls(harm)), "original-damaged"),
+        (b"", "original-damaged"),
     ],
 )
-def test_a_wrong_array_is_refused_and_nothing_stays(content, says, small_c, tmp_path):
-    with pytest.raises(DataError, match=says):
+def test_a_wrong_array_is_refused_and_nothing_stays(content, code, small_c, tmp_path):
+    with refuses(code):
         unpack(tmp_path, small_c | {"CIFAR-10-C/fog.npy": content})
     assert list((tmp_path / "home").iterdir()) == []
 
@@ -151,7 +152,7 @@ def test_an_array_of_objects_is_not_unpickled(small_c, tmp_path):
     made = io.BytesIO()
     np.save(made, np.array([Calls(harm)], object), allow_pickle=True)
     HARM.clear()
-    with pytest.raises(DataError, match=r"fog\.npy is damaged or not the expected file"):
+    with refuses("original-damaged"):
         unpack(tmp_path, small_c | {"CIFAR-10-C/fog.npy": made.getvalue()})
     assert HARM == []
 
@@ -160,7 +161,7 @@ def test_a_cut_archive_leaves_the_folder_that_was_there(small_c, tmp_path):
     folder = unpack(tmp_path, small_c)
     path = tmp_path / prepare.CIFAR10C
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(DataError, match=r"is damaged or not the expected file|early in its archive|has no"):
+    with refuses("original-damaged"):
         prepare.unpack_cifar10c(tmp_path, tmp_path / "home")
     assert [path.name for path in (tmp_path / "home").iterdir()] == ["CIFAR-10-C"]
     prepare.check_cifar10c(folder)
@@ -171,10 +172,7 @@ def test_a_disk_that_fills_leaves_nothing(small_c, tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        DataError,
-        match=r"cannot write .*\.npy: No space left on device; no incomplete file was left. Free space",
-    ):
+    with pytest.raises(DataError, match=r"\.npy: No space left"):
         unpack(tmp_path, small_c)
     assert list((tmp_path / "home").iterdir()) == []
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedlgd.core.errors import DataError
+from fedlgd.core.errors import message
 from fedlgd.core.meter import listening
 from fedlgd.data.own.check import check_data
 from tests.data.pictures import divided, noise, save, tree
+from tests.errors import refuses
 
 
 @pytest.fixture
@@ -23,14 +24,15 @@ def found(root, least=1):
         assert problem.problem
         assert problem.way_out
         assert all(text.isprintable() for text in (problem.site, problem.file, problem.problem, problem.way_out))
-    return [(p.severity, p.site, p.file, p.problem) for p in checked.problems]
+    return [(p.severity, p.site, p.file, p.code) for p in checked.problems]
 
 
-def one(root, severity, site, file, words, least=1):
-    """The only problem there is."""
-    (got,) = found(root, least)
-    assert got[:3] == (severity, site, file)
-    assert words in got[3]
+def one(root, severity, site, file, code, least=1, **values):
+    """The only problem there is, and the values of its message."""
+    (got,) = check_data(root, least).problems
+    assert found(root, least) == [(severity, site, file, code)]
+    if values:
+        assert f"{got.problem}; {got.way_out}" == message(code, **values)
 
 
 def test_a_clean_tree_has_none(root):
@@ -39,7 +41,7 @@ def test_a_clean_tree_has_none(root):
 
 
 def test_a_path_that_does_not_exist_is_refused(root):
-    with pytest.raises(DataError, match="there is no folder"):
+    with refuses("no-such-path"):
         check_data(root)
 
 
@@ -47,7 +49,7 @@ def test_a_layout_that_does_not_fit_is_a_problem(root):
     save(root / "no" / "1.png", noise(1))
     ((severity, _, _, problem),) = found(root)
     assert severity == "error"
-    assert "no class folders" in problem
+    assert problem == "no-class-folders"
 
 
 def test_every_unreadable_file_is_listed_not_only_the_first(root, tmp_path):
@@ -68,24 +70,24 @@ def test_every_unreadable_file_is_listed_not_only_the_first(root, tmp_path):
 def test_a_file_that_is_odd_is_a_warning(root):
     tree(root)
     noise(99).save(root / "a" / "no" / "x.jpg", "PNG")
-    one(root, "warning", "a", "a/no/x.jpg", "is a PNG file")
+    one(root, "warning", "a", "a/no/x.jpg", "file-of-other-format", found="PNG", suffix=".jpg")
 
 
 def test_an_image_of_one_colour(root):
     save(tree(root) / "a" / "no" / "x.png", Image.new("RGB", (8, 8), (9, 9, 9)))
-    one(root, "warning", "a", "a/no/x.png", "single colour")
+    one(root, "warning", "a", "a/no/x.png", "single-colour")
 
 
 @pytest.mark.parametrize(
-    ("stray", "site", "words"),
+    ("stray", "site", "code"),
     [
-        ("readme.txt", "", "not an image"),
-        ("a/x.png", "a", "outside a class folder"),
+        ("readme.txt", "", "not-an-image"),
+        ("a/x.png", "a", "image-outside-class"),
     ],
 )
-def test_what_is_skipped_is_said(root, stray, site, words):
+def test_what_is_skipped_is_said(root, stray, site, code):
     (tree(root) / stray).write_text("stray")
-    one(root, "warning", site, stray, words)
+    one(root, "warning", site, stray, code)
 
 
 def test_folders_inside_class_folders_and_empty_ones(root):
@@ -104,79 +106,99 @@ class TestDuplicates:
     def test_a_test_image_that_is_also_trained_on_is_an_error(self, root):
         divided(root)
         save(root / "a" / "Testing" / "no" / "copy.png", Image.open(root / "a" / "Training" / "no" / "1.png"))
-        one(root, "error", "a", "a/Testing/no/copy.png", "also a training image: a/Training/no/1.png")
+        one(root, "error", "a", "a/Testing/no/copy.png", "test-image-in-training", other="a/Training/no/1.png")
 
     def test_also_at_another_site(self, root):
         divided(root)
         save(root / "b" / "Testing" / "no" / "copy.png", Image.open(root / "a" / "Training" / "no" / "1.png"))
-        one(root, "error", "b", "b/Testing/no/copy.png", "also a training image: a/Training/no/1.png at site 'a'")
+        one(
+            root,
+            "error",
+            "b",
+            "b/Testing/no/copy.png",
+            "test-image-in-training",
+            other="a/Training/no/1.png at site 'a'",
+        )
 
     def test_the_same_image_to_train_on_at_two_sites_is_a_warning(self, root):
         divided(root)
         save(root / "b" / "Training" / "no" / "copy.png", Image.open(root / "a" / "Training" / "no" / "1.png"))
-        one(root, "warning", "b", "b/Training/no/copy.png", "same image as a/Training/no/1.png at site 'a'")
+        one(
+            root,
+            "warning",
+            "b",
+            "b/Training/no/copy.png",
+            "same-image-at-two-sites",
+            other="a/Training/no/1.png at site 'a'",
+        )
 
     def test_twice_in_one_part_is_a_warning(self, root):
         divided(root)
         save(root / "b" / "Training" / "no" / "copy.png", Image.open(root / "b" / "Training" / "no" / "1.png"))
-        one(root, "warning", "b", "b/Training/no/copy.png", "same image as b/Training/no/1.png")
+        one(root, "warning", "b", "b/Training/no/copy.png", "same-image", other="b/Training/no/1.png")
 
     def test_under_two_classes_is_an_error(self, root):
         divided(root)
         save(root / "b" / "Training" / "yes" / "copy.png", Image.open(root / "b" / "Training" / "no" / "1.png"))
-        one(root, "error", "b", "b/Training/yes/copy.png", "which has class 'no'")
+        one(
+            root,
+            "error",
+            "b",
+            "b/Training/yes/copy.png",
+            "same-image-other-class",
+            other="b/Training/no/1.png",
+            label="no",
+        )
 
     def test_copies_that_are_divided_here_stay_on_one_side(self, root):
         tree(root, sites=["a"])
         save(root / "a" / "no" / "copy.png", Image.open(root / "a" / "no" / "1.png"))
-        one(root, "warning", "a", "a/no/copy.png", "same image")
+        one(root, "warning", "a", "a/no/copy.png", "same-image")
 
 
 class TestClasses:
     def test_a_class_that_a_site_does_not_have(self, root):
         tree(root, sites=["a"])
         tree(root, sites=["b"], classes={"no": 6})
-        got = found(root)
-        assert ("error", "b", "", "has no training image of class 'yes'") in got
+        assert ("error", "b", "", "class-without-training") in found(root)
 
     def test_a_tiny_class(self, root):
-        got = found(tree(root, sites=["a"], classes={"no": 15, "yes": 6}), least=10)
-        assert got == [("warning", "a", "", "has only 5 training images of class 'yes', too few to be reliable")]
+        tree(root, sites=["a"], classes={"no": 15, "yes": 6})
+        one(root, "warning", "a", "", "class-with-few-images", least=10, count=5, label="yes")
 
     def test_a_class_without_a_test_image(self, root):
         divided(root)
         for file in (root / "a" / "Testing" / "yes").iterdir():
             file.unlink()
-        assert ("warning", "a", "", "has no test image of class 'yes'") in found(root)
+        assert ("warning", "a", "", "class-without-test") in found(root)
 
     def test_a_class_that_outweighs_another(self, root):
-        ((severity, site, _, problem),) = found(tree(root, sites=["a"], classes={"no": 30, "yes": 3}))
-        assert (severity, site) == ("warning", "a")
-        assert "24 training images of its largest class and 2" in problem
+        tree(root, sites=["a"], classes={"no": 30, "yes": 3})
+        one(root, "warning", "a", "", "classes-uneven", largest=24, smallest=2)
 
     def test_a_single_class(self, root):
-        one(tree(root, classes={"no": 6}), "error", "", "", "only one class, 'no'")
+        one(tree(root, classes={"no": 6}), "error", "", "", "one-class", label="no")
 
     @pytest.mark.parametrize("other", ["glaucoma", "Glaucoma ", "GLAUCOMA"])
     def test_names_that_differ_only_in_case_or_blanks(self, root, other):
         tree(root, sites=["a"], classes={"Glaucoma": 3})
         tree(root, sites=["b"], classes={other: 3})
-        assert any(severity == "error" and "one class has 2 names" in text for severity, _, _, text in found(root))
+        assert ("error", "", "", "class-names-alike") in found(root)
 
 
 class TestKinds:
     def test_sizes(self, root):
         save(tree(root) / "a" / "no" / "x.png", noise(99, 12))
-        one(root, "warning", "", "", "images have 2 sizes: 8x8 (24), 12x12 (1)")
+        one(root, "warning", "", "", "image-sizes", count=2, sizes="8x8 (24), 12x12 (1)")
 
     def test_grey_and_colour_at_one_site(self, root):
         save(tree(root) / "a" / "no" / "x.png", noise(99, grey=True))
-        one(root, "warning", "a", "", "mixes 1 grey and 12 colour images")
+        one(root, "warning", "a", "", "grey-and-colour", grey=1, colour=12)
 
     def test_grey_and_colour_sites(self, root):
         tree(root, sites=["a"], grey=True)
         tree(root, sites=["b"])
-        one(root, "warning", "", "", "the images of site 'a' are grey and those of other sites are in colour")
+        one(root, "warning", "", "", "grey-sites", sites="'a'")
 
 
 def test_a_table_with_many_mistakes_lists_them_all(root):

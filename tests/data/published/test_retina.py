@@ -8,10 +8,11 @@ import pytest
 import torch
 
 import fedlgd
-from fedlgd.core.errors import DataError, SettingError
+from fedlgd.core.errors import SettingError
 from fedlgd.core.types import Scale
 from fedlgd.data.published.retina import Retina, RetinaPair
 from tests.data.pictures import noise, save
+from tests.errors import refuses
 
 REAL = Path(os.environ.get("FEDLGD_DATA", "nowhere")).expanduser()
 
@@ -33,7 +34,7 @@ def clinics(home):
 
 
 def test_without_the_sets_the_error_says_how_to_get_them(home):
-    with pytest.raises(DataError, match=r"data fetch retina.*Training\|Testing"):
+    with refuses("no-retina-sites"):
         fedlgd.load("retina")
 
 
@@ -75,7 +76,7 @@ def test_two_real_sites_from_prepared_files(home):
 
 
 def test_a_missing_prepared_file_is_named(home):
-    with pytest.raises(DataError, match=r"retina_a\.npz.*--data DIR"):
+    with refuses("files-missing", files=["retina_a.npz"]):
         fedlgd.load("retina-ab")
 
 

@@ -5,11 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedlgd.core.errors import DataError, SettingError
+from fedlgd.core.errors import SettingError
 from fedlgd.data import arrays
 from fedlgd.data.arrays import write_arrays
 from fedlgd.data.published.split import Split
 from fedlgd.data.suites import load
+from tests.errors import refuses
 
 TRAIN, TEST = 300, 50
 
@@ -67,7 +68,7 @@ def test_images_are_resized_when_asked(home):
 def test_the_minimum_is_met_or_refused(home):
     for site in Split(of="things", alpha=0.05, sites=5, min_per_class=10).open().sites:
         assert site.train.counts(3).min() >= 10
-    with pytest.raises(DataError, match="use min_per_class=20 or less, at most 4 sites"):
+    with refuses("class-too-small-to-divide", label=0, possible=20, fewer=", at most 4 sites"):
         Split(of="things", sites=5, min_per_class=21).open()
 
 
@@ -99,5 +100,5 @@ def test_settings_that_make_no_sense_are_refused(settings, message):
 
 
 def test_a_missing_domain_is_named(home):
-    with pytest.raises(DataError, match=r"has no other\.npz"):
+    with refuses("files-missing", files=["other.npz"]):
         Split(of="other").open()

@@ -57,7 +57,7 @@ def package_file(package: str, path: str) -> Path:
     for root in (spec.submodule_search_locations if spec else None) or []:
         if (file := Path(root, path)).is_file():
             return file
-    raise DataError(f"the package {package!r} has no file {path!r}; reinstall the dependencies of fedlgd")
+    raise DataError("package-without-file", package=package, path=path)
 
 
 def in_turn(count: int) -> Labels:

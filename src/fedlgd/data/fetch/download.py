@@ -57,7 +57,7 @@ def download(original: Original, folder: Path) -> Path:
             with saving(target):
                 part.replace(target)
             return target
-    raise DownloadError(f"cannot download {original.name} ({'; '.join(answers)})")
+    raise DownloadError("no-mirror", name=original.name, answers="; ".join(answers))
 
 
 def wrong(path: Path, original: Original) -> str:
@@ -132,8 +132,7 @@ def _keeping(part: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise DataError(
-            f"cannot write {part}: {error.strerror or error}; the downloaded part is kept. Free space, or set "
-            f"{HOME_VARIABLE} to a folder on a larger disk, then re-run the same command to resume"
+            "part-not-written", part=part, error=error.strerror or error, variable=HOME_VARIABLE
         ) from error
 
 

@@ -80,10 +80,7 @@ def find_datasets(names: list[str]) -> list[Dataset]:
     for name in names:
         if name not in GROUPS and name not in DATASETS:
             hint = did_you_mean(name, [*GROUPS, *DATASETS]) or ";"
-            raise DataError(
-                f"no data set is called {name!r}{hint} available are the groups {', '.join(GROUPS)} "
-                f"and the data sets {', '.join(DATASETS)}"
-            )
+            raise DataError("unknown-data-set", name=name, hint=hint, groups=list(GROUPS), datasets=list(DATASETS))
         found |= {dataset.name: dataset for dataset in GROUPS.get(name, (DATASETS.get(name),)) if dataset}
     return list(found.values())
 
@@ -168,8 +165,7 @@ def _originals(dataset: Dataset, home: Path, given: Path | None, keep: bool) -> 
             for original in dataset.files:
                 download(original, folder)
         except DownloadError as error:
-            way_out = f"Re-run the same command later to resume, or without a network: {_by_hand(dataset)}"
-            raise DataError(f"{error}. {way_out}") from error
+            raise DataError("download-failed", error=error, by_hand=_by_hand(dataset)) from error
         yield folder
         if not keep:
             shutil.rmtree(folder)
@@ -181,7 +177,7 @@ def _checked(dataset: Dataset, given: Path) -> Path:
     for original in dataset.files:
         path = folder / original.name
         if path.is_file() and (difference := wrong(path, original)):
-            raise DataError(f"{path} is not the published file: {difference}; download it again")
+            raise DataError("original-differs", path=path, difference=difference)
     return folder
 
 
@@ -192,7 +188,7 @@ def _alone(folder: Path) -> Iterator[None]:
     with saving(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock.touch()
-    with locked(lock, DataError(f"another process is downloading to {folder}; wait until it has finished")):
+    with locked(lock, DataError("being-downloaded", folder=folder)):
         try:
             yield
         finally:
@@ -210,8 +206,12 @@ def _prepare(dataset: Dataset, folder: Path, home: Path) -> None:
     if counts not in dataset.counts:
         published = " or ".join(f"{train} and {test}" for train, test in dataset.counts)
         raise DataError(
-            f"{dataset.name} in {folder} has {counts[0]} training and {counts[1]} test images; "
-            f"the published numbers are {published}; download it again"
+            "unpublished-numbers",
+            name=dataset.name,
+            folder=folder,
+            train=counts[0],
+            test=counts[1],
+            published=published,
         )
     for path in (home / made for made in dataset.makes):
         with saving(path):
@@ -240,8 +240,12 @@ def check_cifar10c(folder: Path) -> None:
             digit_labels(path, array)
         elif array.shape != CIFAR10C_SHAPE or array.dtype != np.uint8:
             raise DataError(
-                f"{path} is {array.dtype} of shape {array.shape}; expected uint8 of shape {CIFAR10C_SHAPE}; "
-                "download it again"
+                "array-of-wrong-shape",
+                path=path,
+                dtype=array.dtype,
+                shape=array.shape,
+                expected=CIFAR10C_SHAPE,
+                way_out="download it again",
             )
 
 
@@ -255,14 +259,12 @@ def unpack_rim_one(given: Path, home: Path) -> None:
         for entry in archive.infolist():
             if place := _rim_one_place(PurePosixPath(entry.filename)):
                 if entry.file_size > MAX_PICTURE_BYTES:
-                    raise DataError(
-                        f"{entry.filename} is larger than any picture of this data set; download it again"
-                    )
+                    raise DataError("picture-too-large", name=entry.filename)
                 with archive.open(entry) as stream:
                     copy_member(stream, target / place, entry.file_size)
         for folder in folders:
             if not any((target / folder).iterdir()):
-                raise DataError(f"{path} has no {RIM_ONE_PARTITION} pictures for {folder}; download it again")
+                raise DataError("rim-one-without-pictures", path=path, partition=RIM_ONE_PARTITION, folder=folder)
 
 
 def _rim_one_place(name: PurePosixPath) -> str:
@@ -285,7 +287,7 @@ def replacing(folder: Path) -> Iterator[Path]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = folder.with_name(f".{folder.name}.lock")
         lock.touch()
-    with locked(lock, DataError(f"another process is preparing {folder}; wait until it has finished")):
+    with locked(lock, DataError("being-prepared", folder=folder)):
         for stale in folder.parent.glob(f".{folder.name}.*/"):
             shutil.rmtree(stale, ignore_errors=True)
         with saving(folder):
@@ -319,7 +321,7 @@ def copy_member(stream: IO[bytes], target: Path, size: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     if left:
-        raise DataError(f"{target.name} ends {left} bytes early in its archive; download it again")
+        raise DataError("member-ends-early", name=target.name, left=left)
 
 
 UNPACKERS: dict[str, Callable[[Path, Path], None]] = {

@@ -23,7 +23,6 @@ from PIL import Image, UnidentifiedImageError
 
 from fedlgd.core.errors import DataError, FedlgdError
 from fedlgd.core.meter import tick
-from fedlgd.core.text import plural
 from fedlgd.data.arrays import PARTS, Arrays, Pixels, both_parts
 
 Images = tuple[Pixels, Pixels]
@@ -70,27 +69,21 @@ def reading_original(path: Path) -> Iterator[None]:
     except FedlgdError:
         raise
     except FileNotFoundError as error:
-        raise missing(path.parent, path.name) from error
+        raise DataError("original-missing", folder=path.parent, what=path.name) from error
     except DAMAGE as error:
-        raise DataError(f"{path} is damaged or not the expected file ({error}); download it again") from error
-
-
-def missing(folder: Path, what: str) -> DataError:
-    return DataError(f"{folder} has no {what}")
+        raise DataError("original-damaged", path=path, error=error) from error
 
 
 def paired_images(where: object, x: NDArray[Any], y: NDArray[Any]) -> Images:
     """Images and one label from 0 to 9 per image."""
     if len(x) != len(y):
-        raise DataError(f"{where} has {plural(len(x), 'image')} but {plural(len(y), 'label')}; download it again")
+        raise DataError("original-labels-do-not-match", where=where, images=len(x), labels=len(y))
     return x, digit_labels(where, y)
 
 
 def digit_labels(where: object, y: NDArray[Any]) -> Pixels:
     if len(y) and not (y.min() >= 0 and y.max() <= 9 and np.array_equal(y, np.floor(y))):
-        raise DataError(
-            f"{where} has labels from {y.min()} to {y.max()}; expected integers from 0 to 9; download it again"
-        )
+        raise DataError("original-labels-out-of-range", where=where, low=y.min(), high=y.max())
     return y.astype(np.uint8)
 
 
@@ -109,12 +102,12 @@ def read_idx(path: Path, dimensions: int) -> Pixels:
     with reading_original(path), gzip.open(path) as file:
         zero, kind, count = struct.unpack(">HBB", file.read(4))
         if (zero, kind, count) != (0, IDX_BYTES, dimensions):
-            raise DataError(f"{path} is not an IDX file of bytes in {dimensions} dimensions; download it again")
+            raise DataError("idx-of-wrong-kind", path=path, dimensions=dimensions)
         shape = struct.unpack(f">{count}I", file.read(4 * count))
         size = math.prod(shape)
         content = file.read(size + 1) if size <= MAX_IDX_BYTES else b""
         if len(content) != size:
-            raise DataError(f"{path} announces {size} bytes but has another number; download it again")
+            raise DataError("idx-of-wrong-size", path=path, size=size)
         return np.frombuffer(content, np.uint8).reshape(shape)
 
 
@@ -128,10 +121,10 @@ def read_libsvm(path: Path) -> Images:
     with reading_original(path), bz2.open(path) as file:
         rows = [_libsvm_row(line) for line in file.read(MAX_USPS_BYTES).splitlines() if line.strip()]
     if not rows:
-        raise DataError(f"{path} has no images; download it again")
+        raise DataError("usps-without-images", path=path)
     labels, values = np.array([label for label, _ in rows]), np.stack([value for _, value in rows])
     if not np.abs(values).max() <= 1:
-        raise DataError(f"{path} has values outside [-1, 1]; download it again")
+        raise DataError("usps-out-of-range", path=path)
     pixels = ((values + 1) / 2 * 255).astype(np.uint8)
     return pixels.reshape(-1, USPS_SIDE, USPS_SIDE), digit_labels(path, labels - 1)
 
@@ -159,7 +152,7 @@ def read_synth(folder: Path) -> Arrays:
         return both_parts(*(_mat_file(folder / name) for name in GANIN))
     path = folder / "SynthDigits.zip"
     if not path.is_file():
-        raise missing(folder, f"SynthDigits.zip, nor {' and '.join(GANIN)}")
+        raise DataError("original-missing", folder=folder, what=f"SynthDigits.zip, nor {' and '.join(GANIN)}")
     found = []
     with reading_original(path), zipfile.ZipFile(path) as archive:
         for name in GANIN:
@@ -178,12 +171,10 @@ def read_mat(file: IO[bytes], path: Path) -> Images:
     found = {variable.name: variable for variable in mat_variables(file)}
     for name in ("X", "y"):
         if name not in found:
-            raise missing(path, f"variable {name}")
+            raise DataError("original-missing", folder=path, what=f"variable {name}")
     x, y = (found[name].numbers() for name in ("X", "y"))
     if found["X"].kind != MAT_UINT8 or x.dtype != np.uint8 or x.ndim != 4 or x.shape[2] != 3:
-        raise DataError(
-            f"{path}: X is {x.dtype} of shape {x.shape}; expected uint8 of shape (h, w, 3, n); download it again"
-        )
+        raise DataError("mat-of-wrong-shape", path=path, dtype=x.dtype, shape=x.shape)
     return paired_images(path, x.transpose(3, 0, 1, 2), np.where(y == 10, 0, y).reshape(-1))
 
 
@@ -265,16 +256,14 @@ def read_cifar10(folder: Path) -> Arrays:
         for name, _, stream in members_named(archive, (*BATCHES, TEST_BATCH)):
             batches[name] = _batch(stream.read(MAX_BATCH_BYTES + 1), f"{path}: {name}")
     if lost := {*BATCHES, TEST_BATCH} - batches.keys():
-        raise missing(path, ", ".join(sorted(lost)))
+        raise DataError("original-missing", folder=path, what=", ".join(sorted(lost)))
     x, y = (np.concatenate([batches[name][i] for name in BATCHES]) for i in (0, 1))
     return both_parts((x, y), batches[TEST_BATCH])
 
 
 def _batch(content: bytes, where: str) -> Images:
     if not content or len(content) % RECORD_BYTES or len(content) > MAX_BATCH_BYTES:
-        raise DataError(
-            f"{where} is not a sequence of 1 to 10000 records of {RECORD_BYTES} bytes; download it again"
-        )
+        raise DataError("batch-of-wrong-size", where=where, record=RECORD_BYTES)
     records = np.frombuffer(content, np.uint8).reshape(-1, RECORD_BYTES)
     return paired_images(where, records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), records[:, 0])
 
@@ -298,7 +287,7 @@ def _first(places: list[Path], folder: Path, wanted: str) -> Path:
         names = [path.name.lower() for path in place.iterdir() if path.is_dir()] if place.is_dir() else []
         if place.is_file() or {PART_OF.get(name) for name in names} >= {*PARTS}:
             return place
-    raise missing(folder, wanted)
+    raise DataError("original-missing", folder=folder, what=wanted)
 
 
 @dataclass
@@ -348,7 +337,7 @@ def files_in(root: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
 
 def _bounded(content: bytes, name: object) -> bytes:
     if len(content) > MAX_PICTURE_BYTES:
-        raise DataError(f"{name} is larger than any picture or list of labels in this data set; download it again")
+        raise DataError("picture-too-large", name=name)
     return content
 
 
@@ -375,21 +364,18 @@ def decode_picture(content: bytes, name: object, side: int = 0) -> Pixels:
         with Image.open(io.BytesIO(content)) as image:
             rgb = image.convert("RGB")
     except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise DataError(f"{name} is not a readable picture ({error}); download the data set again") from error
+        raise DataError("picture-unreadable", name=name, error=error) from error
     return np.asarray(rgb.resize((side, side), Image.Resampling.BILINEAR) if side else rgb)
 
 
 def _stacked(where: str, part: PicturesOfPart) -> Images:
     names = sorted(part.pictures)
     if not names:
-        raise DataError(f"{where} has no pictures; download the data set again")
+        raise DataError("no-pictures", where=where)
     if odd := part.pictures.keys() ^ part.labels.keys():
-        raise DataError(
-            f"{where}: {len(odd)} names have a picture or a label but not both, for example {min(odd)}; "
-            "download it again"
-        )
+        raise DataError("pictures-without-labels", where=where, count=len(odd), example=min(odd))
     shapes = {picture.shape for picture in part.pictures.values()}
     if len(shapes) > 1:
-        raise DataError(f"{where} has pictures of {len(shapes)} sizes, e.g. {min(shapes)} and {max(shapes)}")
+        raise DataError("picture-sizes-differ", where=where, count=len(shapes), low=min(shapes), high=max(shapes))
     labels = np.array([part.labels[name] for name in names])
     return np.stack([part.pictures[name] for name in names]), digit_labels(where, labels)

@@ -69,7 +69,7 @@ def _headers(sites: Sequence[SiteImages], size: int) -> list[list[Header]]:
     counts = [Counter(f"{header.width}x{header.height}" for header in headers) for headers in found]
     if not size and len(set().union(*counts)) > 1:
         sizes = "; ".join(f"{site.name!r} has {size_list(each)}" for site, each in zip(sites, counts, strict=True))
-        raise DataError(f"images have different sizes: site {sizes}; resize them all with --set data.size=64")
+        raise DataError("sizes-differ", sizes=sizes)
     return found
 
 
@@ -120,5 +120,5 @@ def patient_of(image: ImageFile | ArrayRow, picture: Picture, setting: str) -> s
     if setting != DICOM or picture.format != "DICOM":
         return image.patient
     if isinstance(image, ImageFile) and not picture.patient:
-        raise ImageError(image.path, "has no PatientID", "name the patients in another way: see data.patient")
+        raise ImageError("no-patient-id", path=image.path)
     return picture.patient

@@ -14,6 +14,8 @@ from fedlgd.data.own.sites import (
     Problem,
     SiteImages,
     checked_name,
+    found_error,
+    found_warning,
     natural,
     natural_key,
     problem_of,
@@ -28,7 +30,7 @@ LAYOUTS = (
     "site/class/image, site/train/class/image with site/test/class/image, "
     f"one site.npz per site, or a {MANIFEST} with the columns path, site, label and optionally split"
 )
-SEEN = 8  # names that an error about a folder lists
+MAX_NAMES_IN_ERROR = 8
 
 
 @dataclass(frozen=True)
@@ -66,10 +68,8 @@ class Names:
             label = self.classes.get(f"{site.name}/{image.label}", self.classes.get(image.label, image.label))
             found = self.patient and isinstance(image, ImageFile) and self.patient.search(image.path.name)
             if self.patient and isinstance(image, ImageFile) and not found:
-                problem = f"has a name without a patient (data.patient = {self.patient.pattern!r})"
-                problems.append(
-                    Problem("error", site.name, image.where, problem, "rename it or change the pattern")
-                )
+                pattern = self.patient.pattern
+                problems.append(found_error("name-without-patient", site.name, image.where, pattern=pattern))
             images.append(replace(image, label=label, patient=found[1] if found else image.patient))
         stamp = (site.stamp, sorted(self.classes.items()), self.patient)
         return replace(site, images=images, stamp=stamp) if self.classes or self.patient else site
@@ -79,7 +79,7 @@ def survey(path: Path, names: Names = Names()) -> Tree:
     """The sites under `path`, by the layout that fits; no image is opened yet."""
     if not path.exists():
         hint = similar_path(path) or "; correct the path"
-        raise DataError(f"there is no folder or file {shown(path)}{hint}")
+        raise DataError("no-such-path", path=shown(path), hint=hint)
     root, problems = path.resolve(), list[Problem]()
     if path.is_dir():
         layout, sites = _survey_folder(path, root, problems, names.columns)
@@ -88,7 +88,7 @@ def survey(path: Path, names: Names = Names()) -> Tree:
     elif path.suffix.lower() == ".npz":
         layout, sites = "npz", _npz_sites([path], root.parent, problems)
     else:
-        raise DataError(f"{shown(path)} is neither a folder nor a .csv or .npz file; supported layouts: {LAYOUTS}")
+        raise DataError("unknown-layout", path=shown(path), layouts=LAYOUTS)
     return names.tree(path, layout, sites, problems)
 
 
@@ -97,13 +97,13 @@ def survey_site(path: Path, name: str, names: Names = Names()) -> Tree:
     if not path.is_dir() or (path / MANIFEST).exists():
         tree = survey(path, Names(names.columns))
         if len(tree.sites) != 1:
-            raise DataError(f"{shown(path)} has {len(tree.sites)} sites; give the images of one site")
+            raise DataError("not-one-site", path=shown(path), sites=len(tree.sites))
         problems = [each for each in tree.problems if each.site or each.file]
         return names.tree(path, tree.layout, [replace(tree.sites[0], name=name)], problems)
     problems = list[Problem]()
     images = _site(path.resolve(), path.resolve(), problems)
     if not images:
-        raise DataError(f"{shown(path)} has no images; give a folder with one folder of images per class")
+        raise DataError("site-without-images", path=shown(path))
     return names.tree(path, "one site", [site_of_files(name, images)], problems)
 
 
@@ -117,9 +117,7 @@ def _survey_folder(
     packed = [child for child in children if child.suffix.lower() == ".npz"]
     folders = [child for child in children if child.is_dir()]
     if packed and folders:
-        raise DataError(
-            f"{shown(path)} has both .npz files and folders ({_seen(children)}); use one of the layouts"
-        )
+        raise DataError("npz-beside-folders", path=shown(path), found=_seen(children))
     problems += [_skipped(child, root, "") for child in children if child not in packed and child not in folders]
     if packed:
         return "npz", _npz_sites(packed, root, problems)
@@ -130,10 +128,7 @@ def _folder_sites(path: Path, root: Path, folders: list[Path], problems: list[Pr
     """One site per folder; empty folders are added to the problems."""
     parts = [shown(folder.name) for folder in folders if folder.name.lower() in PART_NAMES]
     if parts:
-        raise DataError(
-            f"{shown(path)} has {', '.join(parts)} where site folders are expected; "
-            f"add one folder per site above them, as in {shown(path)}/site/train/class"
-        )
+        raise DataError("parts-above-sites", path=shown(path), parts=parts)
     sites = []
     for folder in folders:
         if images := _site(folder, root, problems):
@@ -141,7 +136,7 @@ def _folder_sites(path: Path, root: Path, folders: list[Path], problems: list[Pr
         else:
             problems.append(_empty(folder, root, folder.name))
     if not sites:
-        raise DataError(f"{shown(path)} has no site with images; found: {_seen(folders)}; supported: {LAYOUTS}")
+        raise DataError("no-site-with-images", path=shown(path), found=_seen(folders), layouts=LAYOUTS)
     return sites
 
 
@@ -162,10 +157,7 @@ def _site(folder: Path, root: Path, problems: list[Problem]) -> list[ImageFile]:
     children = list(_children(folder, root))
     folders = [child for child in children if child.is_dir()]
     if not folders and any(_is_image(child) for child in children):
-        raise DataError(
-            f"{shown(folder)} has images ({_seen(children)}) but no class folders; "
-            f"the layout is site/class/image: if {shown(folder.name)!r} is a class, put a site folder above it"
-        )
+        raise DataError("no-class-folders", path=shown(folder), found=_seen(children), name=shown(folder.name))
     problems += [_skipped(child, root, folder.name) for child in children if child not in folders]
     if not any(child.name.lower() in PART_NAMES for child in folders):
         return _classes(folders, "", folder.name, root, problems)
@@ -173,7 +165,7 @@ def _site(folder: Path, root: Path, problems: list[Problem]) -> list[ImageFile]:
     for part, inner in _parts(folder, folders).items():
         inside = list(_children(inner, root))
         if any(_is_image(child) for child in inside):
-            raise DataError(f"{shown(inner)} has images but no class folders; move them to {part}/class/")
+            raise DataError("no-class-folders-in-part", path=shown(inner), part=part)
         images += _classes([c for c in inside if c.is_dir()], part, folder.name, root, problems)
     return images
 
@@ -184,13 +176,10 @@ def _parts(folder: Path, folders: list[Path]) -> dict[Part, Path]:
     for child in folders:
         part = PART_NAMES.get(child.name.lower())
         if part is None or part in parts:
-            raise DataError(
-                f"{shown(folder)} has {_seen(folders)}; next to train and test no other folder is allowed: "
-                f"merge or move {shown(child.name)!r}"
-            )
+            raise DataError("folder-beside-parts", path=shown(folder), found=_seen(folders), name=shown(child.name))
         parts[part] = child
     if "train" not in parts:
-        raise DataError(f"{shown(folder)} has a folder test but no folder train; add it or remove the level 'test'")
+        raise DataError("no-train-folder", path=shown(folder))
     return parts
 
 
@@ -209,11 +198,11 @@ def _classes(folders: list[Path], part: Part, site: str, root: Path, problems: l
 def _children(folder: Path, root: Path) -> Iterator[Path]:
     """The content of a folder in natural order, without hidden files and files of operating systems."""
     if not folder.resolve().is_relative_to(root):
-        raise DataError(f"{shown(folder)} is a link to a folder outside of {shown(root)}; copy the folder instead")
+        raise DataError("link-out-of-folder", path=shown(folder), root=shown(root))
     try:
         names = os.listdir(folder)  # noqa: PTH208
     except OSError as error:
-        raise DataError(f"{shown(folder)} cannot be listed ({error.strerror}); correct its permissions") from error
+        raise DataError("folder-cannot-be-listed", path=shown(folder), error=error.strerror) from error
     for name in sorted(names, key=natural_key):
         if not name.startswith(".") and name.lower() not in JUNK:
             yield folder / name
@@ -233,24 +222,18 @@ def _is_image(path: Path) -> bool:
 
 
 def _skipped(path: Path, root: Path, site: str) -> Problem:
-    if path.is_dir():
-        problem, way_out = "is a folder inside a class folder; it is skipped", "move its images up or remove it"
-    elif _is_image(path):
-        problem, way_out = "is an image outside a class folder; it is skipped", "move it into its class folder"
-    else:
-        problem, way_out = "is not an image; it is skipped", "remove it"
-    return Problem("warning", shown(site), shown(path.relative_to(root)), problem, way_out)
+    kind = "folder-in-class" if path.is_dir() else "image-outside-class" if _is_image(path) else "not-an-image"
+    return found_warning(kind, shown(site), shown(path.relative_to(root)))
 
 
 def _empty(folder: Path, root: Path, site: str) -> Problem:
-    where = shown(folder.relative_to(root))
-    return Problem("warning", shown(site), where, "is a folder without images", "add images or remove it")
+    return found_warning("folder-without-images", shown(site), shown(folder.relative_to(root)))
 
 
 def _seen(paths: list[Path]) -> str:
     names = [shown(path.name) + ("/" if path.is_dir() else "") for path in paths]
-    more = f" and {len(names) - SEEN} more" if len(names) > SEEN else ""
-    return (", ".join(names[:SEEN]) or "nothing") + more
+    more = f" and {len(names) - MAX_NAMES_IN_ERROR} more" if len(names) > MAX_NAMES_IN_ERROR else ""
+    return (", ".join(names[:MAX_NAMES_IN_ERROR]) or "nothing") + more
 
 
 def _equal_names(sites: Sequence[SiteImages]) -> Iterator[Problem]:
@@ -263,6 +246,4 @@ def _equal_names(sites: Sequence[SiteImages]) -> Iterator[Problem]:
     for names in variants.values():
         if len(names) > 1:
             listed = ", ".join(f"{name!r} (site {site!r})" for name, site in names.items())
-            problem = f"one class has {len(names)} names: {listed}"
-            way_out = f"give it one name at every site, or --set data.classes='{'='.join(names)}'"
-            yield Problem("error", "", "", problem, way_out)
+            yield found_error("class-names-alike", count=len(names), names=listed, mapping="=".join(names))

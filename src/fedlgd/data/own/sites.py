@@ -2,18 +2,18 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
 
-from fedlgd.core.errors import DataError
+from fedlgd.core.errors import DataError, message
 from fedlgd.data.arrays import PARTS, Pixels, open_npz, read_domain
 from fedlgd.data.images import Depth, Header, ImageError, ImageFile, Part, Picture, regular_file, shown
 
-LONGEST_NAME = 100
+MAX_NAME_LETTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,24 @@ class Problem:
     file: str
     problem: str
     way_out: str
+    code: str
 
 
-def problem_of(error: DataError, site: str = "") -> Problem:
+def found_error(code: str, site: str = "", file: str = "", **values: Any) -> Problem:
+    """A problem that stops a run. Its message ends with the way out, after a semicolon."""
+    problem, _, way_out = message(code, **values).rpartition("; ")
+    return Problem("error", site, file, problem, way_out, code)
+
+
+def found_warning(code: str, site: str = "", file: str = "", **values: Any) -> Problem:
+    """A problem that does not stop a run."""
+    return replace(found_error(code, site, file, **values), severity="warning")
+
+
+def problem_of(error: DataError, site: str = "", file: str = "") -> Problem:
     """An error as a problem; messages have the form `what is wrong; what to do`."""
     problem, _, way_out = str(error).partition("; ")
-    return Problem("error", site, "", problem, way_out)
+    return Problem("error", site, file, problem, way_out, error.code)
 
 
 def refuse_errors(problems: Sequence[Problem]) -> None:
@@ -39,8 +51,14 @@ def refuse_errors(problems: Sequence[Problem]) -> None:
     if errors:
         first, more = errors[0], f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         where = ", ".join(filter(None, (first.site and f"site {first.site!r}", first.file)))
-        message = " ".join(filter(None, (where, first.problem + more)))
-        raise DataError(f"{message}; {first.way_out} (fedlgd data check lists all problems)")
+        raise DataError(
+            "folder-problem",
+            where=where and f"{where} ",
+            problem=first.problem,
+            more=more,
+            way_out=first.way_out,
+            problem_code=first.code,
+        )
 
 
 def natural(names: Iterable[str]) -> list[str]:
@@ -55,10 +73,13 @@ def natural_key(name: str) -> tuple[list[str | int], str]:
 
 def checked_name(text: str, what: str, path: Path) -> str:
     """A name of a site or a class, refused if it cannot be shown in tables and file names."""
-    if not text.strip() or not text.isprintable() or len(text) > LONGEST_NAME:
+    if not text.strip() or not text.isprintable() or len(text) > MAX_NAME_LETTERS:
         raise DataError(
-            f"{shown(path)}: {shown(text[: 2 * LONGEST_NAME])!r} is not a valid name of a {what}; "
-            f"use 1 to {LONGEST_NAME} printable characters"
+            "invalid-name",
+            path=shown(path),
+            name=shown(text[: 2 * MAX_NAME_LETTERS]),
+            what=what,
+            most=MAX_NAME_LETTERS,
         )
     return text
 
@@ -110,7 +131,7 @@ def site_of_npz(name: str, path: Path, root: Path) -> SiteImages:
             where = f"{shown(path.name)}, {part}_x[{row}]"
             rows.append(ArrayRow(where, x[row], str(label), "test" if part == "test" else "train"))
     if not rows:
-        raise ImageError(path, "has no images")
+        raise ImageError("npz-without-images", path=path)
     return SiteImages(name, rows, (name, _stamp(path)))
 
 

@@ -77,21 +77,19 @@ class Folders(SuiteSettings):
         columns = {name: given[-1] for name, *given in _chains(self.columns, "data.columns")}
         for name in columns:
             if name not in (*COLUMNS, *OPTIONAL):
-                raise SettingError(f"data.columns names {name!r}; available: {', '.join((*COLUMNS, *OPTIONAL))}")
+                raise SettingError("unknown-column", name=name, available=(*COLUMNS, *OPTIONAL))
         classes = dict[str, str]()
         for name, *others in _chains(self.classes, "data.classes"):
             for other in others:
                 if classes.setdefault(other, name) != name:
-                    raise SettingError(
-                        f"data.classes maps {other!r} to {classes[other]!r} and to {name!r}; keep one"
-                    )
+                    raise SettingError("class-mapped-twice", name=other, first=classes[other], second=name)
         return Names(columns, classes, _pattern(self.patient))
 
     def survey(self, only: str = "") -> Tree:
         """The sites under `path`, or the one site `only` whose images they are; no image is read yet."""
         path = Path(self.path).expanduser().absolute()
         if len(self.window) not in (0, 2):
-            raise SettingError(f"data.window is {list(self.window)}; give [centre, width], or []")
+            raise SettingError("window-not-two-numbers", window=list(self.window))
         return survey_site(path, only, self.names) if only else survey(path, self.names)
 
     def open(self, name: str = "", note: str = "", only: str = "") -> Federation:
@@ -101,11 +99,9 @@ class Folders(SuiteSettings):
         those of the folder. only: the name of the one site whose images these are; other sites are elsewhere.
         """
         if not self.path:
-            raise DataError("data.path is empty; name a folder: fedlgd run --data DIR")
+            raise DataError("no-data-path")
         if only and self.scaling == "shared":
-            raise DataError(
-                'scaling is "shared", but the images of the other sites are elsewhere; use "half" or "own"'
-            )
+            raise DataError("shared-scaling-of-one-site")
         tree = self.survey(only)
         left_out = [0] * len(tree.sites)
         if self.skip_bad:
@@ -161,13 +157,11 @@ def _chains(text: str, path: str) -> list[list[str]]:
             found = tomllib.loads(Path(text).expanduser().read_text("utf-8"))
             chains = [[name, *([given] if isinstance(given, str) else given)] for name, given in found.items()]
         except (OSError, ValueError, TypeError) as error:
-            raise SettingError(
-                f"{path}: {text!r} cannot be read ({error}); write lines as a = ['b', 'c']"
-            ) from error
+            raise SettingError("names-file-unreadable", setting=path, file=text, error=error) from error
     else:
         chains = [[name.strip() for name in part.split("=")] for part in text.split(",") if text]
     if any(len(chain) < 2 or not all(isinstance(name, str) and name for name in chain) for chain in chains):
-        raise SettingError(f"{path} is {text!r}; write NAME=OTHER, separated by commas, or name a .toml file")
+        raise SettingError("names-malformed", setting=path, value=text)
     return chains
 
 
@@ -177,11 +171,9 @@ def _pattern(text: str) -> re.Pattern[str] | None:
     try:
         pattern = re.compile(text)
     except re.error as error:
-        raise SettingError(
-            f"data.patient is {text!r}, which is no regular expression ({error}); correct it"
-        ) from error
+        raise SettingError("patient-no-pattern", pattern=text, error=error) from error
     if pattern.groups != 1:
-        raise SettingError(f"data.patient is {text!r}; give a pattern with one group, as '^([^_]+)_', or {DICOM!r}")
+        raise SettingError("patient-without-group", pattern=text, dicom=DICOM)
     return pattern
 
 
@@ -195,7 +187,7 @@ def _readable(tree: Tree, depth: Depth) -> tuple[Tree, list[int]]:
     for site in tree.sites:
         good = [image for image in site.images if not isinstance(image, ImageFile) or _is_readable(image, depth)]
         if not good:
-            raise DataError(f"site {site.name!r} has no readable image; remove the site or replace its files")
+            raise DataError("no-readable-image", site=site.name)
         left_out.append(len(site.images) - len(good))
         stamp = (site.stamp, [image.where for image in good])
         sites.append(replace(site, images=good, stamp=stamp) if left_out[-1] else site)
@@ -220,16 +212,13 @@ def _refuse_unusable(tree: Tree, least: int) -> None:
     refuse_errors(tree.problems)
     path, classes = shown(tree.path), tree.classes
     if len(classes) < 2:
-        raise DataError(f"{path} has only one class, {', '.join(classes)}; add images of another class")
+        raise DataError("only-one-class", path=path, classes=classes)
     for site in tree.sites:
         counts = Counter(image.label for image in site.images if image.part != "test")
         for label in classes:
             if counts[label] < least:
-                amount = plural(counts[label], "training image") if counts[label] else "no training image"
                 raise DataError(
-                    f"site {site.name!r} has {amount} of class {label!r}, "
-                    f"fewer than min_per_class={least}; add images, remove the class at every site, "
-                    f"or pass --set data.min_per_class={counts[label]}"
+                    "class-too-small-at-site", site=site.name, count=counts[label], label=label, least=least
                 )
     if tree.problems:
         skipped = f"skipped files or folders: {len(tree.problems)}"

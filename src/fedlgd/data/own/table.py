@@ -7,13 +7,12 @@ from pathlib import Path
 
 from fedlgd.core.errors import DataError
 from fedlgd.data.images import ImageFile, Part, regular_file, shown
-from fedlgd.data.own.sites import Problem, SiteImages, checked_name, natural, site_of_files
+from fedlgd.data.own.sites import Problem, SiteImages, checked_name, found_error, natural, problem_of, site_of_files
 
 MANIFEST = "manifest.csv"
 COLUMNS = ("path", "site", "label")
 OPTIONAL = ("split", "patient")
 SPLITS: dict[str, Part] = {"train": "train", "training": "train", "test": "test", "testing": "test", "": ""}
-INCOMPLETE = "needs training images besides its test images, and a split in all of its lines or in none"
 
 Row = dict[str, str]
 
@@ -30,19 +29,14 @@ def read_table(file: Path, problems: list[Problem], names: Mapping[str, str]) ->
         try:
             image = _image(row, root)
             if image.path in lines:
-                first = lines[image.path]
-                raise DataError(
-                    f"lists {shown(row['path'])!r} again (first in line {first}); keep one of the lines"
-                )
+                raise DataError("row-listed-twice", path=shown(row["path"]), first=lines[image.path])
             lines[image.path] = number
             sites.setdefault(checked_name(row["site"], "site", file), []).append(image)
         except DataError as error:
-            problem, _, way_out = str(error).rpartition("; ")
-            where = f"{shown(file.name)}, line {number}"
-            problems.append(Problem("error", shown(row["site"]), where, problem, way_out))
+            problems.append(problem_of(error, shown(row["site"]), f"{shown(file.name)}, line {number}"))
     problems += _incomplete(shown(file.name), sites)
     if not (sites or problems):
-        raise DataError(f"{shown(file)} lists no image; add one line per image with {', '.join(COLUMNS)}")
+        raise DataError("table-without-images", path=shown(file), columns=COLUMNS)
     return [site_of_files(name, sites[name]) for name in natural(sites)]
 
 
@@ -50,18 +44,17 @@ def _incomplete(file: str, sites: Mapping[str, list[ImageFile]]) -> Iterator[Pro
     """Sites whose columns split or patient are filled in some lines only."""
     for name, images in sites.items():
         if {image.part for image in images} not in ({""}, {"train"}, {"train", "test"}):
-            yield Problem("error", name, file, INCOMPLETE, "complete the column split")
+            yield found_error("split-incomplete", name, file)
         if len({bool(image.patient) for image in images}) > 1:
-            problem = "has a patient in some of its lines and none in others"
-            yield Problem("error", name, file, problem, "complete the column patient")
+            yield found_error("patient-incomplete", name, file)
 
 
 def _image(row: Row, root: Path) -> ImageFile:
     part = SPLITS.get(row["split"].lower())
     if part is None:
-        raise DataError(f"split is {shown(row['split'])!r}; write train or test, or leave it empty in every line")
+        raise DataError("row-with-unknown-split", split=shown(row["split"]))
     if not row["path"]:
-        raise DataError("has no path; give the path of the image file relative to the table")
+        raise DataError("row-without-path")
     path = root / row["path"]
     if "\\" in row["path"] and not path.exists():
         path = root / row["path"].replace("\\", "/")
@@ -78,14 +71,11 @@ def _rows(file: Path, root: Path, names: Mapping[str, str]) -> Iterator[tuple[in
             places = {name: names.get(name, name).lower() for name in (*COLUMNS, *OPTIONAL)}
             missing = [places[name] for name in (*COLUMNS, *names) if places[name] not in columns]
             if missing:
-                raise DataError(
-                    f"{shown(file)} has no column {', '.join(missing)}; its first line has {columns}: "
-                    "rename or add it, or map it: --set data.columns=label=diagnosis"
-                )
+                raise DataError("table-without-column", path=shown(file), missing=missing, columns=columns)
             reader = csv.reader(lines, delimiter=delimiter)
             for values in reader:
                 row = dict(zip(columns, (value.strip() for value in values), strict=False))
                 if any(row.values()):
                     yield reader.line_num + 1, {name: row.get(place, "") for name, place in places.items()}
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{shown(file)} cannot be read as a table ({error}); save it as CSV in UTF-8") from error
+        raise DataError("table-unreadable", path=shown(file), error=error) from error

@@ -106,7 +106,7 @@ class Cifar10C(SuiteSettings):
         for name in self.corruptions:
             if name not in SEVERITIES:
                 hint = did_you_mean(name, SEVERITIES) or ";"
-                raise SettingError(f"data.corruptions has {name!r}{hint} available: {', '.join(SEVERITIES)}")
+                raise SettingError("unknown-corruption", name=name, hint=hint, available=list(SEVERITIES))
         once = len(set(self.corruptions)) == len(self.corruptions) > 0
         check(once, "data.corruptions", list(self.corruptions), "name at least one, and each once")
 
@@ -151,7 +151,7 @@ class Cifar10C(SuiteSettings):
         for name, most in (("train_photos", count - held_out), ("test_photos", held_out)):
             if (wanted := getattr(self, name)) > most:
                 raise DataError(
-                    f"data.{name} is {wanted}, but {most} of {count} photographs are available for it; use fewer"
+                    "too-few-photographs", setting=f"data.{name}", wanted=wanted, most=most, count=count
                 )
         return range(self.train_photos), range(count - held_out, count - held_out + self.test_photos)
 
@@ -207,8 +207,12 @@ class Official:
         count = len(self.labels)
         if every.shape != (LEVELS * count, 32, 32, 3) or every.dtype != np.uint8:
             raise DataError(
-                f"{_file(name)} is {every.dtype} of shape {every.shape}; expected uint8 of shape "
-                f"{(LEVELS * count, 32, 32, 3)}; {GET_OFFICIAL}"
+                "array-of-wrong-shape",
+                path=_file(name),
+                dtype=every.dtype,
+                shape=every.shape,
+                expected=(LEVELS * count, 32, 32, 3),
+                way_out=GET_OFFICIAL,
             )
         first = (severity - 1) * count
         return np.asarray(every[first + wanted.start : first + wanted.stop])
@@ -228,8 +232,8 @@ def _file(name: str) -> Path:
 def _mapped(name: str) -> Pixels:
     path = _file(name)
     if not path.is_file():
-        raise DataError(f"the data home {data_home()} has no {FOLDER}/{name}.npy; {GET_OFFICIAL}")
+        raise DataError("files-missing", home=data_home(), files=[f"{FOLDER}/{name}.npy"], way_out=GET_OFFICIAL)
     try:
         return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (ValueError, EOFError) as error:
-        raise DataError(f"{path} is not a readable .npy ({error}); {GET_OFFICIAL}") from error
+        raise DataError("npy-unreadable", path=path, error=error, way_out=GET_OFFICIAL) from error

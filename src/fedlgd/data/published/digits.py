@@ -56,7 +56,7 @@ class Digits(SuiteSettings):
         needed = [*REQUIRED, *([synth] if synth in DATASETS else [])]
         missing = [f"{name}.npz" for name in needed if not _path(name).is_file()]
         if missing:
-            raise DataError(f"the data home {data_home()} has no {', '.join(missing)}; get them with: {FETCH}")
+            raise DataError("files-missing", home=data_home(), files=missing, way_out=f"get them with: {FETCH}")
         names = [name for name in ("mnist", "svhn", "usps", synth, "mnist_m") if name != "none"]
         note = "the published digit sets" + ("" if synth in DATASETS else ", but without SynthDigits itself")
         return federation(NAME, [self._site(name) for name in names], note)

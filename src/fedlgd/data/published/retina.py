@@ -41,7 +41,7 @@ class Retina(RetinaSettings):
         """Every site folder in the data home."""
         home = data_home() / NAME
         if not home.is_dir() or not any(home.iterdir()):
-            raise DataError(f"there is no {home}; {FETCH} shows how to get the data sets; the layout is {LAYOUT}")
+            raise DataError("no-retina-sites", home=home, command=FETCH, layout=LAYOUT)
         return Folders(path=str(home), size=self.size, scaling=self.scaling).open(NAME, NOTE)
 
 
