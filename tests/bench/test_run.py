@@ -113,7 +113,7 @@ def test_a_run_prints_and_stores_what_it_finds(
         "bar",
     }
     printed = capsys.readouterr().out
-    assert "initial DM to the same held-out loss" in printed
+    assert "held-out loss" in printed
     assert "| dm-iterative | step |" in table.markdown(records)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from results.pages.epsilon import epsilon
+from results.pages.epsilon import TRIALS, epsilon
 
 
 def keep(folder: Path, file: str, *rows: tuple[str, float, int, float]) -> None:
@@ -20,12 +20,13 @@ def test_without_files_there_is_nothing(tmp_path):
     assert epsilon(tmp_path) == ""
 
 
-@pytest.mark.parametrize(("private", "words"), [(0.89, "within the 2 points"), (0.8, "more than the 2 points")])
+@pytest.mark.parametrize(("private", "words"), [(0.89, "within the 2"), (0.8, "more than the 2")])
 def test_the_loss_at_epsilon_four_is_compared_with_the_bar(tmp_path, private, words):
     keep(tmp_path, "epsilon.json", ("FedLGD", 0.0, 0, 0.9), ("FedLGD", 0.0, 1, 0.5), ("FedLGD", 4.0, 0, private))
     text = epsilon(tmp_path)
     assert words in text
-    assert f"loses {100 * (0.9 - private):.1f} points against no privacy (1 seed:" in text
+    assert f"loses {100 * (0.9 - private):.1f} points" in text
+    assert "1 seed:" in text
 
 
 def test_trials_tell_what_few_releases_cost(tmp_path):
@@ -62,9 +63,9 @@ def test_what_longer_distillation_gains_and_what_epsilon_costs_it(tmp_path):
     rows += [("FedLGD, twice the steps of converged", 0.0, 0, 0.652)]
     keep(tmp_path, "svhn.json", *rows)
     text = epsilon(tmp_path)
-    assert "mean over seeds: +5.0 without noise, +1.0 at epsilon 4." in text
-    assert "change the accuracy without noise by +0.2 points (one seed)" in text
-    assert "At epsilon 4 FedLGD, converged loses 9.0 points" in text
+    assert "+5.0 without noise, +1.0 at epsilon 4." in text
+    assert "by +0.2 points (one seed)" in text
+    assert "converged loses 9.0 points" in text
     assert "without noise a 65.0; at epsilon 4 a 56.0." in text
 
 
@@ -78,4 +79,4 @@ def test_trials_without_noise_stand_between_no_privacy_and_epsilon_four(tmp_path
         "| converged, 300 releases, no noise | 75.0 | -5.0 |",
         "| converged, epsilon 4 | 70.0 | -10.0 |",
     ]
-    assert "Where the loss came from" not in text
+    assert TRIALS.splitlines()[0] not in text

@@ -23,7 +23,9 @@ def test_without_files_there_is_nothing(tmp_path):
 def test_no_sign_of_training_images_decides_nothing_and_a_sign_refutes(tmp_path):
     keep(tmp_path, CELL, VIRTUAL)
     text = inversion(tmp_path)
-    assert "**Not decidable**: no leak found by this attack (8 images" in text
+    assert "**Not decidable**" in text
+    assert "(8 images" in text
     assert "p = 0.003" in text
     keep(tmp_path, CELL, VIRTUAL | {"p_value": 0.001})
-    assert "**Not confirmed**: a leak was found in FedAvg on virtual images" in inversion(tmp_path)
+    (line,) = (line for line in inversion(tmp_path).splitlines() if "**Not confirmed**" in line)
+    assert VIRTUAL["title"] in line

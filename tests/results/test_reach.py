@@ -49,7 +49,7 @@ def test_the_time_to_an_accuracy_is_that_of_the_first_round_that_reaches_it(tmp_
         "| published, 10000 initial steps, projected",
     ]
     assert "after" in reach.headline(groups, 0.5)
-    assert reach.headline(groups, 0.95) == "No stored run reaches 95.0 %."
+    assert "after" not in reach.headline(groups, 0.95)
     assert "| 0 | – | – | – |" in reach.table(groups, BENCH, 0.95)
     whole = reach.published_seconds(BENCH, len(groups[0].counted[0].manifest.data.sites), 99, 10_000)
     assert f"| published, 10000 initial steps, projected | – | – | 100 | {duration(whole)} |" in table
