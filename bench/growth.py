@@ -33,8 +33,8 @@ def grown(factors: tuple[int, ...] = (2, 4)) -> Iterator[tuple[str, int, float]]
 
 def cost(size: Size) -> float:
     """CPU seconds of enrolment and four rounds, one of them selected."""
-    settings = {"distil__steps": 20, "distil__per_class": size.per_class, "refine__steps": 10, "anchors__steps": 5}
-    method = configure(FedLGD, **settings)
+    steps = {"distil__steps": 20, "refine__steps": 10, "anchors__steps": 5}
+    method = configure(FedLGD, "", distil__per_class=size.per_class, **steps)
     data = federation(size)
     return seconds(lambda: run(data, method, rounds=4, net={"width": 16}), kept_malloc)
 

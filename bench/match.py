@@ -37,7 +37,7 @@ class Judge:
         self._scene = scene
         self._draws = [self._draw(i) for i in range(HELD_OUT)]
 
-    def _draw(self, i: int) -> tuple[dict[str, Tensor], list[phases.published.Transform], Tensor]:
+    def _draw(self, i: int) -> tuple[dict[str, Tensor], list[published.Transform], Tensor]:
         scene, rng = self._scene, self._scene.rng.at("held-out", i)
         params, transforms = scene.net.init(rng), scene.transforms(-1 - i)
         batches = [pool[: published.REAL_PER_CLASS] for pool in scene.members]
@@ -94,7 +94,7 @@ def steps_to(curve: Sequence[tuple[int, float]], goal: float) -> float | None:
         return float(curve[0][0])
     for (n0, a), (n1, b) in pairwise(curve):
         if b <= goal:
-            return n0 * (n1 / n0) ** (math.log(a / goal) / math.log(a / b))
+            return float(n0 * (n1 / n0) ** (math.log(a / goal) / math.log(a / b)))
     return None
 
 

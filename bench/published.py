@@ -36,7 +36,8 @@ class ConvNet(nn.Module):
         self.head = nn.Linear(width * (height // 8) * (side // 8), classes)
 
     def embed(self, x: Tensor) -> Tensor:
-        return self.blocks(x).flatten(1)
+        features: Tensor = self.blocks(x)
+        return features.flatten(1)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         features = self.embed(x)
@@ -131,7 +132,8 @@ def contrastive(features: Tensor, labels: Tensor, temperature: float) -> Tensor:
     positive = (labels[:, None] == labels).to(z) * others
     shifted = similarity - similarity.max(dim=1, keepdim=True).values.detach()
     log_p = shifted - (shifted.exp() * others).sum(1, keepdim=True).log()
-    return (-(positive * log_p).sum(1) / positive.sum(1).clamp(min=1)).mean()
+    losses: Tensor = -(positive * log_p).sum(1) / positive.sum(1).clamp(min=1)
+    return losses.mean()
 
 
 def evaluate(net: ConvNet, x: Tensor, y: Tensor) -> tuple[float, float]:

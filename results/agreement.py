@@ -28,13 +28,20 @@ from fedlgd.methods import registry
 
 RNG, SIZES, BATCH, LR = Stream(0), {"ape": 6, "bee": 10, "cat": 16}, 2, 0.1  # 3, 5 and 8 steps per round
 PLANS = RoundSettings(rounds=1), RoundSettings(rounds=3, ratio=0.67)  # the second samples ape cat, ape bee, bee cat
-LAYERS = {"none": nn.Identity, "linear": partial(nn.Linear, 4, 4), "norm": partial(nn.BatchNorm1d, 4)}
+LAYERS: dict[str, Any] = {
+    "none": nn.Identity,
+    "linear": partial(nn.Linear, 4, 4),
+    "norm": partial(nn.BatchNorm1d, 4),
+}
 HELD: dict[str, Any] = {"variate": lambda party: party.control}  # the states of fluke by our names
 HELD |= {"prototypes": lambda server: {"means": torch.stack(server.prototypes)}}
 HELD |= dict.fromkeys(("model", "previous", "own"), lambda party: party.model.state_dict() if party.model else {})
 
 
 class Featured(nn.Sequential):
+    encoder: nn.Module
+    head: nn.Module
+
     def forward(self, x: torch.Tensor) -> Output:
         return Output(z := self.encoder(x), self.head(z))
 
@@ -82,11 +89,13 @@ def gap(plan: RoundSettings, name: str, layer: str, momentum: float, given: dict
     for record in list(Loop().run(ours, sites, net, plan, memory, states))[1:]:
         given.get("change", MagicMock())(run, record.round)
         their_round(run, record.round, record.sampled)
-    kept = [states.load(site, memory.version(site)).trees for site in SIZES]
-    trees = [memory.server().trees | {"model": memory.server().params}, *kept]
+    kept: list[Any] = [states.load(site, memory.version(site)).trees for site in SIZES]
+    server: Any = memory.server()
+    trees = [{**server.trees, "model": server.params}, *kept]
     parties = zip([run.server, *run.clients], trees, strict=True)
     pairs = [(tree[k], HELD[k](who)) for who, tree in parties for k in tree if k in HELD]
-    return max((v - b[k]).abs().max().item() for a, b in pairs for k, v in a.items() if b and v.is_floating_point())
+    shared = [(v, b[k]) for a, b in pairs for k, v in a.items() if b and v.is_floating_point()]
+    return max(float((ours - theirs).abs().max()) for ours, theirs in shared)
 
 
 def add_start(run: Any, t: int) -> None:

@@ -7,7 +7,7 @@ It needs the files of `fedlgd data fetch digits`. The same command continues.
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from fedlgd.core.text import BYTES, TIME, duration, number_of_bytes, plural
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.report.cost import CPU, cumulative_bytes, cumulative_time
 from fedlgd.report.formats import NONE, percent, percent_stat
-from fedlgd.report.groups import Group, curves
+from fedlgd.report.groups import Group, SeedCurve, curves
 from fedlgd.report.plots import line_plot, svg
 from fedlgd.rundir.read import Run
 from fedlgd.runs.config import resolve
@@ -121,10 +121,13 @@ def headline(groups: Sequence[Group], target: float = TARGET) -> str:
 
 def figures(groups: Sequence[Group]) -> dict[str, str]:
     """SVG texts by file name: accuracy against CPU time, and against bytes."""
-    axes = {"time": (cpu_time, CPU.name, TIME), "bytes": (cumulative_bytes, "bytes up and down", BYTES)}
+
+    def by(along: Callable[[Run], Mapping[int, float]]) -> Sequence[SeedCurve]:
+        return curves(groups, lambda record: 100 * record.accuracy, along)
+
     drawn = {
-        name: line_plot(curves(groups, lambda record: 100 * record.accuracy, along), "accuracy, %", about, units)
-        for name, (along, about, units) in axes.items()
+        "time": line_plot(by(cpu_time), "accuracy, %", CPU.name, TIME),
+        "bytes": line_plot(by(cumulative_bytes), "accuracy, %", "bytes up and down", BYTES),
     }
     return {f"reach-{name}.svg": svg(figure, f"reach-{name}") for name, figure in drawn.items() if figure}
 

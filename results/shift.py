@@ -163,7 +163,8 @@ def measured(folder: Path, federation: Federation, case: Case, seed: int) -> dic
     if not path.is_file():
         path.write_text(json.dumps({"seed": seed, "spaces": _measured(folder, federation, case, seed)}))
         log.info("measured: %s, seed %d", case.name, seed)
-    return json.loads(path.read_text())
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
 
 
 def _measured(folder: Path, federation: Federation, case: Case, seed: int) -> dict[str, Any]:

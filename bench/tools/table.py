@@ -1,6 +1,6 @@
 """The results of a benchmark as text."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 Record = dict[str, Any]
@@ -140,7 +140,7 @@ HEADS = {
     "engine": ["sites", "workers", "loop s", "pool s", "speed-up"],
     "memory": ["method", "sites", "MB at start", "MB peak", "seconds"],
 }
-ROWS = {
+ROWS: dict[str, Callable[[Record], list[str]]] = {
     "phase": lambda r: [
         *(r["phase"], r["unit"], *cost(r["published"]), *cost(r["ours"])),
         *(ratio(r["ratio"]), number(r.get("load"))),

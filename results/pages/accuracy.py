@@ -159,10 +159,11 @@ def figures() -> dict[str, str]:
     curves = []
     for style, (label, arm) in enumerate(by_count().items()):
         counts = sorted(count for count in arm if count)
-        curves.append(SeedCurve(label, tuple(counts), tuple(summarise(arm[n]) for n in counts), style))
+        stats = {n: stat for n, values in arm.items() if (stat := summarise(values))}
+        curves.append(SeedCurve(label, tuple(counts), tuple(stats[n] for n in counts), style))
         if 0 in arm:
             ends = (counts[0], counts[-1])
-            curves.append(SeedCurve("all real images", ends, (summarise(arm[0]),) * 2, style + 1))
+            curves.append(SeedCurve("all real images", ends, (stats[0], stats[0]), style + 1))
     figure = line_plot(curves, "accuracy, %", "virtual images per class")
     return {"accuracy-count.svg": svg(figure, "accuracy-count")} if figure else {}
 

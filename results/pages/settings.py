@@ -124,7 +124,7 @@ def classes_of(name: str) -> list[Any]:
 
 def own_settings(name: str) -> str:
     """Settings of a method that most methods do not share, and the command that shows all settings."""
-    common = common_names(map(registry.find, registry.names()))
+    common = common_names(map(registry.find_method, registry.names()))
     lines = []
     for cls in classes_of(name):
         own = [info for info in described(cls) if info.path.partition(".")[0] not in common]
