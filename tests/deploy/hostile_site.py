@@ -36,7 +36,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fedlgd.deploy import messages
-from fedlgd.deploy.client import SiteSettings, answered
+from fedlgd.deploy.client import SiteSettings, answer_question
 from fedlgd.deploy.kit import read_kit
 from fedlgd.engines.site import Answer
 from fedlgd.engines.wire import from_bytes, to_bytes
@@ -160,7 +160,7 @@ class HostileSite:
         asked = inflate_object_from_contents(head.metadata.message_id, parts)
         assert isinstance(asked, Message)
         asked.metadata.__dict__["_message_id"] = head.metadata.message_id
-        honest, tasks = answered(asked.content, self.settings), messages.read_question(asked.content)[1]
+        honest, tasks = answer_question(asked.content, self.settings), messages.read_question(asked.content)[1]
         if not self.first:
             self.first = honest
         if tasks and tasks[0].what == "train" and self.attacks:

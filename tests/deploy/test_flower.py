@@ -135,7 +135,7 @@ TRICKS: dict[str, tuple[Trick, str]] = {
     "lost": (only_train(lambda asked, _: Message(Error(5), reply_to=asked)), "connection"),
     "crashed": (only_train(lambda asked, _: Message(Error(2), reply_to=asked)), "its program failed"),
     "late": (only_train(lambda *_: None), "within 0 s"),
-    "another's name": (told(lambda a: replace(a, site="ape")), "in the name of 'ape'"),
+    "another's name": (told(lambda a: replace(a, site="ape")), message("name-of-another", name="ape")),
     "another's node": (only_train(from_another_node), r"another node \(100\)"),
     "signed by another": (told(lambda a: replace(a, update=replace(a.update, site="ape"))), "signed 'ape'"),
     "too large": (told(large), "bytes; at most"),
@@ -149,7 +149,7 @@ TRICKS: dict[str, tuple[Trick, str]] = {
     "infinite costs": (told(lambda a: replace(a, seconds={"train": float("inf")})), "costs"),
     "another state": (told(lambda a: replace(a, version=7)), "names state 7"),
     "a terminal sequence": (told(lambda a: replace(a, fault="\x1b[31mhello")), r"^\?\[31mhello$"),
-    "a name that is not one": (told(lambda a: replace(a, flags=("a\nb",))), "names that"),
+    "a name that is not one": (told(lambda a: replace(a, flags=("a\nb",))), message("names-unprintable")),
     "nothing": (told(lambda a: replace(a, hello=None, update=None)), "sent no update"),
 }
 

@@ -18,6 +18,7 @@ from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import PushAppMessagesRequest
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 
+from fedlgd.core.errors import message
 from fedlgd.deploy import proxy
 from fedlgd.deploy.proxy import (
     ASK,
@@ -125,7 +126,7 @@ def test_refusals_are_reported_with_the_name_of_the_site_if_it_is_known():
     server.ask("/v1/fleet/activate-node", (FLEET_HTTP_PUBLIC_KEY_HEADER, "another"), LENGTH)
     known, stranger = server.reports
     assert known == "refused site a at 10.0.0.9: /v1/fleet/activate-node: status 409"
-    assert stranger == "refused 10.0.0.9: /v1/fleet/activate-node: the key is not registered"
+    assert stranger == "refused 10.0.0.9: /v1/fleet/activate-node: " + message("key-not-registered")
 
 
 def test_a_site_that_comes_too_early_is_told_to_come_again():
@@ -133,7 +134,7 @@ def test_a_site_that_comes_too_early_is_told_to_come_again():
     server = Server(status=412)
     assert server.ask("/v1/fleet/activate-node", KEY, LENGTH) == 503
     assert server.ask("/v1/fleet/pull-messages", KEY, LENGTH) == 412
-    assert server.reports[0].endswith("/v1/fleet/activate-node: it is connected already, or not registered yet")
+    assert server.reports[0].endswith("/v1/fleet/activate-node: " + message("site-not-accepted"))
 
 
 def test_a_reply_in_the_name_of_another_site_is_refused():
@@ -143,7 +144,7 @@ def test_a_reply_in_the_name_of_another_site_is_refused():
         body = PushMessagesRequest(node=Node(node_id=7), messages_list=[reply]).SerializeToString()
         assert server.ask(path, KEY, LENGTH, body=body) == status
         assert server.passed == [path]
-    assert server.reports == [f"refused site a at 10.0.0.9: {path}: it sends a reply in the name of another site"]
+    assert server.reports == [f"refused site a at 10.0.0.9: {path}: {message('reply-of-another')}"]
     assert server.ask(path, KEY, LENGTH, body=b"no message") == 200
     assert server.body == b"no message"
 
@@ -268,7 +269,7 @@ def test_a_site_with_too_much_that_nobody_has_taken_is_refused_and_named(full):
     assert upload(full, "s", 10) == announce(full, "r2", "s2") == 413
     assert upload(full, "another", 10) == 413
     assert len(full.passed) == before
-    assert full.reports[0].startswith(f"refused site a at 10.0.0.9: {UPLOAD}: its replies that no run has read")
+    assert full.reports[0] == f"refused site a at 10.0.0.9: {UPLOAD}: {message('store-full')}"
     assert upload(full, "other", 10, OTHER) == 200
 
 
@@ -299,20 +300,21 @@ def test_a_refusal_is_reported_once_a_minute_and_not_more_than_some():
     said, now = list[str](), [0.0]
     report = Reports(said.append, lambda: now[0])
     for _ in range(3):
-        report("10.0.0.9", "no such address")
-    assert said == ["refused 10.0.0.9: no such address"]
+        report("10.0.0.9", "here")
+    assert said == ["refused 10.0.0.9: here"]
     for i in range(proxy.MAX_REPORTS + 6):
         report("10.0.0.9", f"path {i}")
     assert len(said) == proxy.MAX_REPORTS
     now[0] = proxy.REPORT_PERIOD
-    report("10.0.0.9", "no such address")
-    assert said[proxy.MAX_REPORTS :] == ["7 more refusals in the last minute", "refused 10.0.0.9: no such address"]
+    report("10.0.0.9", "here")
+    assert said[proxy.MAX_REPORTS].startswith("7 more refusals")
+    assert said[proxy.MAX_REPORTS + 1 :] == ["refused 10.0.0.9: here"]
 
 
 def test_a_stranger_cannot_write_other_lines_into_the_terminal():
     server = Server()
-    assert server.ask("/v1/x\nfedlgd: \x1b[31mall is well", LENGTH) == 404
-    assert server.reports == ["refused 10.0.0.9: /v1/x?fedlgd: ?[31mall is well: no such address"]
+    assert server.ask("/v1/x\nfedlgd: \x1b[31mwell", LENGTH) == 404
+    assert server.reports == ["refused 10.0.0.9: /v1/x?fedlgd: ?[31mwell: " + message("no-such-address")]
 
 
 def test_the_header_of_a_key_is_the_one_of_flower():

@@ -17,9 +17,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fedlgd.core.errors import message
 from fedlgd.data.own.suite import Folders
+from fedlgd.deploy.connection import OVERSIZED
+from fedlgd.deploy.engine import LOST_REASONS
 from fedlgd.deploy.kit import Address, address, provision
-from fedlgd.deploy.supernode import free_port
+from fedlgd.deploy.superlink import HANDSHAKE_FAULTS
+from fedlgd.deploy.supernode import ENDING_REASONS, free_port
 from fedlgd.rundir.records import RoundRecord, committed_records
 from tests.data.pictures import tree
 from tests.deploy.hostile_site import (
@@ -186,10 +190,8 @@ def test_a_task_outside_the_policy_is_refused_and_logged_at_the_site(desk):
         assert desk.run("refused").wait(PATIENCE) == 2
     finally:
         policy.write_text(before)
-    assert desk.says("refused", "this site allows 2 or less")
-    assert (
-        "refused: describe: its policy: the run has 6 rounds" in (desk.kits / "site-c" / "journal.log").read_text()
-    )
+    assert desk.says("refused", message("too-many-rounds", rounds=6, allowed=2))
+    assert "refused: describe: its policy" in (desk.kits / "site-c" / "journal.log").read_text()
 
 
 def test_a_run_survives_the_loss_of_a_site_of_the_coordinator_and_of_the_server(desk):
@@ -224,18 +226,20 @@ def database(desk: Desk) -> Path:
     return desk.kits / "server" / "state" / "superlink.db"
 
 
+FROM_C = "refused site c at 127.0.0.1: "
+LATE = "within|lost"
 ATTACKS: dict[str, tuple[Attack, str]] = {
-    "no numbers": (params(lambda t: t * float("nan")), "has values that are not finite"),
+    "no numbers": (params(lambda t: t * float("nan")), "not finite"),
     "other shapes": (params(lambda t: t[None]), "expected float32"),
-    "another's name": (says(lambda a: replace(a, site="a")), "it answered in the name of 'a'"),
-    "impossible costs": (says(lambda a: replace(a, seconds={"train": 1e300})), "costs are not possible"),
+    "another's name": (says(lambda a: replace(a, site="a")), re.escape(message("name-of-another", name="a"))),
+    "impossible costs": (says(lambda a: replace(a, seconds={"train": 1e300})), "costs"),
     "no message": (garbage, "not a message"),
-    "too large": (large, "more bytes than any answer can have"),
-    "grows when it is read": (bomb, "more bytes than any answer can have"),
-    "a replay": (replayed, "it answered another question"),
+    "too large": (large, LOST_REASONS[OVERSIZED]),
+    "grows when it is read": (bomb, LOST_REASONS[OVERSIZED]),
+    "a replay": (replayed, message("reply-to-another-question")),
     "another sender": (another_sender, ""),
-    "an upload that never begins": (drip, "did not answer within|answer was lost"),
-    "an upload that never ends": (flood, "did not answer within|answer was lost"),
+    "an upload that never begins": (drip, LATE),
+    "an upload that never ends": (flood, LATE),
 }
 
 
@@ -255,8 +259,8 @@ def test_a_hostile_site_is_named_in_every_round_and_the_run_ends_without_it(desk
         assert list(record.refused) == (["c"] if reason else []), (attack, record.refused)
         assert re.search(reason, record.refused.get("c", "")), (attack, record.refused)
     assert set(records[-1].scores) >= {"a", "b"}
-    assert desk.says("serve", "refused site c at 127.0.0.1: /v1/fleet/push-messages: it sends a reply in the", read)
-    assert desk.says("serve", "refused site c at 127.0.0.1: /v1/fleet/push-object: its replies that no run", read)
+    assert desk.says("serve", f"{FROM_C}/v1/fleet/push-messages: {message('reply-of-another')}", read)
+    assert desk.says("serve", f"{FROM_C}/v1/fleet/push-object: {message('store-full')}", read)
     assert database(desk).stat().st_size < 250 << 20
 
 
@@ -266,25 +270,25 @@ def test_strangers_are_refused_and_named(desk, tmp_path):
     desk.join("c", tmp_path / "other" / "site-c", "wrong-authority")
     desk.wait("the refusal of the server's certificate", lambda: desk.says("wrong-authority", "does not trust"))
     desk.wait(
-        "its report", lambda: desk.says("serve", "refused 127.0.0.1: it does not trust the certificate", read)
+        "its report", lambda: desk.says("serve", f"refused 127.0.0.1: {HANDSHAKE_FAULTS['UNKNOWN_CA']}", read)
     )
     stranger = tmp_path / "other" / "site-c"
     (stranger / "ca.crt").write_bytes((desk.kits / "site-c" / "ca.crt").read_bytes())
     desk.started["wrong-authority"].terminate()
     desk.started["wrong-authority"].wait(60)
     desk.join("c", stranger, "unregistered")
-    desk.wait("the refusal of the key", lambda: desk.says("unregistered", "does not know the key of this kit"))
-    assert desk.says("serve", "the key is not registered", read)
+    desk.wait("the refusal of the key", lambda: desk.says("unregistered", ENDING_REASONS["404 not found"]))
+    assert desk.says("serve", message("key-not-registered"), read)
 
 
 def test_plain_text_and_requests_without_the_secret_are_refused(desk):
     with socket.create_connection(desk.server, 30) as plain:
         plain.sendall(b"GET /v1/fleet/pull-messages HTTP/1.1\r\n\r\n")
         assert b"HTTP" not in plain.recv(100)
-    desk.wait("its report", lambda: desk.says("serve", "refused 127.0.0.1: it speaks plain HTTP, not TLS"))
+    desk.wait("its report", lambda: desk.says("serve", f"refused 127.0.0.1: {HANDSHAKE_FAULTS['HTTP_REQUEST']}"))
     trusted = ssl.create_default_context(cafile=str(desk.kits / "site-a" / "ca.crt"))
     with httpx.Client(verify=trusted, timeout=60) as client:
         for path, status in (("control/list-nodes", 403), ("runtime/acquire-task", 403), ("fleet/get-run", 404)):
             assert client.post(f"https://{desk.server}/v1/{path}", content=b"").status_code == status
         assert client.get(f"https://{desk.server}/docs").status_code == 404
-    desk.wait("the report", lambda: desk.says("serve", "/v1/control/list-nodes: without the secret"))
+    desk.wait("the report", lambda: desk.says("serve", f"/v1/control/list-nodes: {message('secret-missing')}"))

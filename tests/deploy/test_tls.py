@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from fedlgd.core.errors import message
 from fedlgd.deploy import superlink
 from fedlgd.deploy.kit import Address, provision, read_kit
 from fedlgd.deploy.superlink import CLOSED, EVENT_LOOP, tls_protocol
@@ -127,7 +128,7 @@ def test_a_client_of_another_authority_is_reported(kits):
     ("said", "why"),
     [
         ([b"GET /v1/fleet/pull-messages HTTP/1.1\r\n\r\n"], "plain HTTP, not TLS"),
-        ([b"\x00\x01 something that is no TLS at all\r\n"], "does not speak TLS"),
+        ([b"\x00\x01 no TLS\r\n"], "does not speak TLS"),
         ([], CLOSED),
     ],
 )
@@ -148,4 +149,4 @@ def test_a_client_that_never_begins_is_reported(kits, monkeypatch):
 
     found, reports = serve(kits, client)
     assert found == b""
-    assert reports == [("127.0.0.1", "it did not finish the TLS handshake in 0.2 s")]
+    assert reports == [("127.0.0.1", message("handshake-too-slow", seconds=0.2))]

@@ -30,6 +30,7 @@ from fedlgd.core import files
 from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError, in_words
 from fedlgd.core.files import safe_name
+from fedlgd.core.settings import flat
 from fedlgd.core.types import LabelledSet, Site
 from fedlgd.data.federation import Federation
 from fedlgd.data.own.suite import Folders
@@ -52,7 +53,7 @@ HIDDEN_REASON = "it could not do the task; its journal says why"
 def answer(message: Message, context: Context) -> Message:
     """Answer a message of the coordinator."""
     folder, site = (str(context.node_config[key]) for key in ("folder", "site"))
-    return Message(answered(message.content, SiteSettings.read(Path(folder), site)), reply_to=message)
+    return Message(answer_question(message.content, SiteSettings.read(Path(folder), site)), reply_to=message)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,14 +85,14 @@ class SiteSettings:
         return site
 
 
-def answered(asked: RecordDict, at: SiteSettings) -> RecordDict:
+def answer_question(asked: RecordDict, at: SiteSettings) -> RecordDict:
     """The answer to a question, after the policy and the journal."""
     order, tasks = read_question(asked)
     half = SiteHalf(at, order)
     if not tasks:
-        return reply(asked, [half.recorded("describe", -1, half.describe())])
+        return reply(asked, [half.record("describe", -1, half.describe())])
     with _alone(at.folder):
-        return reply(asked, [half.recorded(task.what, task.round, half.do(task)) for task in tasks])
+        return reply(asked, [half.record(task.what, task.round, half.do(task)) for task in tasks])
 
 
 class SiteHalf:
@@ -126,14 +127,14 @@ class SiteHalf:
             fault = self._refused(task.what, task.round, error)
             return Answer(site=self._at.site, version=task.after, fault=fault)
 
-    def recorded(self, what: str, round: int, answer: Answer | Description) -> bytes:
+    def record(self, what: str, round: int, answer: Answer | Description) -> bytes:
         """The answer as bytes, written to the journal before it leaves."""
         content, parts = to_bytes(answer), _parts(answer)
         self._journal.left(what, round, parts | {"names and format": len(content) - sum(parts.values())})
         return content
 
     def _ask_policy(self, what: str, round: int) -> None:
-        settings = dict(_flat(self._config))
+        settings = dict(flat(self._config))
         method, net, rounds = settings.pop("method"), settings.pop("net.name"), settings.pop("rounds")
         asked = Asked(what=what, method=method, settings=settings, net=net, rounds=rounds, round=round)
         self._policy.check(asked)
@@ -198,14 +199,6 @@ def _parts(answer: Answer | Description) -> dict[str, int]:
 
 def _sizes(told: Mapping[str, Any]) -> dict[str, int]:
     return {name: len(msgspec.json.encode(value)) for name, value in told.items() if value}
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedlgd.core.device import Place
+from fedlgd.core.errors import message as text
 from fedlgd.core.errors import one_line
 from fedlgd.core.meter import tick
 from fedlgd.core.net import Net
@@ -83,7 +84,7 @@ class Post:
             if key:
                 sent[key] = on_its_way
             else:
-                yield on_its_way, "the message could not be sent"
+                yield on_its_way, text("message-not-sent")
         until, count = time.monotonic() + self.timeout, len(sent)
         while sent:
             tick("answers of sites", count - len(sent), count)
@@ -96,7 +97,7 @@ class Post:
             if sent:
                 time.sleep(self.pause)
         for found in sent.values():
-            yield found, f"it did not answer within {self.timeout:g} s"
+            yield found, text("answer-too-late", seconds=self.timeout)
 
     def _send(self, order: Order, site: str, tasks: Sequence[Task]) -> tuple[str | None, Sent]:
         """The id of the message, if it was sent. It is of no use after the time-out, so it expires then."""
@@ -111,7 +112,7 @@ def _fault(message: Message, sent: Sent) -> str:
     if message.has_error():
         return LOST_REASONS.get(message.error.code, "its program failed; its log says why")
     if message.metadata.src_node_id != sent.node:
-        return f"another node ({message.metadata.src_node_id}) answered for it"
+        return text("another-node", node=message.metadata.src_node_id)
     return ""
 
 
@@ -192,9 +193,9 @@ def _answers(sent: Sent, got: Message | str, limit: int) -> Iterator[Answer]:
         return
     for task, answer in zip(sent.tasks, found, strict=True):
         if answer.site != sent.site:
-            yield from _failed([task], f"it answered in the name of {answer.site[:40]!r}")
+            yield from _failed([task], text("name-of-another", name=answer.site[:40]))
         elif not _plain(answer):
-            yield from _failed([task], "it sent names that cannot be shown")
+            yield from _failed([task], text("names-unprintable"))
         else:
             yield replace(answer, fault=one_line(answer.fault))
 

@@ -25,7 +25,7 @@ from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PushObjectRequ
 from flwr.proto.runtime_pb2 import PushAppMessagesRequest
 from google.protobuf.message import DecodeError, Message
 
-from fedlgd.core.errors import one_line
+from fedlgd.core.errors import message, one_line
 from fedlgd.core.text import plural
 
 MIN_COUNTED_BYTES = 64 << 10  # bytes that a stored request counts at least, so that their number is bounded too
@@ -104,7 +104,7 @@ MAX_REQUEST_BYTES = 32 << 20  # bytes of a request; Flower cuts arrays into part
 HOLD_SECONDS = 15.0  # seconds for which a request for messages is held; a SuperNode waits 30 s for an answer
 STATUS_TAKEN = 412  # Flower's answer to a site that is not registered yet, or was here less than a minute ago
 STATUS_TRY_AGAIN = 503  # at this status a SuperNode tries again; at 412 and 500 it ends
-STATUS_WORDS = {403: "the run has ended", STATUS_TAKEN: "it is connected already, or not registered yet"}
+STATUS_CODES = {403: "run-has-ended", STATUS_TAKEN: "site-not-accepted"}  # of messages
 
 Kind = TypeVar("Kind", bound=Message)
 Scope = MutableMapping[str, Any]
@@ -155,28 +155,31 @@ class Proxy:
     def _watched(self, scope: Scope, send: Any) -> Any:
         """`send` that also reports what Flower refuses."""
 
-        async def watch(message: Scope) -> None:
-            if message["type"] == "http.response.start" and message["status"] >= 400:
-                self._tell(scope, STATUS_WORDS.get(message["status"], f"status {message['status']}"))
-                if (scope["path"], message["status"]) in ((ACTIVATE, STATUS_TAKEN), (PULL, 500)):
-                    message = {**message, "status": STATUS_TRY_AGAIN}
-            await send(message)
+        async def watch(part: Scope) -> None:
+            status = part.get("status", 0)  # of the first part of a response
+            if status >= 400:
+                self._tell(scope, message(STATUS_CODES.get(status, "status-of-flower"), status=status))
+                if (scope["path"], status) in ((ACTIVATE, STATUS_TAKEN), (PULL, 500)):
+                    part = {**part, "status": STATUS_TRY_AGAIN}
+            await send(part)
 
         return watch
 
     def _refusal(self, scope: Scope) -> tuple[int, str]:
         headers, fleet = dict(scope.get("headers", ())), scope.get("path", "").startswith(FLEET)
         if scope["type"] != "http" or not scope["path"].startswith((FLEET, *OPERATOR)):
-            return 404, "no such address"
+            return 404, message("no-such-address")
         if fleet and not self._site(scope):
-            return 404, "the key is not registered"  # at 401 a SuperNode would end without a word
+            return 404, message("key-not-registered")  # at 401 a SuperNode would end without a word
         given = headers.get(SECRET_HEADER.encode(), b"")
         if not fleet and not hmac.compare_digest(given, self._secret):
-            return 403, "without the secret of the server's kit"
+            return 403, message("secret-missing")
         length = headers.get(b"content-length", b"")
         if not length.isdigit() or b"transfer-encoding" in headers:
-            return 411, "without a content-length"
-        return (413, f"{int(length):,} bytes are too many") if int(length) > MAX_REQUEST_BYTES else (0, "")
+            return 411, message("length-missing")
+        if int(length) > MAX_REQUEST_BYTES:
+            return 413, message("request-too-large", size=int(length))
+        return 0, ""
 
     async def _hold(self, scope: Scope, receive: Any, send: Any) -> None:
         """Ask Flower for a message to a site, and again when there are new ones, until `HOLD_SECONDS` is over.
@@ -212,7 +215,7 @@ class Proxy:
         request = _read_as(PushMessagesRequest, body)
         # Flower compares only the node of the request with the key
         if not all(reply.metadata.src_node_id == request.node.node_id for reply in request.messages_list):
-            await self._refuse(scope, send, 403, "it sends a reply in the name of another site")
+            await self._refuse(scope, send, 403, message("reply-of-another"))
             return
         reply = request.messages_list[0].metadata.message_id if request.messages_list else ""
         await self._store(scope, body, send, reply)
@@ -226,7 +229,7 @@ class Proxy:
         """Pass on what Flower stores, if the site has room for it."""
         site = self._site(scope)
         if not self._uploads.add(site, reply, len(body)):
-            await self._refuse(scope, send, 413, "its replies that no run has read fill their room (--store)")
+            await self._refuse(scope, send, 413, message("store-full"))
             return
         answer = await self._answer(scope, body)
         if not answer.accepted:

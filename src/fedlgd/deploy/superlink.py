@@ -18,6 +18,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from fedlgd.core.errors import message
 from fedlgd.deploy.kit import Address, Kit, address, read_kit
 from fedlgd.deploy.processes import end_with_parent
 
@@ -101,7 +102,7 @@ def handshake_fault(error: OSError) -> str:
     """Why a handshake failed; also a `ConnectionError` is an OSError."""
     name = getattr(error, "reason", None) or ""
     if isinstance(error, ConnectionAbortedError):
-        return f"it did not finish the TLS handshake in {HANDSHAKE_SECONDS:g} s"
+        return message("handshake-too-slow", seconds=HANDSHAKE_SECONDS)
     if not isinstance(error, ssl.SSLError) or not name:
         return CLOSED
     known = (words for sign, words in HANDSHAKE_FAULTS.items() if sign in name)
