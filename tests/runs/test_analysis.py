@@ -14,7 +14,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Scale
 from fedlgd.runs import analysis
-from fedlgd.runs.analysis import Subject
+from fedlgd.runs.analysis import Analysis, Sources
 from fedlgd.runs.config import RunSettings
 from fedlgd.runs.contact_sheets import write_samples
 from fedlgd.runs.run import execute
@@ -57,7 +57,7 @@ def test_pictures_shared_by_the_server_are_shown_and_compared_under_the_sites_sc
     how = config(tiny.settings(method("vhl"), {"per_class": 2}), rounds=1, analysis=True)
     result = execute(how, unscaled, tmp_path / "run")
     assert result.anchors.scale == Scale()
-    seen = analysis._as_input(result.anchors, unscaled).images
+    seen = analysis.as_input(result.anchors, unscaled).images
     torch.testing.assert_close(seen, 0.5 + 0.5 * result.anchors.images)
     (drawn,) = (tmp_path / "run").rglob("anchors.png")
     first = np.asarray(Image.open(drawn))[: tiny.SIDE, : tiny.SIDE]
@@ -89,7 +89,7 @@ def test_a_look_that_a_crash_prevented_is_made_up_for(data, how, tmp_path, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(analysis, "distances", crash)
+        patched.setattr(Analysis, "distances", crash)
         with pytest.raises(KeyboardInterrupt):
             execute(how, data, tmp_path / "cut")
     execute(how, data, tmp_path / "cut")
@@ -99,7 +99,7 @@ def test_a_look_that_a_crash_prevented_is_made_up_for(data, how, tmp_path, monke
 def test_a_complete_run_is_not_looked_at_again(data, how, tmp_path, monkeypatch):
     execute(how, data, tmp_path / "run")
     before = snapshot(tmp_path / "run")
-    monkeypatch.setattr(analysis, "at_the_end", lambda _: pytest.fail("analysed twice"))
+    monkeypatch.setattr(Analysis, "at_the_end", lambda _: pytest.fail("analysed twice"))
     execute(how, data, tmp_path / "run")
     assert snapshot(tmp_path / "run") == before
 
@@ -151,9 +151,10 @@ def test_a_model_that_is_not_a_number_says_nothing(data):
     state = run.states[-1]
     broken = {name: torch.full_like(value, torch.nan) for name, value in state.params.items()}
     run.memory.commit(replace(state, params=broken), run.records[-1], {})
-    subject = Subject(data, tiny.net(), run.memory, run.memory.states, Stream(0))
-    assert analysis.distances(subject) == {}
-    assert analysis.at_the_end(subject) == {}
+    sources = Sources(data, tiny.net(), run.memory, run.memory.states, Stream(0))
+    broken_run = Analysis(sources, Path("absent.json"))
+    assert broken_run.distances() == {}
+    assert broken_run.at_the_end() == {}
 
 
 def test_the_map_puts_like_beside_like_the_same_every_time():
@@ -161,9 +162,9 @@ def test_the_map_puts_like_beside_like_the_same_every_time():
     shift = torch.zeros(40, 8)
     shift[:, 0] = 30.0
     classes = torch.arange(40) % 4
-    near, far, shared = (analysis.Seen(torch.randn(40, 8) + by, classes) for by in (0.0, shift, 0.0))
+    near, far, shared = (analysis.Embedded(torch.randn(40, 8) + by, classes) for by in (0.0, shift, 0.0))
     sets = {"real": {"a": near, "b": far}, "anchors": {"": shared}}
-    clouds = analysis._map(sets, seed=3)
+    clouds = analysis.tsne_map(sets, seed=3)
     assert [(cloud["kind"], cloud["site"], len(cloud["points"])) for cloud in clouds] == [
         ("real", "a", 40),
         ("real", "b", 40),
@@ -173,7 +174,7 @@ def test_the_map_puts_like_beside_like_the_same_every_time():
     near, far, also_near = (np.array(cloud["points"]) for cloud in clouds)
     middle = np.concatenate([near, also_near]).mean(0)
     assert (np.linalg.norm(far - far.mean(0), axis=1) < np.linalg.norm(far - middle, axis=1)).all()
-    assert analysis._map(sets, seed=3) == clouds
+    assert analysis.tsne_map(sets, seed=3) == clouds
 
 
 def test_real_samples_are_the_first_images_of_each_class(data, how, tmp_path):

@@ -63,16 +63,9 @@ def test_a_name_is_escaped_in_html():
     assert "<script>" not in tiny.federation(names=names)._repr_html_()
 
 
-def test_progress_is_one_line_and_silence_is_the_default(data, capsys):
+def test_a_run_from_python_is_silent(data, capsys):
     fedlgd.run(data, method("fedavg"), rounds=3, net=NET)
     assert capsys.readouterr().err == ""
-    heard = []
-    fedlgd.run(data, method("fedavg"), rounds=3, net=NET, progress=True, on_round=heard.append)
-    shown = capsys.readouterr().err
-    assert len(heard) == 4
-    assert shown.count("\n") == 1
-    assert "round 3/3, mean" in shown.rsplit("\r", 1)[1]
-    assert max(map(len, shown.split("\r"))) <= 80
 
 
 def test_compare_gives_results_by_method_and_a_table(data, tmp_path):

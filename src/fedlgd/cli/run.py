@@ -92,7 +92,8 @@ def run(given: RunOptions) -> None:
             shown = _shown(config, folder, given, title)
             result = deploy.run_at_sites(config, folder, given, command_line(), shown)
     else:
-        result = _execute(config, folder, given, title, preset)
+        with _prepared(config, folder, given, title, preset) as (federation, engine, listen):
+            result = execute(config, federation, folder, listen, command_line(), "", engine)
     page = write_report([folder], folder / "report.html")
     if given.json:
         typer.echo(jsonlib.dumps(_summary(config, folder, page, result)))
@@ -109,7 +110,8 @@ def demo(given: DemoOptions) -> None:
         if not given.silent:
             typer.echo(f"{config.method.label} on builtin-digits")
         same = RunOptions(threads=given.threads, json=given.json, quiet=given.quiet)
-        result = _execute(config, folder, same)
+        with _prepared(config, folder, same) as (federation, engine, listen):
+            result = execute(config, federation, folder, listen, command_line(), "", engine)
         accuracies[config.method.label] = result.accuracy
         summaries.append(_summary(config, folder, page, result))
     folders = [given.out / name for name in DEMO_METHODS]
@@ -154,15 +156,18 @@ def _shown(
         typer.echo(f"{folder} is already complete; nothing to run", err=True)
 
 
-def _execute(config: Config, folder: Path, given: RunOptions, title: str = "", preset: str = "") -> Result:
-    """Run with progress and trackers."""
+@contextmanager
+def _prepared(
+    config: Config, folder: Path, given: RunOptions, title: str = "", preset: str = ""
+) -> Iterator[tuple[Federation, Engine, Listener]]:
+    """The data, the engine and a listener with progress and trackers, for a run that Ctrl-C can interrupt."""
     with resumable(f" in {folder}"):
         federation, engine = _prepare(config, given, given.silent, preset)
         if not given.silent:
             announce_run(config, folder, federation, engine)
         begin = engine.describe(federation)
         with _shown(config, folder, given, title, begin, federation.names) as listen:
-            return execute(config, federation, folder, listen, command_line(), "", engine)
+            yield federation, engine, listen
 
 
 def _summary(config: Config, folder: Path, page: Path, result: Result) -> dict[str, Any]:
@@ -229,7 +234,7 @@ def _print_sets(made: Sequence[Distilled], given: DistilOptions, per_class: int)
 def _config(given: DistilOptions) -> Config:
     for path, _ in map(parse_assignment, given.settings or ()):
         if path.partition(".")[0] not in SECTIONS:
-            raise SettingError(f"setting {path!r} does not change a virtual set; use data.*, net.* or distil.*")
+            raise SettingError("setting-of-no-set", path=path)
     return resolve({}, assignments(given, {"method": "fedavg", "train_on": "virtual", "seed": given.seed}))
 
 

@@ -4,8 +4,8 @@ It is measured after a commit, outside the timed phases, on a few hundred images
 common features and therefore no such file.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,115 +25,113 @@ from fedlgd.engines.storage import States, Storage
 from fedlgd.rundir.records import RoundRecord
 from fedlgd.runs.shift import between
 
-SITES = 24  # the first by name; more would take too much time and memory
-IMAGES = 400  # real images in total
-POINTS = 400  # points of the map
+MAX_ANALYSED_SITES = 24  # the first by name; more would take too much time and memory
+MAX_REAL_IMAGES = 400  # in total
+MAX_MAP_POINTS = 400
 PERPLEXITY = 30
-PER_CLASS = 10  # virtual images in the mean of a class
-BATCH = 256
+MAX_IMAGES_IN_MEAN = 10  # virtual images of a class
+BATCH_SIZE = 256
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Subject:
-    """The run to analyse."""
-
-    federation: Federation
-    net: Net
-    memory: Storage
-    states: States
-    rng: Stream
-
-
-class Seen(NamedTuple):
+class Embedded(NamedTuple):
     """Features of some images, and their classes."""
 
     features: Tensor
     labels: Tensor
 
 
-def analysed(
-    rounds: Iterator[RoundRecord], committed: Sequence[RoundRecord], subject: Subject, file: Path
-) -> Iterator[RoundRecord]:
-    """The same records, with an analysis between rounds; `committed` are the records of an earlier session.
+class Sources(NamedTuple):
+    """What is analysed: the sites, the network, the committed states of the server and of the sites."""
 
-    If a crash happened between a commit and its analysis, the analysis is done now, on the same committed state.
+    federation: Federation
+    net: Net
+    storage: Storage
+    states: States
+    rng: Stream
+
+
+class Analysis:
+    """`analysis.json` of a run: distances after rounds that changed a virtual set or the anchors, and the end.
+
+    last: the last record of an earlier session. If a crash happened between its commit and its analysis, the
+    analysis is done now, on the same committed state.
     """
-    seen = _read(file)
-    for record in committed[-1:]:
-        _note(seen, record, subject, file)
-    for record in rounds:
-        seen["complete"] = False
-        _note(seen, record, subject, file)
-        yield record
-    if not seen["complete"]:
-        write_json(file, {**seen, **at_the_end(subject), "complete": True})
+
+    def __init__(self, sources: Sources, file: Path, last: Sequence[RoundRecord] = ()) -> None:
+        self._federation, self._net, self._storage, self._states, self._rng = sources
+        self._file = file
+        self._found: dict[str, Any] = {"complete": False, "distances": []}
+        with suppress(RunError):  # a damaged file is replaced, because no result depends on it
+            self._found = read_json(file)
+        for record in last:
+            self._note(record)
+
+    def add(self, record: RoundRecord) -> None:
+        """Measure after the commit of a round."""
+        self._found["complete"] = False
+        self._note(record)
+
+    def _note(self, record: RoundRecord) -> None:
+        known = any(each["round"] == record.round for each in self._found["distances"])
+        if record.flags and not known and (found := self.distances()):
+            self._found["distances"].append({"round": record.round, "sites": found})
+            write_json(self._file, self._found)
+
+    def finish(self) -> None:
+        """Measure after the last round."""
+        if not self._found["complete"]:
+            write_json(self._file, {**self._found, **self.at_the_end(), "complete": True})
+
+    def distances(self) -> dict[str, float]:
+        r"""Of each virtual set to the anchors:  mean_k || mean z_v,k - mean z_g,k ||^2,  z = psi / ||psi||.
+
+        psi: the features of the current global model; k: the classes that both sets have; the means are over the
+        first images of each class. The value is between 0 and 4.
+        """
+        state, found = self._storage.server(), {}
+        if state is None or state.anchors is None:
+            return {}
+        anchors = _class_means(self._net, state.params, as_input(state.anchors, self._federation))
+        for name, own in self._virtual().items():
+            means = _class_means(self._net, state.params, own)
+            gaps = torch.stack([means[k] - anchors[k] for k in sorted(means.keys() & anchors.keys())])
+            found[name] = round(float(gaps.square().sum(1).mean()), 6)
+        return {name: gap for name, gap in found.items() if np.isfinite(gap)}
+
+    def at_the_end(self) -> dict[str, Any]:
+        """MMD between sites for real and virtual images, and a map of their features."""
+        sites = self._federation.tested[:MAX_ANALYSED_SITES]
+        virtual = {name: own for name, own in self._virtual().items() if name in {site.name for site in sites}}
+        size = min(MAX_REAL_IMAGES // len(sites), *(len(site.train) for site in sites), *map(len, virtual.values()))
+        state = self._storage.server()
+        assert state is not None
+
+        def embed(data: LabelledSet, *path: str) -> Embedded:
+            chosen = data.take(torch.randperm(len(data), generator=self._rng.generator(*path))[:size])
+            return Embedded(_features(self._net, state.params, chosen.x), chosen.y)
+
+        real = {site.name: embed(site.train, "real", site.name) for site in sites}
+        learned = {name: embed(own.data, "virtual", name) for name, own in virtual.items()}
+        anchors = state.anchors and as_input(state.anchors, self._federation)
+        shared = {"": embed(anchors.data, "anchors")} if anchors else {}
+        if not all(
+            bool(each.features.isfinite().all()) for sets in (real, learned, shared) for each in sets.values()
+        ):
+            return {}
+        return {
+            "sites": [site.name for site in sites],
+            "images": size,
+            "mmd": _matrices(real, learned),
+            "map": tsne_map({"real": real, "virtual": learned, "anchors": shared}, self._rng.number()),
+        }
+
+    def _virtual(self) -> dict[str, VirtualSet]:
+        names = list(self._federation.by_name)[:MAX_ANALYSED_SITES]
+        sets = {name: self._states.load(name, self._storage.version(name)).virtual for name in names}
+        return {name: own for name, own in sets.items() if own}
 
 
-def _note(seen: dict[str, Any], record: RoundRecord, subject: Subject, file: Path) -> None:
-    """Store the distances after a round that changed a virtual set or the anchors."""
-    known = any(each["round"] == record.round for each in seen["distances"])
-    if record.flags and not known and (found := distances(subject)):
-        seen["distances"].append({"round": record.round, "sites": found})
-        write_json(file, seen)
-
-
-def distances(subject: Subject) -> dict[str, float]:
-    r"""Of each virtual set to the anchors:  mean_k || mean z_v,k - mean z_g,k ||^2,  z = psi / ||psi||.
-
-    psi: the features of the current global model; k: the classes that both sets have; the means are over the first
-    images of each class. The value is between 0 and 4.
-    """
-    state = subject.memory.server()
-    if state is None or state.anchors is None:
-        return {}
-    anchors = _class_means(subject.net, state.params, _as_input(state.anchors, subject.federation))
-    sets = _virtual(subject)
-    found = {name: _gap(_class_means(subject.net, state.params, own), anchors) for name, own in sets.items()}
-    return {name: gap for name, gap in found.items() if np.isfinite(gap)}
-
-
-def at_the_end(subject: Subject) -> dict[str, Any]:
-    """MMD between sites for real and virtual images, and a map of their features."""
-    sites = subject.federation.tested[:SITES]
-    virtual = {name: own for name, own in _virtual(subject).items() if name in {site.name for site in sites}}
-    size = min(IMAGES // len(sites), *(len(site.train) for site in sites), *map(len, virtual.values()))
-    state = subject.memory.server()
-    assert state is not None
-
-    def look(data: LabelledSet, *path: str) -> Seen:
-        chosen = data.take(torch.randperm(len(data), generator=subject.rng.generator(*path))[:size])
-        return Seen(_features(subject.net, state.params, chosen.x), chosen.y)
-
-    real = {site.name: look(site.train, "real", site.name) for site in sites}
-    learned = {name: look(own.data, "virtual", name) for name, own in virtual.items()}
-    anchors = state.anchors and _as_input(state.anchors, subject.federation)
-    shared = {"": look(anchors.data, "anchors")} if anchors else {}
-    seen = (*real.values(), *learned.values(), *shared.values())
-    if not all(bool(each.features.isfinite().all()) for each in seen):
-        return {}
-    return {
-        "sites": [site.name for site in sites],
-        "images": size,
-        "mmd": _matrices(real, learned),
-        "map": _map({"real": real, "virtual": learned, "anchors": shared}, subject.rng.number()),
-    }
-
-
-def _read(file: Path) -> dict[str, Any]:
-    """The analysis so far; a damaged file is replaced, because no result depends on it."""
-    try:
-        return read_json(file)
-    except RunError:
-        return {"complete": False, "distances": []}
-
-
-def _virtual(subject: Subject) -> dict[str, VirtualSet]:
-    memory, names = subject.memory, list(subject.federation.by_name)[:SITES]
-    sets = {name: subject.states.load(name, memory.version(name)).virtual for name in names}
-    return {name: own for name, own in sets.items() if own}
-
-
-def _as_input(anchors: VirtualSet, federation: Federation) -> VirtualSet:
+def as_input(anchors: VirtualSet, federation: Federation) -> VirtualSet:
     """Anchors belong to no site: pictures are normalised by the mean of the sites' scales."""
     return anchors.under(mean_scale([site.train.scale for site in federation.sites]))
 
@@ -141,21 +139,16 @@ def _as_input(anchors: VirtualSet, federation: Federation) -> VirtualSet:
 def _class_means(net: Net, params: Params, own: VirtualSet) -> dict[int, Tensor]:
     """The mean of the unit features of each class, over its first images."""
     data, classes = own.data, own.labels.unique()
-    first = torch.cat([data.of_class(k)[:PER_CLASS] for k in classes.tolist()])
+    first = torch.cat([data.of_class(k)[:MAX_IMAGES_IN_MEAN] for k in classes.tolist()])
     z = F.normalize(_features(net, params, data.x[first]), dim=1, eps=1e-6)
     return dict(zip(classes.tolist(), class_means(z, data.y[first], classes), strict=True))
 
 
 def _features(net: Net, params: Params, x: Tensor) -> Tensor:
-    return torch.cat([net.frozen(params, part).features for part in x.split(BATCH)])
+    return torch.cat([net.frozen(params, part).features for part in x.split(BATCH_SIZE)])
 
 
-def _gap(a: Mapping[int, Tensor], b: Mapping[int, Tensor]) -> float:
-    gaps = torch.stack([a[k] - b[k] for k in sorted(a.keys() & b.keys())])
-    return round(float(gaps.square().sum(1).mean()), 6)
-
-
-def _matrices(real: Mapping[str, Seen], virtual: Mapping[str, Seen]) -> dict[str, list[list[float]]]:
+def _matrices(real: Mapping[str, Embedded], virtual: Mapping[str, Embedded]) -> dict[str, list[list[float]]]:
     """Unbiased squared MMD of all pairs of sites; it can be slightly negative for similar sites."""
     if len(real) < 2 or min(len(each.labels) for each in real.values()) < 2:
         return {}
@@ -164,10 +157,10 @@ def _matrices(real: Mapping[str, Seen], virtual: Mapping[str, Seen]) -> dict[str
     return {kind: np.round(between(own, unbiased=True), 6).tolist() for kind, own in rows.items()}
 
 
-def _map(sets: Mapping[str, Mapping[str, Seen]], seed: int) -> list[dict[str, Any]]:
+def tsne_map(sets: Mapping[str, Mapping[str, Embedded]], seed: int) -> list[dict[str, Any]]:
     """t-SNE (van der Maaten and Hinton, JMLR 2008) of all sets together; empty if there are too few points."""
     named = [(kind, site, each) for kind, own in sets.items() for site, each in own.items()]
-    most = max(1, POINTS // len(named))
+    most = max(1, MAX_MAP_POINTS // len(named))
     shown = [each.features[:most] for _, _, each in named]
     joint = torch.cat(shown).numpy()
     if len(joint) <= 3 * PERPLEXITY or not joint.std() > 0:

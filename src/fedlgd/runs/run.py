@@ -1,9 +1,7 @@
 """One run from configuration to result, in memory or in a run folder that can be resumed."""
 
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,30 +12,26 @@ from torch import nn
 from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError
 from fedlgd.core.files import safe_name
-from fedlgd.core.meter import listening
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.data.federation import Federation, pooled
-from fedlgd.data.suites import DataChoice, load
+from fedlgd.data.suites import load
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
 from fedlgd.engines.registry import engine as find_engine
-from fedlgd.engines.storage import RamStorage, States, Storage
+from fedlgd.engines.storage import RamStorage, Storage
 from fedlgd.methods.common import Training, enrol, training_set
 from fedlgd.methods.protocol import Method
 from fedlgd.nets.registry import named_net
 from fedlgd.rundir.records import RoundRecord, in_order
-from fedlgd.runs.analysis import SITES, Subject, analysed
+from fedlgd.runs.analysis import MAX_ANALYSED_SITES, Analysis, Sources
 from fedlgd.runs.cache import shared_cache
-from fedlgd.runs.config import Config, RunSettings, configure, samples
+from fedlgd.runs.config import Config, RunSettings, configure, on_federation
 from fedlgd.runs.contact_sheets import write_samples
 from fedlgd.runs.folder import continued, locked, open_directory, rounds_before
 from fedlgd.runs.result import Kept, Result, result_of
 
 Listener = Callable[[RoundRecord], None]
-
-SECONDS = 0.2  # between two updates of the line of progress
-WIDTH = 20
 
 
 def run(
@@ -59,7 +53,6 @@ def run(
     device: str = "cpu",
     autocast: bool = False,
     real_samples: int | None = None,
-    progress: bool = False,
     label: str = "",
 ) -> Result:
     """Run a method on a federation.
@@ -70,17 +63,15 @@ def run(
     call `run` again with the same arguments to resume, or with more rounds to extend it (a cosine schedule that has
     ended starts again: `local.restarts`).
     `quorum` is the fraction of the sampled sites that must send a valid update; `clip_update` bounds the norm of an
-    update (0: no limit). `on_round` is called with each record; `progress` shows a line on stderr. The engine
-    "pool" uses `workers` processes with one thread each (0: one per core) and gives bit-identical results.
-    `device` "cuda" uses a GPU; `autocast` uses bfloat16 autocast.
+    update (0: no limit). `on_round` is called with each record. The engine "pool" uses `workers` processes with one
+    thread each (0: one per core) and gives bit-identical results. `device` "cuda" uses a GPU; `autocast` uses
+    bfloat16 autocast.
     `real_samples` real images per class and site are copied to `out` for its report: by default 4 of published data
     and none of your own or with differential privacy. `label` is its name in tables, by default that of the method.
     """
     how = find_engine(engine, workers, Place(device=device, autocast=autocast))
     federation = load(data) if isinstance(data, str) else data
     method = configure(method) if isinstance(method, str) else method
-    if real_samples is None:
-        real_samples = samples(federation.public and method.budget is None)
     plan = RunSettings(
         rounds=rounds,
         ratio=ratio,
@@ -88,13 +79,12 @@ def run(
         clip_update=clip_update,
         seed=seed,
         evaluate_every=evaluate_every,
-        real_samples=real_samples,
+        real_samples=0,
     )
-    choice = DataChoice(name=federation.name)
-    config = Config(method=method, plan=plan, data=choice, net=named_net(net, features))
+    config = Config(method=method, plan=plan, net=named_net(net, features))
+    config = on_federation(config, federation, real_samples)
     given = None if isinstance(net, str | Mapping) else net
-    with showing(progress, rounds, on_round) as listen:
-        return execute(config, federation, Path(out) if out else None, listen, "fedlgd.run(...)", label, how, given)
+    return execute(config, federation, Path(out) if out else None, on_round, "fedlgd.run(...)", label, how, given)
 
 
 def execute(
@@ -113,72 +103,46 @@ def execute(
     """
     if out is not None:
         config = continued(config, out)
-    net = config.net_for(federation, net_object)
-    with _reserved(engine, out):
+    method, plan, net = config.method, config.plan, config.net_for(federation, net_object)
+    with engine.threads(), locked(out) if out else nullcontext():
         if out is not None:
             federation = federation.with_cache(shared_cache(engine.place))
-        federation = _gathered(config, federation, net, engine)
-        memory, states, committed = _opened(config, federation, net, engine, out, command, title)
-        rng = Stream(config.plan.seed).at("analysis")
-        subject = Subject(federation, config.method.adapt(net), memory, states, rng)
-        records = [in_order(record, federation.names) for record in committed]
-        with closing(engine.run(config.method, federation, net, config.plan, memory, states)) as rounds:
-            for new in _illustrated(config, subject, rounds, committed, out if engine.local else None):
-                records.append(in_order(new, federation.names))
+        if method.pooled:
+            federation = pool_sites(method, federation, net, plan.seed, engine)
+        storage: Storage = RamStorage()
+        states, records, analysis = engine.states(), list[RoundRecord](), None
+        if out is not None:
+            storage = folder = open_directory(out, config, federation, net, command, title, engine)
+            states, records = folder.states, [in_order(record, federation.names) for record in folder.records]
+        if out is not None and engine.local:  # what only the report reads
+            for site in federation.tested[:MAX_ANALYSED_SITES]:
+                write_samples(out / "real", safe_name(site.name), site.train, plan.real_samples)
+            if plan.analysis and not method.personal:
+                seen = Sources(federation, method.adapt(net), storage, states, Stream(plan.seed).at("analysis"))
+                analysis = Analysis(seen, out / "analysis.json", records[-1:])
+        with closing(engine.run(method, federation, net, plan, storage, states)) as rounds:
+            for record in rounds:
+                if analysis:
+                    analysis.add(record)
+                records.append(in_order(record, federation.names))
                 if on_round:
                     on_round(records[-1])
-            kept = Kept(memory, states, list(federation.by_name) if engine.local else [])
-            return result_of(config, subject.net, kept, records, federation.preparation, out)
+        if analysis:
+            analysis.finish()
+        kept = Kept(storage, states, list(federation.by_name) if engine.local else [])
+        return result_of(config, method.adapt(net), kept, records, federation.preparation, out)
 
 
-@contextmanager
-def _reserved(engine: Engine, out: Path | None) -> Iterator[None]:
-    """The threads of the engine, and the folder of a run in a folder."""
-    with engine.threads():
-        if out is None:
-            yield
-            return
-        with locked(out):
-            yield
-
-
-def _opened(
-    config: Config, federation: Federation, net: Net, engine: Engine, out: Path | None, command: str, title: str
-) -> tuple[Storage, States, list[RoundRecord]]:
-    """The memory of the server, the states of the sites, and the records of the rounds that are committed."""
-    if out is None:
-        return RamStorage(), engine.states(), []
-    directory = open_directory(out, config, federation, net, command, title, engine)
-    return directory, directory.states, directory.records
-
-
-def _illustrated(
-    config: Config, subject: Subject, rounds: Iterator[RoundRecord], committed: list[RoundRecord], out: Path | None
-) -> Iterator[RoundRecord]:
-    """The same rounds; also writes the files in `out`, if any, that only the report reads."""
-    if out is None:
-        return rounds
-    for site in subject.federation.tested[:SITES]:
-        write_samples(out / "real", safe_name(site.name), site.train, config.plan.real_samples)
-    if not config.plan.analysis or config.method.personal:
-        return rounds
-    return analysed(rounds, list(committed), subject, out / "analysis.json")
-
-
-def _gathered(config: Config, federation: Federation, net: Net, engine: Engine) -> Federation:
-    """The federation itself; for a pooled method one site with all images, which only a local engine has, or with
-    all virtual sets, the same that other methods train on."""
-    method, root = config.method, Stream(config.plan.seed)
-    if not method.pooled:
-        return federation
+def pool_sites(method: Method, federation: Federation, net: Net, seed: int, engine: Engine) -> Federation:
+    """One site with all images, which only a local engine has, or with all virtual sets that other methods have."""
     if not engine.local:
-        raise SettingError(f"{method.label} joins the images of all sites, which real sites do not send; use loop")
+        raise SettingError("pooled-at-sites", method=method.label)
     assert isinstance(method, Training)
     if method.train_on == "real":
         return pooled(federation)
     sites = []
     for site in federation.sites:
-        state, _ = engine.place.do(partial(enrol, method, site, net), root.at("enrol", site.name))
+        state, _ = engine.place.do(partial(enrol, method, site, net), Stream(seed).at("enrol", site.name))
         sites.append(replace(site, train=training_set(state, site)))
     return replace(pooled(replace(federation, sites=tuple(sites))), test_sites=federation.sites)
 
@@ -194,50 +158,3 @@ def default_folder(config: Config) -> Path:
     rounds = {file.parent: rounds_before(file.read_bytes(), config) for file in others}
     shorter = {path: count for path, count in rounds.items() if 0 < count <= config.plan.rounds}
     return max(shorter, key=shorter.__getitem__, default=named)
-
-
-class Line:
-    """A line on stderr, rewritten in place: `[#####     ] round 5/20, mean 61.2 %, distil 40/100, 12 s`."""
-
-    def __init__(self, rounds: int) -> None:
-        self._rounds, self._done, self._mean, self._step = rounds, 0, "", ""
-        self._began = self._shown = time.monotonic()
-
-    def tick(self, label: str, done: int, total: int) -> None:
-        self._step = f", {label} {done}/{total}" if done < total else ""
-        if time.monotonic() - self._shown > SECONDS:
-            self.show()
-
-    def round(self, record: RoundRecord) -> None:
-        self._done, self._step = record.round + 1, ""
-        if record.scores:
-            self._mean = f", mean {100 * record.accuracy:.1f} %"
-        self.show()
-
-    def show(self, end: str = "") -> None:
-        """The line is padded, so that nothing of a longer one before it stays."""
-        self._shown = time.monotonic()
-        bar = ("#" * (WIDTH * self._done // self._rounds)).ljust(WIDTH)
-        text = f"[{bar}] round {self._done}/{self._rounds}{self._mean}{self._step}"
-        sys.stderr.write(f"\r{text}, {self._shown - self._began:.0f} s".ljust(79) + end)
-        sys.stderr.flush()
-
-
-@contextmanager
-def showing(wanted: bool, rounds: int, listen: Listener | None) -> Iterator[Listener | None]:
-    """The listener to call with each record, which also updates the line if it is `wanted`."""
-    if not wanted:
-        yield listen
-        return
-    line = Line(rounds)
-
-    def both(record: RoundRecord) -> None:
-        line.round(record)
-        if listen:
-            listen(record)
-
-    try:
-        with listening(line.tick):
-            yield both
-    finally:
-        line.show("\n")
