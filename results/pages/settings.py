@@ -9,11 +9,12 @@ from typing import Any
 
 import msgspec
 
+from fedlgd.core.settings import SettingInfo
+from fedlgd.core.settings import describe_settings as describe
 from fedlgd.data.suites import SUITES, DataChoice
 from fedlgd.methods import registry
-from fedlgd.nets.registry import NETS
+from fedlgd.nets.registry import NETS, describe_net
 from fedlgd.runs.config import RunSettings
-from fedlgd.runs.described import SettingInfo, described, described_net
 from results import ROOT
 
 INTRODUCTION = (
@@ -27,25 +28,41 @@ def page() -> str:
     methods = {name: registry.find_method(name) for name in registry.names()}
     groups = setting_groups(methods.values())
     common = common_names(methods.values()) - set(groups)
-    shared = {info.path: info for cls in methods.values() for info in described(cls) if info.path in common}
-    lines = ["# Settings", "", *INTRODUCTION, "", "## Every run", "", settings_table(described(RunSettings)), ""]
+    shared = {info.path: info for cls in methods.values() for info in describe(cls) if info.path in common}
+    lines = [
+        "# Settings",
+        "",
+        *INTRODUCTION,
+        "",
+        "## Every run",
+        "",
+        settings_table(describe(RunSettings)),
+        "",
+    ]
     lines += ["## Data", "", "Every federation:", "", settings_table(data_settings()), ""]
     for name, suite in SUITES.items():
         about = f"{suite.about[:1].upper()}{suite.about[1:]}. {paragraph(suite.settings)}".rstrip()
-        table = settings_table(described(suite.settings, "data."))
+        table = settings_table(describe(suite.settings, "data."))
         lines += [f"### `data.name = {name!r}`", "", about, "", table, ""]
     lines += ["## Networks", ""]
     for name in NETS:
-        lines += [f"### `net.name = {name!r}`", "", settings_table(described_net(name)), ""]
+        lines += [f"### `net.name = {name!r}`", "", settings_table(describe_net(name)), ""]
     lines += ["## Groups of settings", ""]
     for section, group in groups.items():
-        lines += [f"### `{section}`", "", paragraph(group), "", settings_table(described(group, f"{section}.")), ""]
+        lines += [
+            f"### `{section}`",
+            "",
+            paragraph(group),
+            "",
+            settings_table(describe(group, f"{section}.")),
+            "",
+        ]
     lines += ["## Methods", "", "Most methods have:", "", settings_table(shared.values()), ""]
     for name, cls in methods.items():
         lines += [f"### {cls.__name__} (`method = {name!r}`)", "", *method_lines(cls, groups, common)]
     lines += ["## Parts that can be added to a method", "", "For example `--method scaffold+anchors`.", ""]
     for name, part in registry.stacks().items():
-        infos = [info for section, default in part.sections.items() for info in described(default, f"{section}.")]
+        infos = [info for section, default in part.sections.items() for info in describe(default, f"{section}.")]
         lines += [f"### `+{name}`", "", *group_lines(infos, groups, part.presets)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -66,14 +83,14 @@ def common_names(methods: Iterable[Any]) -> set[str]:
 
 def data_settings() -> list[SettingInfo]:
     """The settings of every federation; each suite has a table of its own settings."""
-    return [info for info in described(DataChoice, "data.") if not info.path.startswith("data.suite")]
+    return [info for info in describe(DataChoice, "data.") if not info.path.startswith("data.suite")]
 
 
 def method_lines(cls: Any, groups: Mapping[str, Any], common: set[str]) -> Iterator[str]:
     """Formula, own settings, groups and presets of one method."""
     yield from (inspect.getdoc(sys.modules[cls.__module__]) or "", "")
     yield from ("    " + line if line else "" for line in (inspect.getdoc(cls) or "").splitlines())
-    infos = described(cls)
+    infos = describe(cls)
     own = [info for info in infos if "." not in info.path and info.path not in common]
     yield from ("", settings_table(own), "")
     yield from group_lines(infos, groups, getattr(cls, "presets", {}))
@@ -85,7 +102,7 @@ def group_lines(
     """The groups of settings, the defaults that differ from those of the group, and the presets."""
     given = {info.path: info.default for info in infos}
     sections = [section for section in groups if any(path.startswith(f"{section}.") for path in given)]
-    defaults = {i.path: i.default for section in sections for i in described(groups[section], f"{section}.")}
+    defaults = {i.path: i.default for section in sections for i in describe(groups[section], f"{section}.")}
     changed = {path: value for path, value in given.items() if path in defaults and value != defaults[path]}
     yield f"Groups: {', '.join(f'`{section}`' for section in sections)}." if sections else "No settings."
     if changed:
@@ -127,7 +144,7 @@ def own_settings(name: str) -> str:
     common = common_names(map(registry.find_method, registry.names()))
     lines = []
     for cls in classes_of(name):
-        own = [info for info in described(cls) if info.path.partition(".")[0] not in common]
+        own = [info for info in describe(cls) if info.path.partition(".")[0] not in common]
         lines += [f"`{cls.name}`:", settings_table(own)]
     shown = f"`fedlgd methods {classes_of(name)[0].name}` shows all settings."
     return "\n\n".join([*lines, f"{shown} Shared settings: [settings](../settings.md)."])

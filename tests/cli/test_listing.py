@@ -7,12 +7,12 @@ import textwrap
 import pytest
 
 from fedlgd.cli.common import preset_of
+from fedlgd.core.settings import describe_settings
 from fedlgd.data.published.digits import REQUIRED
 from fedlgd.data.published.retina import PAIRED
 from fedlgd.data.suites import SUITES
 from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS
-from fedlgd.runs.described import described
 
 OWN_METHOD = '''
     from dataclasses import dataclass
@@ -49,7 +49,7 @@ def test_one_method_is_shown_with_its_formula_every_setting_and_its_presets(fedl
     done = fedlgd("methods", "fedprox")
     assert done.code == 0
     assert "min_w F_c(w) + mu/2 ||w - theta_t||^2" in done.out
-    assert all(info.path in done.out for info in described(registry.find_method("fedprox")))
+    assert all(info.path in done.out for info in describe_settings(registry.find_method("fedprox")))
     assert '("real" | "virtual")' in done.out
     assert "distil.steps = 10000" in done.out
     (row,) = (row for row in json.loads(fedlgd("methods", "--json").out) if row["name"] == "fedprox")

@@ -22,6 +22,7 @@ from safetensors.torch import save
 
 from fedlgd.core import files
 from fedlgd.core.errors import FedlgdError, RunError
+from fedlgd.core.settings import describe_settings
 from fedlgd.data.arrays import read_domain
 from fedlgd.data.images import ImageFile
 from fedlgd.data.own.check import check_data
@@ -33,7 +34,6 @@ from fedlgd.methods.registry import names
 from fedlgd.rundir.read import read_run
 from fedlgd.rundir.records import decode_record, encode_record
 from fedlgd.runs.config import known_paths, resolve
-from fedlgd.runs.described import described
 from fedlgd.runs.parse import parse_assignment, read_toml
 from fedlgd.runs.run import execute
 from tests import tiny
@@ -97,7 +97,7 @@ def paths(rng: random.Random) -> str:
 
 def fuzz_set(rng: random.Random, place: Path) -> None:
     given = dict(parse_assignment(f"{paths(rng)}={text(rng)}") for _ in range(rng.choice([1, 2, 3])))
-    described(resolve({}, given).plan)
+    describe_settings(resolve({}, given).plan)
 
 
 def fuzz_toml(rng: random.Random, place: Path) -> None:

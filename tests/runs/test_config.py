@@ -19,9 +19,8 @@ from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.methods.parts import name_of
-from fedlgd.nets.registry import NETS
+from fedlgd.nets.registry import NETS, describe_net
 from fedlgd.runs.config import Config, RunSettings, configure, resolve
-from fedlgd.runs.described import described_net
 from fedlgd.runs.parse import parse_assignment, read_toml
 from tests.runs.own import Own
 
@@ -625,4 +624,4 @@ def test_refinement_means_virtual_sets_and_refuses_real_images():
 
 @pytest.mark.parametrize("name", NETS)
 def test_every_setting_of_a_network_has_a_help_line(name):
-    assert all(info.help for info in described_net(name))
+    assert all(info.help for info in describe_net(name))

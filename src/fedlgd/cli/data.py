@@ -21,6 +21,7 @@ from fedlgd.cli.progress import progress
 from fedlgd.cli.terminal import folded, plain_warnings
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.files import writing
+from fedlgd.core.settings import describe_settings
 from fedlgd.core.text import plural
 from fedlgd.data.describe import Statistics, sheet_of_sites, spark, statistics_of
 from fedlgd.data.federation import Federation
@@ -29,7 +30,6 @@ from fedlgd.data.own.sites import Problem
 from fedlgd.data.own.suite import Folders
 from fedlgd.data.suites import SUITES, DataChoice, data_home
 from fedlgd.runs.config import resolve
-from fedlgd.runs.described import described
 from fedlgd.runs.parse import parse_assignment
 from fedlgd.runs.shift import ALL, Draws, Measured, measure_shift
 
@@ -67,7 +67,7 @@ def _refuse_misspelled_folder(name: str | None) -> None:
 def show(given: ShowOptions) -> None:
     settings = {**chosen_data(given.name, None), **dict(map(parse_assignment, given.settings or ()))}
     chosen = resolve({}, settings).data
-    if not given.json and (found := described(chosen.suite, "data.")):
+    if not given.json and (found := describe_settings(chosen.suite, "data.")):
         Console().print(settings_table(found))
     plain_warnings()
     with progress(given.silent):

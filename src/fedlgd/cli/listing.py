@@ -15,11 +15,11 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from fedlgd.cli.options import ListOptions, MethodsOptions, NetsOptions
+from fedlgd.core.settings import SettingInfo, describe_settings
 from fedlgd.core.text import plural
 from fedlgd.data.suites import SUITES, Suite, data_home
 from fedlgd.methods import registry
-from fedlgd.nets.registry import NETS, build_net, settings_of
-from fedlgd.runs.described import SettingInfo, described, described_net
+from fedlgd.nets.registry import NETS, build_net, describe_net, settings_of
 
 MAX_LISTED = 6  # values of a list that are shown as a default
 USUAL_PRESETS = ("paper", "quick", "strong")
@@ -94,7 +94,7 @@ def describe_method(name: str) -> dict[str, Any]:
         "settings": msgspec.to_builtins(settings()),
         "description": inspect.getdoc(cls) or "",
         "preset_settings": msgspec.to_builtins(settings.presets),
-        "setting_details": _plain(described(settings)),
+        "setting_details": _plain(describe_settings(settings)),
     }
 
 
@@ -104,7 +104,7 @@ def _show_method(name: str, json: bool) -> None:
         typer.echo(jsonlib.dumps(row))
         return
     console.print(f"{name}: {row['about']}\n\n{row['description']}\n", markup=False, highlight=False)
-    console.print(settings_table(described(registry.recipe(name).settings)))
+    console.print(settings_table(describe_settings(registry.recipe(name).settings)))
     presets = Table("preset", "settings", title="Presets: --preset NAME", show_lines=True)
     for preset, settings in row["preset_settings"].items():
         lines = [f"{path} = {jsonlib.dumps(value)}" for path, value in settings.items()]
@@ -140,7 +140,7 @@ def nets(given: NetsOptions) -> None:
                 "settings": settings_of(name),
                 "parameters": net.size,
                 "MFLOP per image": round(net.flops / 1e6, 1),
-                "setting_details": _plain(described_net(name)),
+                "setting_details": _plain(describe_net(name)),
             }
             for name, net in built.items()
         ]
@@ -149,5 +149,5 @@ def nets(given: NetsOptions) -> None:
     table = Table("name", "parameters", "MFLOP per image", title="for 28x28 images, 10 classes")
     for name, net in built.items():
         table.add_row(name, f"{net.size:,}".replace(",", " "), f"{net.flops / 1e6:.1f}")
-    Console().print(table, *(settings_table(described_net(name), name) for name in NETS))
+    Console().print(table, *(settings_table(describe_net(name), name) for name in NETS))
     typer.echo("Your own: --net package.module:Class")

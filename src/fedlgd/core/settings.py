@@ -1,8 +1,9 @@
 """Settings: frozen dataclasses whose fields have a help line and bounds. This module does not import torch."""
 
+import json
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -51,7 +52,7 @@ def _words(cls: Any) -> dict[str, tuple[str, ...]]:
     return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
 
 
-TESTS: dict[str, tuple[Callable[[Any, float], bool], str]] = {
+BOUND_TESTS: dict[str, tuple[Callable[[Any, float], bool], str]] = {
     "least": (operator.ge, "{} or more"),
     "most": (operator.le, "{} or less"),
     "above": (operator.gt, "more than {}"),
@@ -61,7 +62,7 @@ TESTS: dict[str, tuple[Callable[[Any, float], bool], str]] = {
 
 def check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
     """Raise an error for a value outside its bounds; NaN is outside all bounds."""
-    for name, (holds, words) in TESTS.items():
+    for name, (holds, words) in BOUND_TESTS.items():
         if name in metadata and not holds(value, metadata[name]):
             bound, about = words.format(metadata[name]), metadata["help"].rstrip(".")
             raise SettingError("setting-out-of-bounds", setting=path, value=value, bound=bound, about=about)
@@ -90,3 +91,37 @@ def flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from flat(value, f"{path}.")
         else:
             yield path, value
+
+
+@dataclass(frozen=True, slots=True)
+class SettingInfo:
+    """One setting: path, default, help line, `bounds` as in `setting`, and allowed `choices`."""
+
+    path: str
+    default: Any
+    help: str = ""
+    bounds: Mapping[str, float] = field(default_factory=dict)
+    choices: tuple[Any, ...] = ()
+
+    @property
+    def allowed(self) -> str:
+        """The allowed values: `"real" | "virtual"`, or `>= 0, < 1`; empty if there is no restriction."""
+        signs = {"least": ">=", "above": ">", "most": "<=", "below": "<"}
+        limits = ", ".join(f"{sign} {self.bounds[name]}" for name, sign in signs.items() if name in self.bounds)
+        return " | ".join(json.dumps(choice) for choice in self.choices) or limits
+
+
+def describe_settings(settings: Any, prefix: str = "") -> list[SettingInfo]:
+    """All settings of a dataclass instance, or of a class with its defaults, including nested dataclasses."""
+    settings = settings() if isinstance(settings, type) else settings
+    hints, found = get_type_hints(type(settings)), []
+    for f in fields(settings):
+        path, value = prefix + f.name, getattr(settings, f.name)
+        if is_dataclass(value):
+            found += describe_settings(value, f"{path}.")
+            continue
+        bounds = {name: f.metadata[name] for name in BOUND_TESTS if name in f.metadata}
+        choices = get_args(hints[f.name]) if get_origin(hints[f.name]) is Literal else ()
+        default = [*value] if isinstance(value, tuple) else value
+        found.append(SettingInfo(path, default, f.metadata.get("help", ""), bounds, choices))
+    return found

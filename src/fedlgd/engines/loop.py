@@ -76,7 +76,7 @@ def serve(
 ) -> Rounds:
     """Run the server's half for sites on this machine."""
     names, tested = list(federation.by_name), [site.name for site in federation.tested]
-    yield from Server(
+    return Server(
         method=method, names=names, tested=tested, net=net, plan=plan, memory=memory, work=work, place=place
     ).run()
 

@@ -1,6 +1,6 @@
 """The server's half of a run, shared by all engines. It uses only the names and the answers of sites."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedlgd.core.device import Place
@@ -76,7 +76,7 @@ class Server:
     work: Work
     place: Place = Place()
 
-    def run(self) -> Iterator[RoundRecord]:
+    def run(self) -> Generator[RoundRecord, None, None]:
         """Run every round that is not committed yet; yield a record after each commit."""
         state = self.memory.server()
         if state is None:

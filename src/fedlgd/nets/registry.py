@@ -14,6 +14,7 @@ from fedlgd.core.errors import NetError, did_you_mean
 from fedlgd.core.net import Net
 from fedlgd.core.plugins import import_object
 from fedlgd.core.rng import Stream
+from fedlgd.core.settings import SettingInfo
 from fedlgd.nets.convnet import ConvNet
 from fedlgd.nets.hooked import copies, with_features
 from fedlgd.nets.resnet import ResNet18
@@ -44,6 +45,19 @@ def settings_of(name: str) -> dict[str, Any]:
 
 
 PASSED = ("shape", "classes")
+
+
+def describe_net(name: str) -> list[SettingInfo]:
+    """The settings of a network; the help lines are in the dictionary `help` of its class."""
+
+    def bounds(key: str) -> dict[str, float]:
+        return {"least": 1, "most": MAX_OF_SETTING[key]} if name in NETS and key in MAX_OF_SETTING else {}
+
+    hints, lines = get_type_hints(find_net(name).__init__), getattr(find_net(name), "help", {})
+    return [
+        SettingInfo(f"net.{key}", default, lines.get(key, ""), bounds(key), get_args(hints.get(key)))
+        for key, default in settings_of(name).items()
+    ]
 
 
 def named_net(given: Any, features: str = "") -> dict[str, Any]:
@@ -129,12 +143,9 @@ def _check_value(kind: Kind, key: str, value: Any) -> None:
     hint = get_type_hints(kind.__init__ if isinstance(kind, type) else kind).get(key)  # type: ignore[misc]
     if get_origin(hint) is Literal and value not in get_args(hint):
         raise NetError("net-setting-choice", key=key, value=value, choices=[*map(repr, get_args(hint))])
-    if (
-        kind in NETS.values()
-        and key in MAX_OF_SETTING
-        and not (type(value) is int and 1 <= value <= MAX_OF_SETTING[key])
-    ):
-        raise NetError("net-setting-number", key=key, value=value, most=MAX_OF_SETTING[key])
+    most = MAX_OF_SETTING.get(key) if kind in NETS.values() else None
+    if most and not (type(value) is int and 1 <= value <= most):
+        raise NetError("net-setting-number", key=key, value=value, most=most)
 
 
 def _check_size(build: Callable[[int], nn.Module], classes: int, label: str) -> None:

@@ -15,8 +15,9 @@ import torch
 
 from fedlgd.core.errors import SettingError, did_you_mean
 from fedlgd.core.rng import Stream
+from fedlgd.core.settings import describe_settings
 from fedlgd.methods import registry
-from fedlgd.runs.described import described, described_net
+from fedlgd.nets.registry import describe_net
 from fedlgd.runs.parse import read_toml
 
 FORM = "give a list of values, or a range such as {low = 0.01, high = 0.1, log = true}"
@@ -73,7 +74,7 @@ def _ranges(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Ran
 
 def paths(method: str, net: str) -> list[str]:
     """The settings of a method with its parts, and of the network."""
-    return [info.path for info in (*described(registry.recipe(method).settings), *described_net(net))]
+    return [info.path for info in (*describe_settings(registry.recipe(method).settings), *describe_net(net))]
 
 
 def check_known(space: SearchSpace, methods: Sequence[str], net: str) -> None:
