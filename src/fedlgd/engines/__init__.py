@@ -1,6 +1,10 @@
 """Engines only move messages between the two halves of a method.
 
-`server` and `site` are the two halves of every run, with `settings`. `storage` is what they keep between rounds,
-`wire` turns it into bytes, and `validate` is what the server accepts. `registry` has the engines by name: `loop`,
-`pool` (with `process`) and `flower` (with `messages`).
+server    the server's half of every run: enrolment, and rounds as in Algorithm 1
+site      the sites' half: tasks with the images and the state of a site
+settings  number of rounds, sampling, quorum, evaluation
+validate  what the server accepts from a site
+storage   what server and sites keep between rounds, and the updates of one round
+wire      messages and states as bytes
+registry  the engines by name: `loop` and `pool` (with `process`, its child processes); `flower` is in `deploy`
 """

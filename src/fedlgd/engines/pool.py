@@ -17,7 +17,7 @@ from fedlgd.core.meter import listening, tick
 from fedlgd.core.net import Net
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Rounds, device_note, serve
-from fedlgd.engines.process import Child, check_fork, heard, one_thread, usable_cores
+from fedlgd.engines.process import Child, await_messages, check_fork, one_thread, stop_all, usable_cores
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.storage import FolderStates, States, Storage
@@ -116,7 +116,7 @@ class Crew:
                     busy[worker.child] = worker
                 if not busy:
                     return
-                for child in heard(busy, ", ".join(sorted(worker.name for worker in busy.values()))):
+                for child in await_messages(busy, ", ".join(sorted(worker.name for worker in busy.values()))):
                     if answer := busy[child].hear():
                         del busy[child]
                         yield answer
@@ -126,10 +126,7 @@ class Crew:
 
     def stop(self) -> None:
         """Terminate all workers."""
-        for worker in self._workers:
-            worker.child.stop()
-        for worker in self._workers:
-            worker.child.wait()
+        stop_all([worker.child for worker in self._workers])
         self._workers = []
 
     def _idle(self, busy: Collection[Child]) -> "Worker":

@@ -64,12 +64,20 @@ class Child:
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
-def heard(children: Collection[Child], names: str) -> list[Child]:
-    """The children that have sent a message. A warning says what `names` are if all are silent for long."""
+def await_messages(children: Collection[Child], names: str) -> list[Child]:
+    """Wait until some children have sent a message; returns these. A warning calls all of them `names`."""
     since = time.monotonic()
     while not (ready := wait([child.connection for child in children], SILENCE_SECONDS)):
         log.warning("waiting for %s for %.0f s", names, time.monotonic() - since)
     return [child for child in children if child.connection in ready]
+
+
+def stop_all(children: Collection[Child]) -> None:
+    """Terminate all children at the same time."""
+    for child in children:
+        child.stop()
+    for child in children:
+        child.wait()
 
 
 def check_fork() -> None:
@@ -109,7 +117,7 @@ def _undisturbed() -> Iterator[None]:
 def _live(target: Callable[[Connection], None], connection: Connection) -> None:
     """The main function of a child. It ends after its work, on SIGTERM, or with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # by an exception, so that temporary files are removed
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     torch.set_num_threads(1)
     sys.stdout = sys.stderr = os.fdopen(2, "w", 1, closefd=False)
@@ -122,11 +130,6 @@ def _live(target: Callable[[Connection], None], connection: Connection) -> None:
         code = 0
     finally:
         os._exit(code)
-
-
-def _leave(*_: object) -> None:
-    """Exit by an exception, so that temporary files are removed."""
-    raise SystemExit
 
 
 def _end_with_parent() -> None:

@@ -8,7 +8,7 @@ from fedlgd.core.meter import charge, metered, phase, tick
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.score import Score
-from fedlgd.core.types import Broadcast, Hello, ServerState
+from fedlgd.core.types import Broadcast, ServerState
 from fedlgd.engines.settings import RoundSettings, sample_sites
 from fedlgd.engines.site import Answer, Task
 from fedlgd.engines.storage import Enrolment, Inbox, Storage
@@ -89,27 +89,26 @@ class Server:
             yield record
 
     def _start(self) -> tuple[ServerState, RoundRecord]:
-        hellos: list[Hello] = []
-        flags: set[str] = set()
+        """The enrolment of the sites, and the first model."""
         with metered() as meter:
-            enrolments, refused = self._enrolments()
+            enrolments, refused = self._enrol()
             for enrolment in enrolments:
-                hellos.append(enrolment.hello)
-                flags.update(enrolment.flags)
                 charge(enrolment)
+            hellos = [enrolment.hello for enrolment in enrolments]
             with phase("server"):
                 first = self.net.init(self._root.at("init"))
                 state = self.method.start(first, hellos, self.net, self._root.at("start"))
+        sizes, flags = map(nbytes, hellos), sorted({flag for enrolment in enrolments for flag in enrolment.flags})
         return state, RoundRecord(
             round=-1,
-            bytes_up=sum(nbytes(hello) for hello in hellos),
+            bytes_up=sum(sizes),
             flags=tuple(flags),
-            **meter.spent(),
             refused=dict(sorted(refused.items())),
+            **meter.spent(),
         )
 
-    def _enrolments(self) -> tuple[list[Enrolment], dict[str, str]]:
-        """The enrolments in the order of `names`, and the sites without one. They can still join in a round.
+    def _enrol(self) -> tuple[list[Enrolment], dict[str, str]]:
+        """The enrolments in the order of `names`, and why other sites have none. These can still join in a round.
 
         A site that enrolled before a crash does not enrol again.
         """

@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from fedlgd.core.device import Place
 from fedlgd.core.errors import SettingError, message
 from fedlgd.core.meter import listening
-from fedlgd.engines.process import SILENCE_SECONDS, Child, check_fork, heard
+from fedlgd.engines.process import SILENCE_SECONDS, Child, await_messages, check_fork, stop_all
 
 ALIVE, ROUND = b"", b"round"  # messages of a child before its result
 
@@ -73,7 +73,7 @@ def run_jobs(
                 enrolling.add(child := Child(partial(_tell, work, found)))
                 running[child] = found
             titles = ", ".join(f"{job.title} (pid {child.id})" for child, job in running.items())
-            for child in heard(running, titles):
+            for child in await_messages(running, titles):
                 said = _receive(child)
                 if said != ALIVE:
                     enrolling.discard(child)
@@ -84,10 +84,7 @@ def run_jobs(
                     child.wait()
                     yield Ended(job, **json.loads(said))
     finally:
-        for child in running:
-            child.stop()
-        for child in running:
-            child.wait()
+        stop_all(running)
 
 
 def _next(waiting: Sequence[J], enrolling: Sequence[J]) -> J | None:
