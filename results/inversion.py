@@ -12,7 +12,7 @@ import torch
 
 from fedlgd.attacks.gradient_inversion import Attack
 from fedlgd.attacks.inversion import Inversion, attack, cells_of, moments_of
-from fedlgd.attacks.replay import reopened
+from fedlgd.attacks.replay import open_replay
 from fedlgd.runs.config import resolve
 from fedlgd.runs.run import execute
 
@@ -39,7 +39,7 @@ def main() -> None:
     for name in sys.argv[2:]:
         config = resolve({}, SETTINGS | {"data": SPLIT | {"of": name}})
         execute(config, config.data.open(), out / name, command=f"python -m results.inversion OUT {name}")
-        run = reopened(out / name)
+        run = open_replay(out / name)
         moments = moments_of(run, HOW)
         found = attack(run, HOW, cells_of(run, HOW, moments), moments)
         for cell in found.content["cells"].values():

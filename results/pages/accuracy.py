@@ -149,7 +149,7 @@ def by_count() -> Mapping[str, Mapping[int, Sequence[float]]]:
         distil, real = run.settings["distil"], run.settings.get("train_on") == "real"
         if not real and distil["start"] != "neighbours":
             continue  # picks of real images
-        arm = found["FedLGD" if run.manifest.method == "fedlgd" else "FedAvg"]
+        arm = found["FedLGD" if run.manifest.method.name == "fedlgd" else "FedAvg"]
         arm.setdefault(0 if real else distil["per_class"], []).append(100 * run.evaluated[-1].accuracy)
     return found
 

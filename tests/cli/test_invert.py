@@ -10,7 +10,7 @@ import torch
 
 from fedlgd.attacks import inversion
 from fedlgd.attacks.gradient_inversion import INNER, Attack
-from fedlgd.attacks.replay import reopened, training_of
+from fedlgd.attacks.replay import open_replay, training_of
 from fedlgd.cli import privacy as command
 from fedlgd.core.types import Params
 from fedlgd.report import page
@@ -122,9 +122,9 @@ def test_results_with_other_settings_stay_beside_each_other(fedlgd, run, names):
 
 
 def test_pictures_of_a_finished_attack_can_be_shown_without_another_attack(fedlgd, run, names, monkeypatch):
-    opened = reopened(run)
+    opened = open_replay(run)
     own = replace(opened, federation=replace(opened.federation, public=False))
-    monkeypatch.setattr(command, "reopened", lambda _: own)
+    monkeypatch.setattr(command, "open_replay", lambda _: own)
     attacked(fedlgd, "--batch", "1", "--round", "2")
     assert "--show puts them here" in page.render(read_runs([run])[0])
     names.clear()
@@ -144,7 +144,7 @@ def test_json_and_an_estimate(fedlgd, run):
 @pytest.mark.parametrize("loss", ["cosine", "l2"])
 def test_the_estimate_counts_iterations_and_not_what_the_first_one_loads(made, monkeypatch, loss):
     """A clock that each iteration moves by 10 ms, and what torch loads in the first step by 100 s."""
-    run, clock, calls = reopened(made), [0.0], list[int]()
+    run, clock, calls = open_replay(made), [0.0], list[int]()
 
     def timed(run, how, cell, i):
         whole = -(-how.attack.iterations // INNER) * INNER if loss == "l2" else how.attack.iterations
@@ -233,14 +233,14 @@ def test_a_run_whose_images_are_gone_or_others_is_refused(fedlgd, run):
 
 def test_a_round_that_is_computed_again_is_that_of_the_run(fedlgd, run, tmp_path):
     assert fedlgd(*tiny_run(tmp_path / "short", rounds=1)).code == 0
-    again, stored = reopened(run).at(1), reopened(tmp_path / "short").at(1)
+    again, stored = open_replay(run).at(1), open_replay(tmp_path / "short").at(1)
     assert _same(again.server.params, stored.server.params)
     for name, state in stored.sites.items():
         assert torch.equal(again.sites[name].virtual.images, state.virtual.images)
 
 
 def test_the_training_that_is_attacked_has_the_anchors_of_an_unselected_round(fedlgd, run):
-    replay = reopened(run)
+    replay = open_replay(run)
     moment, site = replay.at(2), replay.federation.by_name["mnist"]
     quiet, moving = replay.next_rounds(2)
     assert (quiet, moving) == (2, 5)

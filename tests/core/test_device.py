@@ -18,7 +18,7 @@ from fedlgd.engines.registry import choose, engine
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import resolve
 from fedlgd.runs.estimate import estimate
-from fedlgd.runs.folder import engine_facts
+from fedlgd.runs.folder import engine_info
 from fedlgd.runs.run import execute
 from tests import tiny
 from tests.contract import battery
@@ -195,7 +195,7 @@ def test_a_gpu_is_not_shared_by_processes(gpu):
     with pytest.raises(SettingError, match="use engine loop"):
         engine("pool", place=place)
     assert engine(place=place).describe(tiny.federation()).endswith("device cuda")
-    assert engine_facts(engine(place=place), tiny.federation())["device"] == "cuda"
+    assert engine_info(engine(place=place), tiny.federation()).device == "cuda"
 
 
 def test_virtual_sets_of_another_device_are_other_sets(gpu, monkeypatch, tmp_path):

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.site import Answer, Task
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
-from fedlgd.runs.folder import engine_facts, locked
+from fedlgd.runs.folder import engine_info, locked_folder
 from fedlgd.runs.run import execute, run
 from tests import PATIENCE, tiny
 from tests.contract import battery
@@ -262,7 +262,7 @@ def test_a_run_begun_with_one_engine_goes_on_with_the_other(name, engines, tmp_p
     run_until(0, how, data, tmp_path / "run")
     assert children() == []
     manifest = json.loads((tmp_path / "run/manifest.json").read_text())
-    assert manifest["engine"] == engine_facts(first, data)
+    assert manifest["engine"] == asdict(engine_info(first, data))
     execute(how, data, tmp_path / "run", engine=second)
     execute(how, data, tmp_path / "straight")
     assert everything(tmp_path / "run") == everything(tmp_path / "straight")
@@ -354,7 +354,7 @@ def test_stopped_workers_do_not_keep_the_run_folder_of_a_parent_that_was_killed(
     process.kill()
     process.wait()
     assert all(alive(pid) for pid in workers)
-    with locked(tmp_path / "run"):
+    with locked_folder(tmp_path / "run"):
         pass
 
 

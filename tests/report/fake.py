@@ -45,7 +45,8 @@ def write_run(
     """
     done = rounds if done is None else done
     path.mkdir(parents=True)
-    config = _config(method, seed, rounds, evaluate_every) | dict(settings or {})
+    train_on = {"train_on": "virtual" if "virtual" in flags else "real"}
+    config = _config(method, seed, rounds, evaluate_every) | train_on | dict(settings or {})
     (path / "config.toml").write_text(tomli_w.dumps(config))
     manifest = _manifest(label, method, seed, rounds, tuple(final), classes, digest)
     manifest["engine"] = {"name": "loop", "device": device}

@@ -93,14 +93,14 @@ def test_a_note_is_extended_and_many_differences_are_a_variant(make_groups: Make
 
 
 def test_of_a_budget_only_epsilon_is_named(make_groups: MakeGroups) -> None:
-    budgets = ({"epsilon": 0.0, "releases": 300}, {"epsilon": 4.0, "releases": 60})
+    budgets = ({"epsilon": 0.0, "delta": 1e-5, "releases": 300}, {"epsilon": 4.0, "delta": 1e-5, "releases": 60})
     runs = [run_of("A", x=0.5) | {"settings": {"distil": {"private": each}}} for each in budgets]
     labels = [group.label for group in make_groups(*runs)]
     assert labels == ["A (distil.private.epsilon=none)", "A (distil.private.epsilon=4)"]
     for epsilon, groups in ((0.0, 1), (4.0, 2)):  # details of a budget count if it is on
         runs = [
             run_of("A", seed, x=0.5)
-            | {"settings": {"distil": {"private": {"epsilon": epsilon, "clip": 0.1 * seed}}}}
+            | {"settings": {"distil": {"private": {"epsilon": epsilon, "delta": 1e-5, "clip": 0.1 * seed}}}}
             for seed in (1, 2)
         ]
         assert len(make_groups(*runs)) == groups

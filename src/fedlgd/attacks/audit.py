@@ -21,12 +21,12 @@ from fedlgd.attacks.target import Subject
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import digest, read_json, write_json
 from fedlgd.core.types import LabelledSet
-from fedlgd.dp.budget import budget_mu
 from fedlgd.methods.cost import images_of, is_known
-from fedlgd.rundir.results import AUDIT, AUDIT_FORMAT, Audit, Finding, Kind, Promise, results_of, unused_file
+from fedlgd.rundir.results import AUDIT, AUDIT_FORMAT, Audit, Finding, Kind, results_of, unused_file
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.estimate import estimate
+from fedlgd.runs.folder import promise_of
 
 SHADOWS: Mapping[str, int] = {"rmia": 4, "lira": 16}
 CONTROLS = 3  # federations of a control for RMIA, which is almost at its best with two shadows
@@ -208,7 +208,7 @@ class Plan:
             federations=1 if self.wish.attack == "paper" else self.wish.federations,
             findings=tuple(findings),
             settings=self.settings,
-            promised=self._promise(),
+            promised=promise_of(self.subject.config.method),
         )
         write_json(self.file, asdict(audit))
         return audit
@@ -233,7 +233,7 @@ class Plan:
 
     def _findings(self) -> Iterator[Finding]:
         rng, parts = self.subject.rng, self.pool.parts
-        promise = self._promise()
+        promise = promise_of(self.subject.config.method)
         delta = promise.delta if promise else DELTA
         for arm in self.arms:
             seen = [shadow.read() for shadow in self.shadows[arm.label]]
@@ -251,10 +251,3 @@ class Plan:
         everyone = runs | arms
         for label, (kind, seen) in everyone.items():
             yield from paper_attack.paper_findings(seen, self.wish.in_sample, subject.rng, kind, label)
-
-    def _promise(self) -> Promise | None:
-        budget = self.subject.config.method.budget
-        if budget is None:
-            return None
-        simulation = bool(budget.test_key)
-        return Promise(epsilon=budget.epsilon, delta=budget.delta, mu=budget_mu(budget), simulation=simulation)

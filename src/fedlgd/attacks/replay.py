@@ -9,12 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedlgd.core import files
 from fedlgd.core.device import Place
-from fedlgd.core.errors import FedlgdError, PrivacyError, RunError
+from fedlgd.core.errors import PrivacyError, RunError
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
-from fedlgd.core.text import plural
 from fedlgd.core.train import Trained
 from fedlgd.core.types import Params, ServerState, Site, SiteState
 from fedlgd.data.federation import Federation
@@ -25,10 +23,9 @@ from fedlgd.methods.objective import AnchorLoss, Term
 from fedlgd.methods.parts import all_settings
 from fedlgd.methods.protocol import Method
 from fedlgd.runs.cache import shared_cache
-from fedlgd.runs.config import Config, resolve
+from fedlgd.runs.config import Config
 from fedlgd.runs.folder import RunDirectory
-from fedlgd.runs.parse import read_toml
-from fedlgd.runs.result import open_run
+from fedlgd.runs.result import reopen
 
 NEVER = 1_000_000  # rounds between evaluations of a replay
 AHEAD = 100  # rounds in which a selected or an unselected one is looked for
@@ -67,16 +64,11 @@ class Replay:
     def at(self, t: int) -> Moment:
         """The beginning of round t: stored, or computed again."""
         if not 0 <= t <= self.rounds:
-            raise RunError(
-                f"{str(self.folder)!r} has {plural(self.rounds, 'round')}; choose a round from 0 to {self.rounds}"
-            )
+            raise RunError("round-not-there", path=str(self.folder), rounds=self.rounds)
         if t == self.rounds:
             return self._moment(self.directory, self.directory.states)
         if self.protected:
-            raise PrivacyError(
-                f"{str(self.folder)!r} promises differential privacy, and to compute round {t} again could ask its "
-                f"images again; use the stored state, round {self.rounds}"
-            )
+            raise PrivacyError("replay-would-release", path=str(self.folder), round=t, rounds=self.rounds)
         memory, states = RamStorage(), RamStates()
         plan = replace(self.config.plan, evaluate_every=NEVER)
         federation = self.federation.with_cache(shared_cache(Place()))
@@ -102,33 +94,17 @@ class Replay:
             yield moving[0]
 
 
-def reopened(folder: Path) -> Replay:
+def open_replay(folder: Path) -> Replay:
     """The run in this folder, with its images; an error says what is missing."""
-    result = open_run(folder)
-    manifest, config = files.read_json(folder / "manifest.json"), _config(folder)
-    if not manifest["engine"].get("local", True):
-        raise RunError(f"the sites of {str(folder)!r} keep their states and images; invert a simulated run")
-    if config.method.personal or config.method.pooled:
-        raise RunError(
-            f"{config.method.label} has no update of a global model to invert; use a run of FedLGD or FedAvg"
-        )
-    federation = config.data.open()
-    if federation.digest != manifest["data"]["digest"]:
-        raise RunError(f"the images of {federation.name!r} are not those of {str(folder)!r}; restore them")
-    net = config.method.adapt(config.net_for(federation))
+    run = reopen(folder)
+    method, result = run.config.method, run.result
+    if method.personal or method.pooled:
+        raise RunError("no-global-update", label=method.label)
+    net = method.adapt(run.net)
     if not net.per_image:
-        raise RunError(
-            f"net {net.label!r} has batch norm, whose gradient depends on the statistics of the batch: this attack "
-            "does not know them; use a run with net.norm=instance or net.norm=group"
-        )
-    return Replay(folder, config, federation, net, RunDirectory(folder, dict(result.preparation.scales)))
-
-
-def _config(folder: Path) -> Config:
-    try:
-        return resolve(read_toml(folder / "config.toml"))
-    except FedlgdError as error:
-        raise RunError(f"the images, network or method of {str(folder)!r} cannot be made again: {error}") from error
+        raise RunError("batch-norm-inversion", net=net.label)
+    directory = RunDirectory(folder, dict(result.preparation.scales))
+    return Replay(folder, run.config, run.federation, net, directory)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,5 +140,5 @@ def training_of(run: Replay, moment: Moment, site: Site, t: int) -> Seen:
     rng = Stream(run.config.plan.seed).at("site", site.name, t)
     method.site(message, moment.sites[site.name], site, run.net, rng, fit)
     if not seen:
-        raise RunError(f"{method.label} does not train by plain SGD, and this attack cannot follow its steps")
+        raise RunError("not-plain-sgd", label=method.label)
     return seen[0]

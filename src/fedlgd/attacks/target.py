@@ -7,12 +7,10 @@ from shlex import quote
 from fedlgd.core.errors import DataError, PrivacyError, RunError, SettingError, did_you_mean
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
-from fedlgd.core.text import plural
 from fedlgd.core.types import Params
 from fedlgd.data.federation import Federation
-from fedlgd.runs.config import Config, resolve
-from fedlgd.runs.parse import read_toml
-from fedlgd.runs.result import Result, manifest_of, open_run
+from fedlgd.runs.config import Config
+from fedlgd.runs.result import Result, reopen
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,44 +35,25 @@ class Subject:
 
 def open_subject(folder: Path) -> Subject:
     """The run in this folder, if it can be audited. To finish it is no advice if it then cannot."""
-    manifest, config = manifest_of(folder), resolve(read_toml(folder / "config.toml"))
-    if not manifest["engine"].get("local", True):
-        raise RunError(
-            f"{str(folder)!r} is a run of real sites, whose images and states are not here; each site can audit a "
-            "simulated run of its own images"
-        )
-    _check_method(config, folder)
-    result = open_run(folder)
+    run = reopen(folder)
+    _check_method(run.config, folder)
+    result = run.result
     if result.rounds < result.planned:
-        raise RunError(
-            f"{str(folder)!r} has {result.rounds} of {plural(result.planned, 'round')}; finish it first: "
-            f"{manifest['command']}"
-        )
-    federation = config.data.open()
-    if federation.digest != manifest["data"]["digest"]:
-        raise RunError(
-            f"the images of {federation.name!r} have changed since {str(folder)!r} was made; restore them"
-        )
-    net = config.net_for(federation)
-    plan = replace(config.plan, evaluate_every=config.plan.rounds, analysis=False, real_samples=0)
-    return Subject(folder, replace(config, plan=plan), federation, net, result)
+        values = {"rounds": result.rounds, "planned": result.planned, "command": run.manifest.command}
+        raise RunError("run-unfinished", path=str(folder), **values)
+    plan = replace(run.config.plan, evaluate_every=run.config.plan.rounds, analysis=False, real_samples=0)
+    return Subject(folder, replace(run.config, plan=plan), run.federation, run.net, result)
 
 
 def _check_method(config: Config, folder: Path) -> None:
     method, budget = config.method, config.method.budget
     if method.personal or method.pooled:
         what = "a model of its own at each site" if method.personal else "the images of all sites in one place"
-        raise SettingError(
-            f"{method.label} has {what}, so there is no shared model to attack; audit another method"
-        )
+        raise SettingError("no-shared-model", label=method.label, what=what)
     if budget is not None and not budget.test_key:
         images = " --data PUBLIC" if config.data.name == "folders" else ""
         settings = f"--config {quote(str(folder / 'config.toml'))} --set {budget.section}.test_key=NAME"
-        raise PrivacyError(
-            f"this run promises {budget.promise}. An audit trains on its private images again: every federation "
-            "would be a new release, above its budget. Audit a simulation with the same settings on public images: "
-            f"fedlgd run{images} {settings} --out NEW; then fedlgd audit NEW"
-        )
+        raise PrivacyError("audit-would-release", promise=budget.promise, options=f"{images} {settings}")
 
 
 def chosen_site(federation: Federation, name: str) -> str:
@@ -83,5 +62,5 @@ def chosen_site(federation: Federation, name: str) -> str:
         return min(federation.by_name.values(), key=lambda site: len(site.train)).name
     if name not in federation.by_name:
         hint = did_you_mean(name, federation.by_name) or ";"
-        raise DataError(f"no site is called {name!r}{hint} sites: {', '.join(federation.by_name)}")
+        raise DataError("attacked-site-unknown", site=name, hint=hint, sites=list(federation.by_name))
     return name

@@ -10,7 +10,7 @@ import typer
 from fedlgd.attacks.audit import Plan, Wish
 from fedlgd.attacks.gradient_inversion import QUICK, THOROUGH, Attack
 from fedlgd.attacks.inversion import Inversion, Stored, attack, cells_of, estimate, moments_of, stored_in
-from fedlgd.attacks.replay import Replay, reopened
+from fedlgd.attacks.replay import Replay, open_replay
 from fedlgd.attacks.target import chosen_site, open_subject
 from fedlgd.cli.common import resumable, set_up
 from fedlgd.cli.options import AuditOptions, InvertOptions
@@ -23,7 +23,7 @@ from fedlgd.engines.process import usable_cores
 from fedlgd.report.formats import Cell, Column, Table
 from fedlgd.report.privacy.audit import audit_caveats, audit_table, verdict
 from fedlgd.rundir.results import results_of
-from fedlgd.runs.folder import locked
+from fedlgd.runs.folder import locked_folder
 
 LONG = 3600.0  # seconds above which an audit needs --yes
 
@@ -89,7 +89,7 @@ COLUMNS = ("update", "after round", "batch", "identified", "by chance", "aligned
 def invert(given: InvertOptions) -> None:
     how = _plan(given)
     set_up(given.threads)
-    results = [_one(reopened(folder), how, given) for folder in given.runs]
+    results = [_one(open_replay(folder), how, given) for folder in given.runs]
     if given.json:
         typer.echo(jsonlib.dumps(results))
 
@@ -110,7 +110,7 @@ def _plan(given: InvertOptions) -> Inversion:
 
 
 def _one(run: Replay, how: Inversion, given: InvertOptions) -> dict[str, Any]:
-    with resumable(f" in {run.folder}", "Finished attacks"), locked(run.folder):
+    with resumable(f" in {run.folder}", "Finished attacks"), locked_folder(run.folder):
         with progress(given.silent):
             moments = moments_of(run, how)
             cells = cells_of(run, how, moments)

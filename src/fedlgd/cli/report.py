@@ -4,6 +4,7 @@ import json as jsonlib
 import statistics
 import threading
 import webbrowser
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,13 +16,14 @@ from rich.table import Table
 from fedlgd.cli.options import ExportOptions, OpenOptions, PredictOptions, ReportOptions, WatchOptions
 from fedlgd.cli.terminal import complain
 from fedlgd.core.errors import FedlgdError, message, similar_path
-from fedlgd.core.files import read_json, writing
+from fedlgd.core.files import writing
 from fedlgd.core.text import duration, number_of_bytes, plural
 from fedlgd.report.formats import table_formats
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import find_runs, write_figures, write_report
 from fedlgd.report.tables import TABLES
 from fedlgd.report.watch import HOST, Watcher, WatchServer
+from fedlgd.rundir.manifest import read_manifest
 from fedlgd.rundir.read import read_runs
 
 if TYPE_CHECKING:
@@ -96,17 +98,15 @@ def open_(given: OpenOptions) -> None:
     from fedlgd.runs.result import how_to_go_on, open_run
 
     result = open_run(given.run)
-    spent, manifest = result.spent, read_json(given.run / "manifest.json")
+    spent, manifest = result.spent, read_manifest(given.run)
     if given.json:
         costs = {**spent._asdict(), "cpu": dict(spent.cpu), "seconds": dict(spent.seconds)}
-        typer.echo(jsonlib.dumps({**_about(result), "cost": costs, "extended": manifest.get("extended", [])}))
+        extended = [asdict(each) for each in manifest.extended]
+        typer.echo(jsonlib.dumps({**_about(result), "cost": costs, "extended": extended}))
         return
-    typer.echo(
-        f"{result.label} on {manifest['data']['name']}: {result.rounds} of {plural(result.planned, 'round')}"
-    )
-    for each in manifest.get("extended", []):
-        before, after = each["rounds_before"], each["rounds"]
-        typer.echo(f"Extended from {before} to {after} rounds after round {each['after_round']}")
+    typer.echo(f"{result.label} on {manifest.data.name}: {result.rounds} of {plural(result.planned, 'round')}")
+    for each in manifest.extended:
+        typer.echo(f"Extended from {each.rounds_before} to {each.rounds} rounds after round {each.after_round}")
     if result.when:
         typer.echo(f"The accuracy is that{result.when}, the last one that was evaluated")
     Console().print(_accuracy(result) if result.accuracy else "No round has been evaluated yet.")
@@ -114,7 +114,7 @@ def open_(given: OpenOptions) -> None:
     typer.echo(f"CPU time: {duration(sum(spent.cpu.values()))} ({cpu})")
     typer.echo(f"Wall time: {duration(sum(spent.seconds.values()))} ({wall})")
     typer.echo(f"Sent: {number_of_bytes(spent.bytes_up)} by sites, {number_of_bytes(spent.bytes_down)} to sites")
-    typer.echo(how_to_go_on(result, manifest["command"]))
+    typer.echo(how_to_go_on(result, manifest.command))
 
 
 def _about(result: "Result") -> dict[str, object]:

@@ -43,7 +43,7 @@ from fedlgd.rundir.records import RoundRecord
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.distil import TRAINING, Distilled, distil_all, seconds_left
-from fedlgd.runs.folder import locked
+from fedlgd.runs.folder import locked_folder
 from fedlgd.runs.parse import parse_assignment, read_toml
 from fedlgd.runs.result import Result
 from fedlgd.runs.run import Listener, default_folder, execute
@@ -209,7 +209,7 @@ def distil(given: DistilOptions) -> None:
             return
         if not given.silent:
             typer.echo(f"{plural(len(federation.sites), 'site')}; estimated time: {duration(seconds)}", err=True)
-        with locked(given.out), progress(given.silent):
+        with locked_folder(given.out), progress(given.silent):
             steps = given.score_steps if given.score else 0
             made = list(distil_all(config, method.distil, federation, net, given.out, steps, place))
             made.sort(key=lambda each: federation.names.index(each.site))

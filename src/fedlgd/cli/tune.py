@@ -20,7 +20,7 @@ from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.compare import Job
 from fedlgd.runs.config import RunSettings
 from fedlgd.runs.estimate import estimate
-from fedlgd.runs.folder import locked
+from fedlgd.runs.folder import locked_folder
 from fedlgd.runs.jobs import Ended, RoundListener, check_jobs, run_jobs
 from fedlgd.runs.trackers import check_trackers
 from fedlgd.runs.tune import SCORES_HEAD, Findings, Halving, Search, TrialLog, cpu_seconds, plan_search, search
@@ -53,7 +53,7 @@ def tune(given: TuneOptions) -> None:
     if given.estimate:
         _print_plan(how, _seconds(how, federation, engine, given), given)
         return
-    with resumable(f" in {given.out}", "Finished trials"), locked(given.out):
+    with resumable(f" in {given.out}", "Finished trials"), locked_folder(given.out):
         log = TrialLog(how, federation)
         if not (log.trials or given.silent):
             _print_plan(how, _seconds(how, federation, engine, given), given)

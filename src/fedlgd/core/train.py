@@ -63,6 +63,10 @@ class Local(Settings):
         """K: the steps of a round on n images."""
         return self.steps or self.epochs * math.ceil(n / self.batch)
 
+    def images(self, n: int) -> int:
+        """The images that a round on n of them takes; an epoch ends with a smaller batch."""
+        return self.steps * min(self.batch, n) if self.steps else self.epochs * n
+
     def work(self, steps: int) -> float:
         r"""sum_i a_i = [K - m (1 - m^K) / (1 - m)] / (1 - m), the total weight of the gradients of K steps.
 

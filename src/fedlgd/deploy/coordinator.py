@@ -24,6 +24,7 @@ from fedlgd.deploy.engine import AWAY, MARGIN_BYTES, PAUSE_SECONDS, Flower, Post
 from fedlgd.deploy.messages import Description, Order, read_reply
 from fedlgd.deploy.real_sites import without_images
 from fedlgd.engines.validate import Refused, check_enrolled
+from fedlgd.rundir.manifest import read_manifest
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.folder import continued
 from fedlgd.runs.result import Result
@@ -80,13 +81,11 @@ def _known(out: Path, sites: Mapping[str, int]) -> Federation | None:
     """The federation of a run that has started; its sites are not asked again."""
     if not (out / "state").exists():
         return None
-    file = out / "manifest.json"
-    data = files.read_json(file)["data"]
-    with files.reading(file):
-        notes = {site["name"]: site["note"] for site in data["sites"]}
-        if notes.keys() != sites.keys():
-            raise RunError("kit-of-another-run", out=str(out), started=sorted(notes), given=sorted(sites))
-        return without_images(notes, tuple(data["classes"]), tuple(data["shape"]))
+    data = read_manifest(out).data
+    notes = {site.name: site.note for site in data.sites}
+    if notes.keys() != sites.keys():
+        raise RunError("kit-of-another-run", out=str(out), started=sorted(notes), given=sorted(sites))
+    return without_images(notes, data.classes, data.shape)
 
 
 def _described(post: Post, config: Config, run: str, request: Request) -> Federation:

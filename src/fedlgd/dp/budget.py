@@ -40,6 +40,13 @@ def budget_mu(budget: Budget, epsilon: float = 0.0) -> float:
     return mu / (2 if budget.adjacency == "replace" else 1)
 
 
+def budget_shares(private: Private, start: str) -> dict[str, float]:
+    """The parts of mu^2 by their purpose, for virtual sets with such initial images."""
+    opening = {"mean-image": private.start, "statistics": STATISTICS_SHARE}.get(start, 0.0)
+    rest = 1 - private.counts - opening - private.refine
+    return {"counts": private.counts, "start": opening, "refine": private.refine, "distil": rest}
+
+
 def noise_levels(private: Private, start: str, refinements: int = 0) -> dict[str, Level]:
     """The noise of each part: sigma^2 = releases / (share mu^2)."""
     total = budget_mu(private)
@@ -49,9 +56,9 @@ def noise_levels(private: Private, start: str, refinements: int = 0) -> dict[str
         private.refine,
         "but the method refines its virtual sets; give refinement a share, or turn it off with refine.steps=0",
     )
-    opening = {"mean-image": private.start, "statistics": STATISTICS_SHARE}.get(start, 0.0)
-    rest = 1 - private.counts - opening - private.refine
-    full = {"counts": (private.counts, 1), "start": (opening, 1), "refine": (private.refine, refinements)}
+    shares = budget_shares(private, start)
+    rest = shares["distil"]
+    full = {"counts": (private.counts, 1), "start": (shares["start"], 1), "refine": (private.refine, refinements)}
     parts = {
         name: Level(math.sqrt(count / share) / total, 1.0, count)
         for name, (share, count) in full.items()

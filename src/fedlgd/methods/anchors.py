@@ -4,7 +4,7 @@ The server initialises anchors, sends them to sites with an old version, and upd
 selected rounds. A site adds them to its cross-entropy and aligns its features with them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Literal
@@ -43,8 +43,12 @@ class Selected(Settings):
     every: int = setting(5, "Number of rounds between selected rounds.", least=1, most=1_000_000)
     count: int = setting(10, "Number of selected rounds; 0: no selected rounds.", least=0, most=1_000_000)
 
+    @property
+    def rounds(self) -> range:
+        return range(self.first, self.first + self.every * self.count, self.every)
+
     def __contains__(self, t: int) -> bool:
-        return t in range(self.first, self.first + self.every * self.count, self.every)
+        return t in self.rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +69,11 @@ class Anchors(Matching):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_start("anchors.start", self.start, ("noise", "statistics"))
+
+    @property
+    def schedule(self) -> dict[str, range]:
+        """The selected rounds, in which sites may train without anchors even if these do not move."""
+        return {"anchors": self.selected.rounds} if self.per_class else {}
 
     def move_in(self, t: int) -> bool:
         """Whether the server updates the anchors after round t."""
@@ -167,6 +176,10 @@ class Anchored(Part):
     @property
     def title(self) -> str:
         return {"noise": "noise images"}.get(self.stack, self.stack)
+
+    @property
+    def schedule(self) -> Mapping[str, range]:
+        return {**self.method.schedule, **self.anchors.schedule}
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         state, hello = self.method.enrol(site, net, rng)

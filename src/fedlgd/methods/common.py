@@ -63,7 +63,9 @@ class Training(Settings, Method):
     stackable: ClassVar[tuple[str, ...]] = ("anchors", "noise", "refine", "regulariser", "momentum")
     """The kinds of parts that the method accepts."""
 
-    train_on: Literal["real", "virtual"] = setting("real", "Sites train on real images or on their virtual set.")
+    train_on: Literal["real", "virtual"] = setting(  # type: ignore[misc]
+        "real", "Sites train on real images or on their virtual set."
+    )
     local: Local = Local()
     distil: Distil = Distil()
 

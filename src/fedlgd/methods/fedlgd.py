@@ -58,6 +58,10 @@ class FedLGD(Training):
     def label(self) -> str:
         return "FedLGD"
 
+    @property
+    def schedule(self) -> Mapping[str, range]:
+        return {**self.anchors.schedule, **self.refine.schedule}
+
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         """The site distils its first virtual set with random networks."""
         if self.distil.private.on:

@@ -43,6 +43,7 @@ class DpSgd(Part):
 
     kind: ClassVar[str] = "dp-sgd"
     allows: ClassVar[tuple[str, ...]] = ("robust",)
+    sends: ClassVar[tuple[str, ...]] = ("weights",)
     presets: ClassVar[Presets] = {
         "paper": {"train_on": "real"},
         "quick": {"train_on": "real", **UNTUNED},

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 
@@ -44,6 +44,10 @@ class Method(Protocol):
     """Whether each site is evaluated with its own model, `model_at`."""
     pooled: ClassVar[bool] = False
     """Whether the sites are joined before the first round. Not federated: an upper bound for comparison."""
+    train_on: ClassVar[Literal["real", "virtual"]] = "real"
+    """What sites train on; many methods have it as a setting."""
+    sends: ClassVar[tuple[str, ...]] = ("weights", "loss")
+    """What a site sends in every round."""
 
     def at(self, t: int, rounds: int) -> "Method":
         """The method in round t of `rounds`, with the learning rate of that round; by default always the same."""
@@ -90,6 +94,11 @@ class Method(Protocol):
         """The differential privacy that the method promises; None: no promise."""
         distil = getattr(self, "distil", None)
         return distil.private if distil is not None and distil.private.on else None
+
+    @property
+    def schedule(self) -> Mapping[str, range]:
+        """The rounds in which more happens than training, by what moves: `refine` for virtual sets, `anchors`."""
+        return {}
 
     @property
     def label(self) -> str:

@@ -1,6 +1,7 @@
 """Refinement of virtual sets: the paper's iterative distribution matching, in selected rounds. FedLGD has it;
 `Refined` adds it to other methods."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, Literal
 
@@ -84,8 +85,13 @@ class Refine(Settings):
             pictures = from_neighbours(site.train, classes.tolist(), int(counts[0]) * virtual.tiles**2, generator)
         return replace(virtual, images=to_device(as_tiles(pictures, virtual.tiles)))
 
+    @property
+    def schedule(self) -> dict[str, range]:
+        """The rounds in which virtual sets move."""
+        return {"refine": self.selected.rounds} if self.steps > 0 or self.start != "keep" else {}
+
     def move_in(self, t: int) -> bool:
-        return (self.steps > 0 or self.start != "keep") and t in self.selected
+        return t in self.schedule.get("refine", ())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +109,12 @@ class Refined(Part):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (data := getattr(self.method, "train_on", "virtual")) != "virtual":
+        if (data := self.method.train_on) != "virtual":
             raise SettingError("refine-without-virtual", method=self.method.name, data=data)
+
+    @property
+    def schedule(self) -> Mapping[str, range]:
+        return {**self.method.schedule, **self.refine.schedule}
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         """With privacy, the refinements are charged here, so that the run is not refused in a later round."""

@@ -15,14 +15,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean
 
-import msgspec
-
 from fedlgd.core.text import duration, number_of_bytes, plural
 from fedlgd.report.formats import METHOD, NONE, Cell, Column, Row, Table, operations
 from fedlgd.report.groups import Group
 from fedlgd.rundir.read import Run
 from fedlgd.rundir.records import RoundRecord
-from fedlgd.rundir.results import Positive
 
 SETUP = "setup"
 PHASES = (SETUP, "distil", "train", "server", "evaluate")
@@ -64,28 +61,6 @@ class BreakEven:
     enrolment: float
     without_enrolment: int | None
     with_enrolment: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Local:
-    epochs: int
-    steps: int
-    batch: int
-
-    def images(self, size: int) -> int:
-        """The number of images that a site of this size trains on in one round."""
-        return self.steps * min(self.batch, size) if self.steps else self.epochs * size
-
-
-@dataclass(frozen=True, slots=True)
-class _Selected:
-    first: int
-    every: Positive
-    count: int
-
-    @property
-    def rounds(self) -> range:
-        return range(self.first, min(self.first + self.every * self.count, LAST_ROUND), self.every)
 
 
 def clock(groups: Iterable[Group]) -> Clock:
@@ -148,18 +123,15 @@ def break_evens(groups: Sequence[Group]) -> tuple[BreakEven, ...]:
 
 
 def _break_even(run: Run) -> BreakEven | None:
-    """None for a method on real images, without a round, or if `config.toml` lacks a setting that is needed."""
+    """None for a method on real images, without a round, or if the work on real images is not known."""
     enrolment = [record for record in run.records if record.round < 0]
     rounds = [record for record in run.records if record.round >= 0]
-    try:
-        local = msgspec.convert(run.settings["local"], _Local)
-        parts = [run.settings[part]["selected"] for part in ("anchors", "refine") if part in run.settings]
-        selected = {t for part in msgspec.convert(parts, list[_Selected]) for t in part.rounds}
-    except (msgspec.ValidationError, KeyError, TypeError):
+    method, work = run.manifest.method, {site.name: site.real_work for site in run.manifest.data.sites}
+    if not rounds or method.train_on == "real" or None in work.values():
         return None
-    if not rounds or not any("virtual" in record.flags for record in enrolment):
-        return None
-    real = fmean(_real_flops(run, record, local) for record in rounds)
+    images = (sum(work.get(name) or 0 for name in record.sampled) for record in rounds)
+    real = fmean(3 * run.manifest.net.flops * each for each in images)
+    selected = {t for each in method.selected.values() for t in each.until(LAST_ROUND)}
     own, later = _projected(rounds, selected)
     first = sum(map(_site_flops, enrolment))
     without, including = (break_even_round(start, own, later, real) for start in (0.0, first))
@@ -174,11 +146,6 @@ def break_even_round(enrolment: float, own: Sequence[float], later: float, real:
     if gaps[-1] >= 0:
         return len(own) + int(gaps[-1] / (real - later)) + 1
     return max(rounds for rounds, gap in enumerate((0.0, *gaps[1:])) if gap >= 0) + 1
-
-
-def _real_flops(run: Run, record: RoundRecord, local: _Local) -> float:
-    sizes = [site.train for site in run.manifest.data.sites if site.name in record.sampled]
-    return 3 * run.manifest.net.flops * sum(map(local.images, sizes))
 
 
 def _site_flops(record: RoundRecord) -> float:

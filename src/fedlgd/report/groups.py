@@ -129,7 +129,7 @@ def group_runs(runs: Iterable[Run]) -> tuple[Group, ...]:
     by_label: dict[str, list[Run]] = {}
     for run in label_variants(tuple(runs)):
         by_label.setdefault(run.label, []).append(run)
-    styles = _styles({label: same[0].manifest.method for label, same in by_label.items()})
+    styles = _styles({label: same[0].manifest.method.name for label, same in by_label.items()})
     return tuple(
         Group(label, tuple(sorted(same, key=lambda run: run.seed)), styles[label])
         for label, same in by_label.items()

@@ -1,28 +1,110 @@
-"""The manifest of a run: what it is a run of, written at its start. No torch."""
+"""The manifest of a run: what it knows about itself, written once at its start. No torch.
 
+Runs write a `Manifest`; reports, attacks and everything else that opens a run read it. Nothing is told again from
+`config.toml`, except by `upgrade` for folders of older versions.
+"""
+
+import json
+import math
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import msgspec
+
+from fedlgd.core.errors import RunError
+from fedlgd.core.files import read_json, reading, write_json
+
+FORMAT = 3
+UPGRADED = (1, 2)  # formats of older folders
+MANIFEST = "manifest.json"
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """The rounds first, first + every, ...: `count` of them, also those after the planned end of a run."""
+
+    first: int
+    every: Positive
+    count: int
+
+    def until(self, end: int) -> range:
+        """Those before round `end`."""
+        return range(self.first, min(self.first + self.every * self.count, end), self.every)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodInfo:
+    """What the method of a run says of itself.
+
+    selected: the rounds in which more happens than training, by what moves: `refine` for virtual sets, `anchors`.
+    hello, update: what a site sends once and in every round. sources: digests of source files that are not ours.
+    """
+
+    name: str
+    label: str
+    train_on: Literal["real", "virtual"]
+    selected: Mapping[str, Rounds] = field(default_factory=dict)
+    hello: tuple[str, ...] = ("counts",)
+    update: tuple[str, ...] = ("weights", "loss")
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """When private training images are read: at the `enrolment`, in `selected` rounds, or in `every` round."""
+        if self.train_on == "real":
+            return ("every",)
+        return ("enrolment", "selected") if "refine" in self.selected else ("enrolment",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """(epsilon, delta) of each training image (or of each site), and how the budget is spent.
+
+    mu: the Gaussian-DP parameter of the whole budget; None in folders of older versions. simulation: the noise
+    came from a public key, so that nothing is protected. releases, refinements: noisy sums for the first virtual
+    set, and for all its refinements. gaussian: every release sees all images, so that mu^2 of several runs adds up.
+    scores: epsilon of each test image for all scores; 0: they are exact. shares: parts of mu^2 by their purpose.
+    """
+
+    epsilon: float
+    delta: float
+    mu: float | None = None
+    simulation: bool = False
+    protects: Literal["image", "site"] = "image"
+    adjacency: Literal["add-remove", "replace"] = "add-remove"
+    releases: int = 0
+    refinements: int = 0
+    gaussian: bool = False
+    scores: float = 0.0
+    shares: Mapping[str, float] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteInfo:
-    """A site in the manifest; `folder` is the file name of its images."""
+    """A site of the run; `folder` is the file name of its images.
+
+    real_work: the images that one round of training on its real images would take; None if it is not known.
+    """
 
     name: str
     folder: str
     train: int
     test: int
     note: str = ""
+    real_work: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataInfo:
-    """The federation a run was trained on; `shape` is channels, height, width."""
+    """The federation a run was trained on; `shape` is channels, height, width.
+
+    prepare: how images become network input, as `data.prepare.Preparation` is written; None in old folders.
+    """
 
     name: str
     digest: str
@@ -30,11 +112,13 @@ class DataInfo:
     classes: tuple[str, ...]
     sites: tuple[SiteInfo, ...]
     note: str = ""
+    prepare: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetInfo:
-    """The network, its size, and the FLOPs of one forward pass of one image."""
+    """The network, its size, and the FLOPs of one forward pass of one image. A label has the digest of its source
+    if it is not one of ours."""
 
     label: str
     parameters: int
@@ -43,24 +127,134 @@ class NetInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """Where the work was done."""
+    """Where the work was done. `local`: the sites were simulated here, so that their states are in the folder."""
 
+    name: str = "loop"
+    local: bool = True
+    workers: int = 1
+    threads: int = 1
     device: str = "cpu"
+    autocast: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extension:
+    """A run that got more rounds: how many it had, and the digest of the configuration before."""
+
+    rounds_before: int
+    rounds: int
+    after_round: int
+    command: str
+    config_before: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The content of `manifest.json` that the report uses.
+    """The content of `manifest.json`.
 
-    A run that does not compete (personalised models, pooled data) is shown beside the others and never marked best.
+    label: the name of the run in tables. config: the digest of `config.toml`; variant: that of all settings but
+    data, seed and rounds. A run that does not compete (personalised models, pooled data) is shown beside the
+    others and never marked best. copy_of: the run that a comparison copied.
     """
 
     label: str
-    method: str
+    method: MethodInfo
     command: str
     threads: int
     versions: Mapping[str, str]
     data: DataInfo
     net: NetInfo
+    format: int = FORMAT
+    config: str = ""
+    variant: str = ""
     competes: bool = True
     engine: EngineInfo = EngineInfo()
+    promise: Promise | None = None
+    extended: tuple[Extension, ...] = ()
+    copy_of: str = ""
+
+    def write(self, folder: Path) -> None:
+        write_json(folder / MANIFEST, msgspec.to_builtins(self))
+
+
+def read_manifest(folder: Path, as_written: bool = True) -> Manifest:
+    """The manifest of a run folder; one of an older version in the form of today.
+
+    as_written: refuse a file that was changed since. A report shows it all the same.
+    """
+    file = folder / MANIFEST
+    if not file.exists():
+        raise RunError("manifest-missing", file=str(file))
+    with reading(file):
+        raw = json.loads(file.read_bytes())
+        if raw["format"] not in (*UPGRADED, FORMAT):
+            raise RunError("manifest-format", file=str(file), format=raw["format"], known=FORMAT)
+        raw = read_json(file) if as_written else raw
+        if raw["format"] != FORMAT:
+            raw = upgrade(raw, tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")))
+        return msgspec.convert(raw, Manifest)
+
+
+def upgrade(raw: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """A manifest of format 1 or 2 in the form of today. What it does not say is told from the settings of the run.
+
+    A run without the settings `train_on` and `anchors` is taken for one on real images.
+    """
+    anchors, refine = config.get("anchors", {}), config.get("refine", {})
+    refines = refine.get("steps", 1) or refine.get("start", "keep") != "keep"
+    active = {"anchors": anchors.get("per_class", 1), "refine": refines}
+    selected: dict[str, Any] = {
+        part: config[part].get("selected") for part, moves in active.items() if part in config and moves
+    }
+    work: list[int | None]
+    try:
+        msgspec.convert(selected, dict[str, Rounds])
+        work = [_real_work(config["local"], site["train"]) for site in raw["data"]["sites"]]
+    except (msgspec.ValidationError, LookupError, TypeError, ValueError):  # a setting that is needed is missing
+        selected, work = {}, [None] * len(raw["data"]["sites"])
+    uploads = anchors.get("start") == "statistics" and anchors.get("per_class", 1)
+    method = {
+        "name": raw["method"],
+        "label": raw["label"],
+        "train_on": config.get("train_on", "virtual" if "anchors" in config else "real"),
+        "selected": selected,
+        "hello": ["counts", "statistics"] if uploads else ["counts"],
+        "update": ["weights"] if "dp" in config else ["weights", "loss"],
+    }
+    sites = [{**site, "real_work": images} for site, images in zip(raw["data"]["sites"], work, strict=True)]
+    newer = {"format": FORMAT, "method": method, "data": {**raw["data"], "sites": sites}}
+    return {**raw, **newer, "promise": _old_promise(config)}
+
+
+def _real_work(local: Mapping[str, Any], images: int) -> int:
+    """Images that a round of local training takes of so many."""
+    epochs, steps, batch = (int(local[name]) for name in ("epochs", "steps", "batch"))
+    return steps * min(batch, images) if steps else epochs * images
+
+
+def _old_promise(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The promise of an older run, by its settings."""
+    distil, refine = config.get("distil", {}), config.get("refine", {})
+    sections: dict[str, Any] = {"private": distil.get("private", {}), **config}
+    on = [name for name in ("private", "dp", "site_dp") if 0 < sections.get(name, {}).get("epsilon", 0) < math.inf]
+    if not on:
+        return None
+    budget, private = sections[on[0]], on[0] == "private"
+    rounds = refine["selected"]["count"] if private and refine.get("steps") else 0
+    shares: dict[str, float] = {}
+    if private and "counts" in budget:
+        start = {"mean-image": budget["start"], "statistics": 0.01}.get(distil["start"], 0.0)
+        shares = {"counts": budget["counts"], "start": start, "refine": budget["refine"]}
+        shares["distil"] = 1 - sum(shares.values())
+    return {
+        "epsilon": budget["epsilon"],
+        "delta": budget["delta"],
+        "simulation": bool(budget.get("test_key")),
+        "protects": "site" if on[0] == "site_dp" else "image",
+        "adjacency": budget.get("adjacency", "add-remove"),
+        "releases": budget.get("releases", 0),
+        "refinements": rounds * (refine["pairs"] if distil.get("augment") else 1) if rounds else 0,
+        "gaussian": private and budget.get("rate") == 1,
+        "scores": budget.get("scores", 0.0),
+        "shares": shares,
+    }

@@ -18,12 +18,11 @@ import msgspec
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import reading, refuse_links
 from fedlgd.core.settings import Tuned
-from fedlgd.rundir.manifest import Manifest
+from fedlgd.rundir.manifest import MANIFEST, Manifest, read_manifest
 from fedlgd.rundir.records import RECORDS, RoundRecord, committed_records
 from fedlgd.rundir.results import AUDIT, Analysis, Audit, Inversion, results_of
 
 T = TypeVar("T")
-FORMATS = (1, 2)  # of manifest.json
 START = "start"  # the version of virtual images made at enrolment; later versions are round numbers
 
 
@@ -97,7 +96,7 @@ class _Plan:
 def run_folders(path: Path) -> list[Path]:
     """The path itself if it is a run folder, and all run folders inside it."""
     inside = os.walk(path)  # it passes over a folder that is removed meanwhile
-    return sorted(Path(folder) for folder, _, names in inside if {"manifest.json", "config.toml"} & set(names))
+    return sorted(Path(folder) for folder, _, names in inside if {MANIFEST, "config.toml"} & set(names))
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[tuple[Run, ...], tuple[str, ...]]:
@@ -109,9 +108,9 @@ def read_runs(paths: Sequence[Path]) -> tuple[tuple[Run, ...], tuple[str, ...]]:
         except RunError as error:
             errors.append(str(error))
     if errors and not runs:
-        raise RunError(f"no run can be read: {'; '.join(errors)}")
+        raise RunError("no-readable-run", errors="; ".join(errors))
     if not runs:
-        raise RunError("no run folder was given; pass at least one, e.g. fedlgd report runs/demo")
+        raise RunError("no-run-folder-given")
     return tuple(runs), tuple(errors)
 
 
@@ -127,7 +126,7 @@ def read_run(path: Path) -> Run:
         settings=settings,
         seed=plan.seed,
         planned=plan.rounds,
-        manifest=_read_manifest(path / "manifest.json"),
+        manifest=read_manifest(path, as_written=False),
         records=records,
         sheets=_find_sheets(path / "virtual", records[-1].round if records else -1),
         samples={file.stem: file for file in sorted((path / "real").glob("*.png"))},
@@ -140,29 +139,12 @@ def read_run(path: Path) -> Run:
 
 
 def _read_config(file: Path) -> tuple[str, dict[str, Any], _Plan]:
+    if not file.exists():
+        raise RunError("run-file-missing", file=str(file))
     with reading(file):
-        text = _content(file).decode()
+        text = file.read_text(encoding="utf-8")
         settings = tomllib.loads(text)
         return text, settings, msgspec.convert(settings, _Plan)
-
-
-def _read_manifest(file: Path) -> Manifest:
-    if not file.exists():
-        raise RunError(f"{str(file)!r} is missing: the run has only just been started, or is incomplete")
-    with reading(file):
-        manifest = json.loads(_content(file))
-        if manifest["format"] not in FORMATS:
-            raise RunError(
-                f"{str(file)!r} has format {manifest['format']!r}, this version of fedlgd reads "
-                f"{' and '.join(map(str, FORMATS))}; use the fedlgd version that wrote it"
-            )
-        return msgspec.convert(manifest, Manifest)
-
-
-def _content(file: Path) -> bytes:
-    if not file.exists():
-        raise RunError(f"{str(file)!r} is missing")
-    return file.read_bytes()
 
 
 def _read_records(path: Path) -> tuple[RoundRecord, ...]:

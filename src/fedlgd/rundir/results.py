@@ -11,11 +11,12 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from fedlgd.rundir.manifest import Positive, Promise
+
 AUDIT = "audit"  # the kind of its files
 AUDIT_FORMAT = 1
 RATES = (0.01, 0.001)  # false positive rates at which true positives are reported
 
-Positive = Annotated[int, msgspec.Meta(ge=1)]
 Matrix = tuple[tuple[float, ...], ...]
 Interval = tuple[float, float, float]
 """Low end, value, high end of a 95 % interval."""
@@ -47,19 +48,6 @@ class Finding:
     accuracy: float | None = None
     epsilon_lower: float | None = None
     worst: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
-    """(epsilon, delta) of each training image, and the Gaussian-DP parameter of the whole budget.
-
-    simulation: the noise came from a public key, so that nothing is protected.
-    """
-
-    epsilon: float
-    delta: float
-    mu: float
-    simulation: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,11 +14,11 @@ NOTE = re.compile(r"(?P<base>.+) \((?P<note>[\w.-]+=[^,()]+(?:, [\w.-]+=[^,()]+)
 def check_axes(axes: Mapping[str, Sequence[Any]]) -> None:
     """A sweep has one or two axes, each with different values."""
     if len(axes) > 2:
-        raise SettingError(f"the sweep has {len(axes)} axes ({', '.join(axes)}); a sweep has one or two axes")
+        raise SettingError("sweep-axes", n=len(axes), axes=list(axes))
     for path, values in axes.items():
         listed = isinstance(values, Sequence) and not isinstance(values, str)
         if not listed or not values or any(value in values[:at] for at, value in enumerate(values)):
-            raise SettingError(f"the sweep has {path}={values!r}; give different values, e.g. [0, 1, 10]")
+            raise SettingError("sweep-values", path=path, values=values)
 
 
 def points(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:

@@ -23,7 +23,7 @@ from torch import nn
 from fedlgd import notebook
 from fedlgd.core.device import Place
 from fedlgd.core.errors import FedlgdError, SettingError, did_you_mean
-from fedlgd.core.files import make_folder, read_json, safe_name, write_json, writing
+from fedlgd.core.files import make_folder, safe_name, writing
 from fedlgd.data.federation import Federation
 from fedlgd.data.suites import load
 from fedlgd.engines.loop import Loop
@@ -33,6 +33,7 @@ from fedlgd.methods import registry
 from fedlgd.methods.parts import Part, name_of
 from fedlgd.methods.protocol import Method
 from fedlgd.nets.registry import named_net
+from fedlgd.rundir.manifest import read_manifest
 from fedlgd.rundir.records import committed_records
 from fedlgd.rundir.sweep import check_axes, entry_folder, points, swept, with_note
 from fedlgd.runs.config import Config, RunSettings, on_federation, resolve
@@ -344,7 +345,7 @@ def equal_run(job: Job, federation: Federation) -> Path | None:
         run = file.parent
         with suppress(FedlgdError, OSError):
             if file.read_bytes() == wanted and len(committed_records(run)) == job.config.plan.rounds + 1:
-                check_origin(run, read_json(run / "manifest.json"), federation)
+                check_origin(run, read_manifest(run), federation)
                 return run
     return None
 
@@ -356,8 +357,7 @@ def copy_run(run: Path, folder: Path, label: str) -> None:
         make_folder(folder.parent)
         try:
             shutil.copytree(run, beside, ignore=NOT_COPIED)
-            own = {"label": label, "copy_of": os.path.relpath(run, folder)}
-            write_json(beside / "manifest.json", read_json(run / "manifest.json") | own)
+            replace(read_manifest(run), label=label, copy_of=os.path.relpath(run, folder)).write(beside)
             os.sync()
             beside.rename(folder)
         except BaseException:

@@ -31,14 +31,17 @@ from fedlgd.core.net import Net
 from fedlgd.core.settings import flat
 from fedlgd.core.text import plural
 from fedlgd.core.train import Local
-from fedlgd.core.types import Scale, ServerState, SiteState, mean_scale
+from fedlgd.core.types import Scale, ServerState, mean_scale
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
-from fedlgd.engines.storage import Enrolment, FolderStates
+from fedlgd.engines.storage import Enrolment
 from fedlgd.engines.wire import read_message, write_message
 from fedlgd.methods.common import restart_schedule
 from fedlgd.methods.parts import name_of
+from fedlgd.methods.protocol import Method
+from fedlgd.rundir import manifest as info
+from fedlgd.rundir.manifest import MANIFEST, Manifest, read_manifest
 from fedlgd.rundir.records import (
     RECORDS,
     RoundRecord,
@@ -48,22 +51,9 @@ from fedlgd.rundir.records import (
     encode_record,
 )
 from fedlgd.runs.config import Config
-from fedlgd.runs.contact_sheets import DIVISOR, write_picture
+from fedlgd.runs.contact_sheets import DIVISOR, DrawnStates, write_picture
 
-FORMAT = 2
-
-
-class DrawnStates(FolderStates):
-    """States of the sites. A virtual set that changed is also written as an image."""
-
-    def __init__(self, path: Path, pictures: Path, scales: Mapping[str, Scale]) -> None:
-        super().__init__(path)
-        self._pictures, self._scales = pictures, scales
-
-    def save(self, site: str, version: int, state: SiteState, before: int) -> None:
-        if state.virtual and state.virtual.round == version:
-            write_picture(self._pictures, safe_name(site), state.virtual, self._scales[site])
-        super().save(site, version, state, before)
+HEAD_FORMAT = 2  # of state/head.json
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +114,7 @@ class RunDirectory:
             files.append(self.path / RECORDS, line, after=length)
         self._written.update(line)
         self._head = {
-            "format": FORMAT,
+            "format": HEAD_FORMAT,
             "round": state.round,
             "server": server,
             "sites": self._head.get("sites", {}) | versions,
@@ -140,11 +130,12 @@ class RunDirectory:
         file = self._state / "head.json"
         if not file.exists():
             if any(self._state.glob("server-[!0]*")) or any(self._state.glob("sites/*/0*")):
-                raise RunError(f"{str(file)!r} is missing; restore it, or start a new run with --out")
+                raise RunError("head-missing", file=str(file))
             return {}
         head = files.read_json(file)
         with files.reading(file):
-            check_format(self.path, head)
+            if head["format"] != HEAD_FORMAT:
+                raise RunError("head-format", path=str(self.path), format=head["format"], known=HEAD_FORMAT)
             msgspec.convert(head, Head)
         return head
 
@@ -173,23 +164,14 @@ def clear_own_parts(path: Path) -> None:
         files.clear_parts(path, of=of)
 
 
-def check_format(path: Path, written: dict[str, Any]) -> None:
-    if written["format"] != FORMAT:
-        raise RunError(
-            f"{str(path)!r} has format {written['format']}, this version resumes format {FORMAT}; "
-            "use the fedlgd version that wrote it, or start a new run with --out"
-        )
-
-
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked_folder(path: Path) -> Iterator[None]:
     """Lock a run folder for this process."""
-    busy = f"another process uses {str(path)!r}; wait until it has finished, or choose another folder with --out"
     with files.writing(path):
         files.make_folder(path)
         files.refuse_links(path)
         (path / ".lock").open("ab").close()
-    with files.locked(path / ".lock", RunError(busy)):
+    with files.locked(path / ".lock", RunError("folder-busy", path=str(path))):
         yield
 
 
@@ -203,20 +185,18 @@ def open_directory(
     engine: Engine = Loop(),
 ) -> RunDirectory:
     """A run folder for this configuration: a new one, or an existing one to resume."""
-    manifest, text = path / "manifest.json", config.toml()
+    text = config.toml()
     if (path / "state").exists():
-        with files.reading(manifest):
-            stored = files.read_json(manifest)
-            before = _check_config(path, stored, config)
-            check_origin(path, stored, federation)
+        stored = read_manifest(path)
+        before = _check_config(path, stored, config)
+        check_origin(path, stored, federation)
         if before != text.encode():
             _extend(path, stored, config, before, command)
     else:
         _check_free(path, text)
         with files.writing(path):
             files.write_atomic(path / "config.toml", text.encode())
-        began = {**_manifest(config, federation, net, command, title), "engine": engine_facts(engine, federation)}
-        files.write_json(manifest, began)
+        new_manifest(config, federation, net, command, title, engine).write(path)
         clear_own_parts(path)
     scales = {name: site.train.scale for name, site in federation.by_name.items()}
     return RunDirectory(path, scales, engine.local)
@@ -225,58 +205,44 @@ def open_directory(
 def _check_free(path: Path, text: str) -> None:
     """Refuse to overwrite anything except a run that has not started."""
     ours = {".lock"}
-    if (path / "manifest.json").exists() and files.read_json(path / "manifest.json"):
-        ours |= {"manifest.json", "config.toml", "virtual", "real"}
+    if (path / MANIFEST).exists() and files.read_json(path / MANIFEST):
+        ours |= {MANIFEST, "config.toml", "virtual", "real"}
     elif (path / "config.toml").exists() and (path / "config.toml").read_bytes() == text.encode():
         ours |= {"config.toml"}
     if any(p.name not in ours and p.suffix != ".part" for p in path.iterdir()):
-        raise RunError(f"{str(path)!r} contains other files and no run; choose an empty folder with --out")
+        raise RunError("folder-not-empty", path=str(path))
 
 
-def _check_config(path: Path, manifest: dict[str, Any], config: Config) -> bytes:
+def _check_config(path: Path, manifest: Manifest, config: Config) -> bytes:
     """Refuse to resume a run with another configuration. Returns the stored one, which can have fewer rounds."""
-    check_format(path, manifest)
     file, text = path / "config.toml", config.toml()
     with files.reading(file):
         stored = file.read_bytes()
-        replaced = (each["config_before"] for each in manifest.get("extended", []))
-        if files.digest(stored) not in (manifest["config"], *replaced):
+        replaced = (each.config_before for each in manifest.extended)
+        if files.digest(stored) not in (manifest.config, *replaced):
             raise ValueError("it has changed since the start of the run")
     before = rounds_before(stored, config)
     if before > config.plan.rounds:
-        raise RunError(
-            f"{str(path)!r} has a run of {plural(before, 'round')}, more than {config.plan.rounds}; use its "
-            "number, or another folder with --out"
-        )
+        raise RunError("more-rounds-done", path=str(path), before=before, rounds=config.plan.rounds)
     if not before:
-        raise RunError(
-            f"{str(path)!r} has a run with another configuration: {_differences(stored.decode(), text)}; "
-            f"use the settings in {file}, or another folder with --out"
-        )
+        differences = _differences(stored.decode(), text)
+        raise RunError("other-configuration", path=str(path), differences=differences, file=str(file))
     if restarts_of(config) != _expected_restarts(stored, config):
-        raise RunError(
-            f"{str(path)!r} has a run of {plural(before, 'round')}, which did not have the learning rates of "
-            f"local.restarts={list(restarts_of(config))}; leave local.restarts out, or start a new run with --out"
-        )
+        raise RunError("other-restarts", path=str(path), before=before, restarts=list(restarts_of(config)))
     return stored
 
 
-def check_origin(path: Path, manifest: dict[str, Any], federation: Federation) -> None:
+def check_origin(path: Path, manifest: Manifest, federation: Federation) -> None:
     """Refuse to resume a run with other data or another version; warn about another number of threads."""
     for name, version in _versions().items():
-        if name != "python" and manifest["versions"][name] != version:
-            raise RunError(
-                f"{str(path)!r} was created with {name} {manifest['versions'][name]}, this is {version}; resume "
-                "with that version, or start a new run with --out"
-            )
-    if manifest["data"]["digest"] != federation.digest:
-        raise RunError(
-            f"the images of {federation.name!r} have changed since {str(path)!r} was started; restore them, "
-            "or start a new run with --out"
-        )
-    if manifest["threads"] != torch.get_num_threads():
+        if name != "python" and manifest.versions.get(name) != version:
+            made_with = manifest.versions.get(name)
+            raise RunError("other-version", path=str(path), name=name, made_with=made_with, version=version)
+    if manifest.data.digest != federation.digest:
+        raise RunError("images-changed", data=federation.name, path=str(path))
+    if manifest.threads != torch.get_num_threads():
         warnings.warn(
-            f"{path} was started with {plural(manifest['threads'], 'thread')} and is resumed with "
+            f"{path} was started with {plural(manifest.threads, 'thread')} and is resumed with "
             f"{torch.get_num_threads()}: the last bits of results can differ",
             stacklevel=2,
         )
@@ -335,20 +301,19 @@ def _stored_restarts(raw: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(raw.get("local", {}).get("restarts", ()))
 
 
-def _extend(path: Path, manifest: dict[str, Any], config: Config, before: bytes, command: str) -> None:
+def _extend(path: Path, manifest: Manifest, config: Config, before: bytes, command: str) -> None:
     """More rounds for a run. A crash between the two files leaves a configuration that the manifest still names."""
     after = config.toml().encode()
-    if manifest["config"] != files.digest(after):
-        entry = {
-            "rounds_before": rounds_before(before, config),
-            "rounds": config.plan.rounds,
-            "after_round": len(committed_records(path)) - 1,
-            "command": command,
-            "config_before": files.digest(before),
-        }
-        extended = [*manifest.get("extended", []), entry]
-        digests = {"config": files.digest(after), "variant": config.variant, "extended": extended}
-        files.write_json(path / "manifest.json", manifest | digests)
+    if manifest.config != files.digest(after):
+        entry = info.Extension(
+            rounds_before=rounds_before(before, config),
+            rounds=config.plan.rounds,
+            after_round=len(committed_records(path)) - 1,
+            command=command,
+            config_before=files.digest(before),
+        )
+        extended = (*manifest.extended, entry)
+        replace(manifest, config=files.digest(after), variant=config.variant, extended=extended).write(path)
     with files.writing(path):
         files.write_atomic(path / "config.toml", after)
 
@@ -387,45 +352,83 @@ def _differences(stored: str, wanted: str) -> str:
     return ", ".join(f"{path} is {value(old, path)} there and {value(new, path)} here" for path in paths)
 
 
-def engine_facts(chosen: Engine, federation: Federation) -> dict[str, int | str | bool]:
-    """The entries about the engine in the manifest."""
-    return {
-        "name": chosen.name,
-        "local": chosen.local,
-        "workers": chosen.processes(federation),
-        "threads": torch.get_num_threads(),
-        "device": chosen.place.device,
-        "autocast": chosen.place.autocast,
-    }
+def new_manifest(
+    config: Config, federation: Federation, net: Net, command: str = "", title: str = "", engine: Engine = Loop()
+) -> Manifest:
+    """What a run with this configuration knows about itself before it starts."""
+    method = config.method
+    return Manifest(
+        versions=_versions(),
+        threads=torch.get_num_threads(),
+        command=command,
+        config=files.digest(config.toml().encode()),
+        label=title or method.label,
+        variant=config.variant,
+        method=_method_info(method, net),
+        promise=promise_of(method),
+        competes=not (method.personal or method.pooled),
+        data=_data_info(federation, getattr(method, "local", None)),
+        net=info.NetInfo(label=net.label, parameters=net.size, flops=net.flops),
+        engine=engine_info(engine, federation),
+    )
+
+
+def promise_of(method: Method) -> info.Promise | None:
+    """What a method promises about privacy; a run without a promise does not enter `fedlgd.dp`."""
+    if method.budget is None:
+        return None
+    from fedlgd.dp.promise import promise_with
+
+    return promise_with(method)
+
+
+def engine_info(engine: Engine, federation: Federation) -> info.EngineInfo:
+    return info.EngineInfo(
+        name=engine.name,
+        local=engine.local,
+        workers=engine.processes(federation),
+        threads=torch.get_num_threads(),
+        device=engine.place.device,
+        autocast=engine.place.autocast,
+    )
+
+
+def _method_info(method: Method, net: Net) -> info.MethodInfo:
+    uploads = method.expects_hello(method.adapt(net)).statistics is not None
+    selected = {part: info.Rounds(each.start, each.step, len(each)) for part, each in method.schedule.items()}
+    return info.MethodInfo(
+        name=name_of(method),
+        label=method.label,
+        train_on=method.train_on,
+        selected=selected,
+        hello=("counts", "statistics") if uploads else ("counts",),
+        update=method.sends,
+    )
+
+
+def _data_info(federation: Federation, local: object) -> info.DataInfo:
+    """`local`: how sites train, if the method has such settings."""
+    sites = (
+        info.SiteInfo(
+            name=site.name,
+            folder=safe_name(site.name),
+            train=len(site.train),
+            test=len(site.test),
+            note=site.note,
+            real_work=local.images(len(site.train)) if isinstance(local, Local) else None,
+        )
+        for site in federation.test_sites or federation.sites
+    )
+    return info.DataInfo(
+        name=federation.name,
+        digest=federation.digest,
+        note=federation.note,
+        shape=federation.shape,
+        classes=tuple(federation.classes),
+        sites=tuple(sites),
+        prepare=msgspec.to_builtins(federation.preparation),
+    )
 
 
 def _versions() -> dict[str, str]:
-    return {"fedlgd": __version__, "torch": torch.__version__, "python": platform.python_version()}
-
-
-def _manifest(config: Config, federation: Federation, net: Net, command: str, title: str) -> dict[str, Any]:
-    sites = [
-        {"name": s.name, "folder": safe_name(s.name), "train": len(s.train), "test": len(s.test), "note": s.note}
-        for s in federation.test_sites or federation.sites
-    ]
-    return {
-        "format": FORMAT,
-        "versions": _versions(),
-        "threads": torch.get_num_threads(),
-        "command": command,
-        "config": files.digest(config.toml().encode()),
-        "label": title or config.method.label,
-        "variant": config.variant,
-        "method": name_of(config.method),
-        "competes": not (config.method.personal or config.method.pooled),
-        "data": {
-            "name": federation.name,
-            "digest": federation.digest,
-            "note": federation.note,
-            "shape": list(federation.shape),
-            "classes": list(federation.classes),
-            "sites": sites,
-            "prepare": msgspec.to_builtins(federation.preparation),
-        },
-        "net": {"label": net.label, "parameters": net.size, "flops": net.flops},
-    }
+    return {"fedlgd": __version__, "torch": str(torch.__version__), "python": platform.python_version()}

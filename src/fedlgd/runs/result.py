@@ -1,4 +1,7 @@
-"""The result of a run: scores and costs, the model and its predictions, virtual sets and anchors."""
+"""The result of a run: scores and costs, the model and its predictions, virtual sets and anchors.
+
+`open_run` reads it from a run folder; `reopen` also gives the images back, for those who compute parts again.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,14 +22,15 @@ from fedlgd.core.errors import FedlgdError, RunError, SettingError, did_you_mean
 from fedlgd.core.net import Net
 from fedlgd.core.text import plural
 from fedlgd.core.types import Params, SiteState, VirtualSet
-from fedlgd.data.federation import POOLED
+from fedlgd.data.federation import POOLED, Federation
 from fedlgd.data.prepare import Preparation
 from fedlgd.engines.storage import States, Storage
 from fedlgd.methods.protocol import Method
 from fedlgd.nets.registry import build_net, given_net, named_net
+from fedlgd.rundir.manifest import MANIFEST, Manifest, read_manifest
 from fedlgd.rundir.records import RoundRecord, in_order
 from fedlgd.runs.config import Config, resolve
-from fedlgd.runs.folder import RunDirectory, check_format
+from fedlgd.runs.folder import RunDirectory
 from fedlgd.runs.parse import read_toml
 
 T = TypeVar("T")
@@ -160,7 +164,7 @@ class Result:
     def model(self) -> nn.Module:
         """The trained network as a module in eval mode: images -> (features, logits)."""
         if self.personal:
-            raise FedlgdError("this method has no global model; result.personal has the weights of each site")
+            raise FedlgdError("no-global-model")
         return self.net.module(self.params)
 
     def params_at(self, site: str = "") -> Params:
@@ -168,10 +172,11 @@ class Result:
         if not self.personal:
             return self.params
         if site not in self.personal:
+            known = list(self.personal)[:LISTED]
+            if not site:
+                raise FedlgdError("site-not-given", label=self.label, known=known)
             hint = did_you_mean(site, self.personal) or ";"
-            which = f"no site is called {site!r}{hint}" if site else "name one with site=... (--site);"
-            known = ", ".join(list(self.personal)[:LISTED])
-            raise FedlgdError(f"{self.label} has a model for each site: {which} available: {known}")
+            raise FedlgdError("site-without-model", label=self.label, site=site, hint=hint, known=known)
         return self.personal[site]
 
     def predict(self, images: Any, site: str = "") -> Predictions:
@@ -232,7 +237,7 @@ def result_of(
     """The result of the committed rounds of a run."""
     state, method = kept.memory.server(), config.method
     if state is None:
-        raise RunError(f"{str(folder)!r} has records but no state of the server; restore its folder `state`")
+        raise RunError("no-server-state", path=str(folder))
     params, names = state.params, kept.names
     virtual: Held[VirtualSet] = Held([n for n in names if kept.at(n).virtual], lambda name: kept.at(name).virtual)
     personal: Held[Params] = Held(
@@ -247,7 +252,7 @@ def open_run(
     net: nn.Module | Callable[..., nn.Module] | None = None,
     method: Method | None = None,
 ) -> Result:
-    """The result of a run folder. Nothing in it is changed.
+    """The result of a run folder, finished or not, without the images it was made from. Nothing in it is changed.
 
     `net` and `method` are needed only for those that were given to `fedlgd.run` as Python objects and that no
     module can be imported for.
@@ -257,54 +262,75 @@ def open_run(
     settings = read_toml(folder / "config.toml")
     preparation = _preparation(folder, manifest)
     config = _config(settings, method)
-    built = _net(settings["net"], preparation, manifest["net"]["label"], net)
+    built = _net(settings["net"], preparation, manifest.net.label, net)
     scales = (
         {POOLED: preparation.scale()} if config.method.pooled else preparation.scales
     )  # of the sites that trained
-    local = bool(manifest["engine"].get("local", True))  # real sites keep their states
+    local = manifest.engine.local  # real sites keep their states
     directory = RunDirectory(folder, scales, local)
     if not directory.records:
-        raise RunError(
-            f"{str(folder)!r} has no finished round: its command was interrupted, or refused with these settings; "
-            f"to resume it, or to see what it needs: {manifest['command']}"
-        )
+        raise RunError("no-finished-round", path=str(folder), command=manifest.command)
     kept = Kept(directory, directory.states, list(scales) if local else [])
-    order = [site["name"] for site in manifest["data"]["sites"]]
+    order = [site.name for site in manifest.data.sites]
     records = [in_order(record, order) for record in directory.records]
     return result_of(config, config.method.adapt(built), kept, records, preparation, folder)
 
 
-def manifest_of(folder: Path) -> dict[str, Any]:
-    """The manifest of a run folder that this version can read; anything else is refused."""
-    _check_run(folder)
-    manifest = files.read_json(folder / "manifest.json")
-    check_format(folder, manifest)
-    return manifest
+@dataclass(frozen=True, eq=False)
+class StoredRun:
+    """A simulated run with the images it was made from, which are opened when they are asked for."""
+
+    folder: Path
+    manifest: Manifest
+    config: Config
+
+    @cached_property
+    def result(self) -> Result:
+        return open_run(self.folder)
+
+    @cached_property
+    def federation(self) -> Federation:
+        opened = self.config.data.open()
+        if opened.digest != self.manifest.data.digest:
+            raise RunError("images-changed", data=opened.name, path=str(self.folder))
+        return opened
+
+    @cached_property
+    def net(self) -> Net:
+        return self.config.net_for(self.federation)
 
 
-def _check_run(folder: Path) -> None:
+def reopen(folder: Path) -> StoredRun:
+    """The run in this folder, to compute parts of it again."""
+    manifest = manifest_of(folder)
+    if not manifest.engine.local:
+        raise RunError("run-of-real-sites", path=str(folder))
+    try:
+        config = resolve(read_toml(folder / "config.toml"))
+    except FedlgdError as error:
+        raise RunError("run-not-reproducible", path=str(folder), error=str(error)) from error
+    return StoredRun(folder, manifest, config)
+
+
+def manifest_of(folder: Path) -> Manifest:
+    """The manifest of a run folder; a path that is no run folder is refused with what is near it."""
     if not folder.exists():
         hint = similar_path(folder, folders_only=True) or "; fedlgd run prints the folder of a run"
-        raise RunError(f"there is no run folder {str(folder)!r}{hint}")
-    if not (folder / "manifest.json").is_file():
-        inside = (
-            sorted({file.parent for file in folder.rglob("manifest.json")})[:MAX_RUNS_IN_ERROR]
-            if folder.is_dir()
-            else []
-        )
-        hint = f"; runs in it: {', '.join(map(str, inside))}" if inside else "; a run folder contains manifest.json"
-        raise RunError(f"{str(folder)!r} is not a run folder{hint}")
+        raise RunError("no-such-run", path=str(folder), hint=hint)
+    if not (folder / MANIFEST).is_file():
+        inside = sorted({file.parent for file in folder.rglob(MANIFEST)}) if folder.is_dir() else []
+        if inside:
+            raise RunError("folder-of-runs", path=str(folder), runs=inside[:MAX_RUNS_IN_ERROR])
+        raise RunError("not-a-run-folder", path=str(folder), file=MANIFEST)
     files.refuse_links(folder)
+    return read_manifest(folder)
 
 
-def _preparation(folder: Path, manifest: dict[str, Any]) -> Preparation:
-    with files.reading(folder / "manifest.json"):
-        if "prepare" not in manifest["data"]:
-            raise RunError(
-                f"{str(folder)!r} was made by a version of fedlgd that did not store how images are prepared; "
-                f"make the run again: {manifest['command']} --out NEW"
-            )
-        return msgspec.convert(manifest["data"]["prepare"], Preparation)
+def _preparation(folder: Path, manifest: Manifest) -> Preparation:
+    if manifest.data.prepare is None:
+        raise RunError("preparation-unknown", path=str(folder), command=manifest.command)
+    with files.reading(folder / MANIFEST):
+        return msgspec.convert(manifest.data.prepare, Preparation)
 
 
 def _config(settings: dict[str, Any], method: Method | None) -> Config:
@@ -315,7 +341,7 @@ def _config(settings: dict[str, Any], method: Method | None) -> Config:
     try:
         return resolve(rest)
     except SettingError as error:
-        raise RunError(f"{error}; in Python, pass the method: fedlgd.open_run(path, method=...)") from error
+        raise RunError("method-not-found", error=str(error)) from error
 
 
 def _net(settings: dict[str, Any], preparation: Preparation, label: str, given: Any) -> Net:
@@ -325,9 +351,7 @@ def _net(settings: dict[str, Any], preparation: Preparation, label: str, given: 
     else:
         net = build_net(settings["name"], shape, classes, {k: v for k, v in settings.items() if k != "name"})
     if net.label != label:
-        raise RunError(
-            f"the network of this run is {label!r}, but this is {net.label!r}: its source has changed; restore it"
-        )
+        raise RunError("other-net", stored=label, found=net.label)
     return net
 
 

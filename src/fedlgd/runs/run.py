@@ -28,7 +28,7 @@ from fedlgd.runs.analysis import MAX_ANALYSED_SITES, Analysis, Sources
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, RunSettings, configure, on_federation
 from fedlgd.runs.contact_sheets import write_samples
-from fedlgd.runs.folder import continued, locked, open_directory, rounds_before
+from fedlgd.runs.folder import continued, locked_folder, open_directory, rounds_before
 from fedlgd.runs.result import Kept, Result, result_of
 
 Listener = Callable[[RoundRecord], None]
@@ -104,7 +104,7 @@ def execute(
     if out is not None:
         config = continued(config, out)
     method, plan, net = config.method, config.plan, config.net_for(federation, net_object)
-    with engine.threads(), locked(out) if out else nullcontext():
+    with engine.threads(), locked_folder(out) if out else nullcontext():
         if out is not None:
             federation = federation.with_cache(shared_cache(engine.place))
         if method.pooled:

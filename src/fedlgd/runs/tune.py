@@ -24,7 +24,7 @@ from fedlgd.methods.protocol import Method
 from fedlgd.rundir.records import committed_records
 from fedlgd.runs.compare import Entry, Job, for_method, job_of, parse_entry, plan_jobs, run_job
 from fedlgd.runs.config import Config, on_federation
-from fedlgd.runs.folder import locked
+from fedlgd.runs.folder import locked_folder
 from fedlgd.runs.jobs import Ended, RoundListener, run_jobs
 from fedlgd.runs.space import Range, SearchSpace, check_known, draw_settings, read_space, space_of
 
@@ -328,7 +328,7 @@ def tune(
     def work(job: Job, listen: RoundListener) -> float:
         return run_job(job, federation, "fedlgd.tune(...)", listen).records[-1].accuracy
 
-    with locked(how.out):
+    with locked_folder(how.out):
         return search(how, TrialLog(how, federation), lambda todo: run_jobs(todo, jobs, work))
 
 

@@ -126,7 +126,7 @@ def test_a_damaged_file_is_named_and_the_rest_is_shown(tmp_path):
 
 
 def private(epsilon: float) -> dict[str, Any]:
-    return {"distil": {"per_class": 10, "private": {"epsilon": epsilon}}}
+    return {"distil": {"per_class": 10, "private": {"epsilon": epsilon, "delta": 1e-5}}}
 
 
 def test_runs_with_several_budgets_have_a_figure(make_groups: MakeGroups):

@@ -1,5 +1,7 @@
 """The privacy section: verdicts, tables with controls, caveats, curves, and what left a site."""
 
+from dataclasses import replace
+
 import pytest
 
 from fedlgd.report.formats import as_text
@@ -8,8 +10,8 @@ from fedlgd.report.page import render, write_figures
 from fedlgd.report.privacy import audit as attacks
 from fedlgd.report.privacy import roc
 from fedlgd.report.privacy import section as privacy
+from fedlgd.rundir.manifest import Promise
 from fedlgd.rundir.read import read_run
-from fedlgd.rundir.results import Promise
 from tests.report.audits import CONTROLS, LEAK, audit, found, write_audit
 from tests.report.fake import write_run
 
@@ -104,34 +106,35 @@ def test_what_left_a_site_is_counted_per_site_and_noise_is_told(tmp_path):
     private = {"distil": {"private": {"epsilon": 4.0, "delta": 1e-5, "scores": 1.0}}}
     noisy = privacy.left_table(read_run(write_run(tmp_path / "b", settings=private))).rows
     assert [row[3].text for row in noisy] == ["yes", "yes", "yes", "no"]
-    assert privacy.promise(run.settings) == ""
+    assert privacy.promise_text(run.manifest.promise) == ""
     assert "training loss" in rows["updates"][2].text
     sgd = {"train_on": "real", "dp": {"epsilon": 4.0, "delta": 1e-5}}
     sent = privacy.left_table(read_run(write_run(tmp_path / "c", settings=sgd))).rows[1][2].text
     assert sent == "weights. Trained on real images."  # DP-SGD sends no loss
 
 
+IMAGES = Promise(epsilon=4.0, delta=1e-5, releases=60, gaussian=True)
+
+
 def test_a_promise_names_what_it_covers_and_a_simulation_says_so():
-    settings = {"distil": {"private": {"epsilon": 4.0, "delta": 1e-5, "adjacency": "add-remove"}}}
-    assert "(4, 1e-05), add or remove one image" in privacy.promise(settings)
-    assert "not scores on test images" in privacy.promise(settings)
-    settings["distil"]["private"]["test_key"] = "x"
-    assert privacy.promise(settings).startswith("Simulation, no privacy")
+    assert "(4, 1e-05), add or remove one image" in privacy.promise_text(IMAGES)
+    assert "not scores on test images" in privacy.promise_text(IMAGES)
+    assert privacy.promise_text(replace(IMAGES, protects="site")).startswith("Each site:")
+    assert privacy.promise_text(replace(IMAGES, simulation=True)).startswith("Simulation, no privacy")
 
 
 def test_a_promise_tells_over_how_many_releases_and_whether_scores_have_noise():
-    private = {"epsilon": 4.0, "delta": 1e-5, "adjacency": "add-remove", "releases": 60, "rate": 1.0}
-    settings = {"distil": {"private": private, "augment": ["crop"]}}
-    refine = {"steps": 10, "pairs": 5, "selected": {"count": 3}}
-    assert "one image, over 60 releases." in privacy.promise(settings)
-    assert "over 60 + 15 releases" in privacy.promise(settings | {"refine": refine})
-    assert "over 60 + 3 releases" in privacy.promise(
-        {"distil": {"private": private, "augment": []}, "refine": refine}
-    )
-    private["scores"] = 2.0
-    said = privacy.promise(settings)
+    assert "one image, over 60 releases." in privacy.promise_text(IMAGES)
+    assert "over 60 + 15 releases" in privacy.promise_text(replace(IMAGES, refinements=15))
+    said = privacy.promise_text(replace(IMAGES, scores=2.0))
     assert said.endswith("Each test image: epsilon 2.")
     assert "not scores" not in said
+
+
+def test_the_noise_of_dp_fedavg_is_added_by_the_server(tmp_path):
+    """Sites send exact counts and their own weights: the server is trusted."""
+    run = read_run(write_run(tmp_path / "a", settings={"site_dp": {"epsilon": 4.0, "delta": 1e-5}}))
+    assert [row[3].text for row in privacy.left_table(run).rows] == ["no", "at the server", "no", "no"]
 
 
 def test_runs_on_the_same_images_add_up_what_a_site_has_spent(make_groups):

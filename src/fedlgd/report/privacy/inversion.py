@@ -1,8 +1,7 @@
 """What gradient inversion found, whether virtual images copy training images, and the price of epsilon."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
 
 from fedlgd.core.text import plural
 from fedlgd.report.figures import ACCURACY, Drawing
@@ -11,6 +10,7 @@ from fedlgd.report.grids import PageImage, picture_of
 from fedlgd.report.groups import Group, SeedCurve, summarise
 from fedlgd.report.plots import line_plot
 from fedlgd.report.privacy.section import labels_of
+from fedlgd.rundir.manifest import Promise
 from fedlgd.rundir.read import Run
 from fedlgd.rundir.results import Attacked, Inversion, Memorised
 from fedlgd.rundir.sweep import with_note, without_note
@@ -160,13 +160,6 @@ def _pictures(
             yield replace(shown, rows=rows)
 
 
-def epsilon_of(settings: Mapping[str, Any]) -> float:
-    """The epsilon that a run promises for single images; 0 without a promise."""
-    sections = settings.get("distil", {}).get("private", {}), settings.get("dp", {})
-    found = (float(section.get("epsilon", 0)) for section in sections)
-    return next((each for each in found if 0 < each < float("inf")), 0.0)
-
-
 def epsilon_drawing(groups: Sequence[Group]) -> Drawing | None:
     """Accuracy against 1 / epsilon, a line for runs that differ in it; None unless some have several values."""
     alike: dict[str, list[Group]] = {}
@@ -185,9 +178,14 @@ def _without_budget(label: str) -> str:
     return with_note(base, {path: value for path, value in note.items() if not path.startswith(BUDGETS)})
 
 
+def _epsilon(promised: Promise | None) -> float:
+    """The epsilon that is promised to single images; 0 without a promise."""
+    return promised.epsilon if promised and promised.protects == "image" else 0.0
+
+
 def _by_epsilon(label: str, groups: Sequence[Group]) -> SeedCurve:
     runs = [run for group in groups for run in group.counted]
-    finals = [(epsilon_of(run.settings), run.final.accuracy) for run in runs if run.final]
+    finals = [(_epsilon(run.manifest.promise), run.final.accuracy) for run in runs if run.final]
     order = sorted({epsilon for epsilon, _ in finals}, key=lambda epsilon: 1 / epsilon if epsilon else 0.0)
     stats = [summarise(100 * accuracy for e, accuracy in finals if e == epsilon) for epsilon in order]
     x = tuple(1 / epsilon if epsilon else 0.0 for epsilon in order)

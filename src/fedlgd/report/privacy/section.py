@@ -14,6 +14,7 @@ from fedlgd.report.formats import NONE, Cell, Column, Table
 from fedlgd.report.groups import Group, short
 from fedlgd.report.privacy.audit import audit_caveats, audit_table, verdict
 from fedlgd.report.privacy.roc import roc_plots
+from fedlgd.rundir.manifest import Promise
 from fedlgd.rundir.read import Run
 from fedlgd.rundir.results import AUDIT
 from fedlgd.rundir.sweep import with_note
@@ -22,6 +23,7 @@ READ_ROC = (
     "Both axes are logarithmic. Bands: 95 % over images. A curve far above the dotted line at small false positive "
     "rates means that some images can be recognised almost with certainty."
 )
+SHARES = {"start": "initial images", "refine": "refinement", "distil": "first virtual set"}
 BASIS = "Real images of the site enter through its virtual set only."
 
 
@@ -54,9 +56,15 @@ def privacy_of(groups: Sequence[Group]) -> tuple[Privacy, ...]:
 
 
 def _privacy(run: Run) -> Privacy:
-    heading, settings = f"{run.label}, seed {run.seed}", run.settings
-    audits = tuple(_audited(run))
-    return Privacy(heading, left_table(run), promise(settings), tuple(_shares(settings)), audits)
+    promised = run.manifest.promise
+    shares = {SHARES.get(name, name): 100 * share for name, share in promised.shares.items()} if promised else {}
+    return Privacy(
+        heading=f"{run.label}, seed {run.seed}",
+        left=left_table(run),
+        promise=promise_text(promised),
+        shares=tuple((name, share) for name, share in shares.items() if share),
+        audits=tuple(_audited(run)),
+    )
 
 
 def _audited(run: Run) -> Iterator[Audited]:
@@ -75,7 +83,7 @@ def audit_drawings(run: Run) -> Iterator[Drawing]:
 def _drawings(run: Run, name: str, label: str) -> Iterator[Drawing]:
     for number, (title, figure) in enumerate(roc_plots(run.audits[name])):
         about = f"ROC on log-log axes, {title}, {run.label}, seed {run.seed}, {label}"
-        file = f"roc{number}-{safe_name(run.manifest.method)}-seed{run.seed}{name.removeprefix(AUDIT)}"
+        file = f"roc{number}-{safe_name(run.manifest.method.name)}-seed{run.seed}{name.removeprefix(AUDIT)}"
         yield Drawing(file, about, figure, "" if number else READ_ROC)
 
 
@@ -96,34 +104,32 @@ def labels_of(results: Mapping[str, tuple[str, Mapping[str, Any]]]) -> dict[str,
 
 def left_table(run: Run) -> Table:
     """What every site has sent, with bytes per site: the mean over sites, because records have only sums."""
-    sites, settings = max(1, len(run.manifest.data.sites)), run.settings
+    sites, method, promised = max(1, len(run.manifest.data.sites)), run.manifest.method, run.manifest.promise
     hello = sum(record.bytes_up for record in run.records if record.round < 0)
     updates = sum(record.bytes_up for record in run.records if record.round >= 0)
     scored = len(run.evaluated)
-    virtual = settings.get("train_on", "virtual" if "anchors" in settings else "real") == "virtual"
-    statistics = settings.get("anchors", {}).get("start") == "statistics"
-    budget = _budget(settings)
-    counts, noisy = ("noisy", "yes") if budget else ("exact", "no")
-    scores = "yes" if budget.get("scores") else "no"
-    sent = "weights" if "dp" in settings else "weights and training loss"
+    covered = promised is not None and promised.protects == "image"
+    noisy = "yes" if covered else "at the server" if promised else "no"
+    statistics = ", and pixel statistics" if "statistics" in method.hello else ""
+    sent = " and ".join({"loss": "training loss"}.get(each, each) for each in method.update)
     rows: tuple[tuple[str, float | None, str, str], ...] = (
         (
             "hello, once",
             hello,
-            f"{counts} counts of images per class{', and pixel statistics' if statistics else ''}",
-            noisy,
+            f"{'noisy' if covered else 'exact'} counts of images per class{statistics}",
+            "yes" if covered else "no",
         ),
         (
             "updates",
             updates,
-            f"{sent}. {BASIS if virtual else 'Trained on real images.'}",
+            f"{sent}. {BASIS if method.train_on == 'virtual' else 'Trained on real images.'}",
             noisy,
         ),
         (
             f"scores, {plural(scored, 'time')}",
             None,
             "accuracy, loss and correct images per class of test images",
-            scores,
+            "yes" if promised and promised.scores else "no",
         ),
         ("seconds and FLOPs", None, "tell about how many images the site has", "no"),
     )
@@ -140,37 +146,22 @@ def _bytes(total: float | None, sites: int) -> Cell:
     return Cell(NONE) if total is None else Cell(number_of_bytes(total / sites), total / sites)
 
 
-def _budget(settings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The section with a promise of privacy; empty without one."""
-    sections = (settings.get("distil", {}).get("private", {}), settings.get("dp", {}), settings.get("site_dp", {}))
-    return next((each for each in sections if 0 < each.get("epsilon", 0) < float("inf")), {})
-
-
-def promise(settings: Mapping[str, Any]) -> str:
+def promise_text(promised: Promise | None) -> str:
     """What is promised to each training image, in words; empty without a promise."""
-    budget = _budget(settings)
-    if not budget:
+    if promised is None:
         return ""
-    if budget.get("test_key"):
+    if promised.simulation:
         return "Simulation, no privacy: the noise comes from a public key (test_key)."
-    relation = "replace" if budget.get("adjacency") == "replace" else "add or remove"
-    who = "Each site" if "site_dp" in settings else "Each training image of each site"
-    scores = f"Each test image: epsilon {budget['scores']:g}." if budget.get("scores") else ""
+    relation = "replace" if promised.adjacency == "replace" else "add or remove"
+    who = "Each site" if promised.protects == "site" else "Each training image of each site"
+    scores = f"Each test image: epsilon {promised.scores:g}." if promised.scores else ""
+    first, later = promised.releases, promised.refinements
+    over = f", over {f'{first} + ' if later else ''}{plural(later or first, 'release')}" if first else ""
     return (
-        f"{who}: (epsilon, delta) = ({budget['epsilon']:g}, {budget['delta']:g}), {relation} one image"
-        f"{_over(settings, budget)}. It covers models, anchors, prototypes and virtual sets; not "
+        f"{who}: (epsilon, delta) = ({promised.epsilon:g}, {promised.delta:g}), {relation} one image"
+        f"{over}. It covers models, anchors, prototypes and virtual sets; not "
         f"{'the time that training takes' if scores else 'scores on test images'}. {scores}"
     ).rstrip()
-
-
-def _over(settings: Mapping[str, Any], budget: Mapping[str, Any]) -> str:
-    """The number of releases: of the first virtual set, and of refinement."""
-    if "releases" not in budget:
-        return ""
-    refine, first = settings.get("refine", {}), budget["releases"]
-    rounds = refine["selected"]["count"] if refine.get("steps") else 0
-    later = rounds * (refine["pairs"] if settings["distil"].get("augment") else 1) if rounds else 0
-    return f", over {f'{first} + ' if later else ''}{plural(later or first, 'release')}"
 
 
 def spent_together(groups: Sequence[Group]) -> str:
@@ -181,31 +172,20 @@ def spent_together(groups: Sequence[Group]) -> str:
     """
     runs = [run for group in groups for run in group.runs]
     promised = {
-        (run.manifest.data.digest, run.seed, str(run.settings)): _budget(run.settings)
+        (run.manifest.data.digest, run.seed, str(run.settings)): run.manifest.promise
         for run in runs
-        if _budget(run.settings) and not _budget(run.settings).get("test_key")
+        if run.manifest.promise and not run.manifest.promise.simulation
     }
     budgets = list(promised.values())
     if len(budgets) < 2 or len({data for data, *_ in promised}) > 1:
         return ""
-    if all(each.get("rate") == 1 for each in budgets):
-        delta = min(each["delta"] for each in budgets)
-        mu = math.sqrt(sum(accounting.mu_for(each["epsilon"], each["delta"]) ** 2 for each in budgets))
+    if all(each.gaussian for each in budgets):
+        delta = min(each.delta for each in budgets)
+        mu = math.sqrt(sum(accounting.mu_for(each.epsilon, each.delta) ** 2 for each in budgets))
         epsilon = accounting.epsilon(mu, delta)
     else:
-        epsilon, delta = (sum(each[name] for each in budgets) for name in ("epsilon", "delta"))
+        epsilon, delta = sum(each.epsilon for each in budgets), sum(each.delta for each in budgets)
     return (
         f"These {len(budgets)} runs have the same images: on them together each site has spent at most (epsilon, "
         f"delta) = ({epsilon:.3g}, {delta:.2g}). Its ledger knows of other runs."
     )
-
-
-def _shares(settings: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """The parts of mu^2 of private distillation."""
-    private = settings.get("distil", {}).get("private", {})
-    if private is not _budget(settings) or not private:
-        return
-    start = {"mean-image": private["start"], "statistics": 0.01}.get(settings["distil"]["start"], 0.0)
-    parts = {"counts": private["counts"], "initial images": start, "refinement": private["refine"]}
-    parts["first virtual set"] = 1 - sum(parts.values())
-    yield from ((name, 100 * share) for name, share in parts.items() if share)
