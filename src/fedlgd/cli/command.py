@@ -132,4 +132,4 @@ class ConfigOptions:
         float | None, Option(help="Fraction of sites sampled in each round.", show_default="1.0"), Sets("ratio")
     ] = None
     settings: Set = None
-    track: Annotated[list[str] | None, Option(help="Also log to tensorboard, wandb or mlflow; repeatable.")] = None
+    track: Annotated[list[str] | None, Option(help="Also log to tensorboard.")] = None

@@ -149,7 +149,7 @@ def run_tracked(
 ) -> float:
     """Run a job with its trackers; its mean accuracy after the last round."""
     assert job.folder
-    with Tracking(given.track or (), Tracked(job.title, job.folder, job.config)) as track:
+    with Tracking(given.track or (), Tracked(job.folder, job.config)) as track:
 
         def listen(record: RoundRecord) -> None:
             show(record)

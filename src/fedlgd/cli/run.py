@@ -149,7 +149,7 @@ def _shown(
 
     with (
         progress(given.silent, config.plan.rounds, title, folder, lasting=True, sites=sites) as show,
-        Tracking(given.track or (), Tracked(title, folder, config)) as track,
+        Tracking(given.track or (), Tracked(folder, config)) as track,
     ):
         yield listen
     if not (heard or given.silent):

@@ -95,9 +95,7 @@ def _open(out: Path, text: str, data: str) -> dict[str, Distilled]:
     stored = read_json(file)
     with reading(file):
         if (stored["config"], stored["data"]) != (digest(text.encode()), data):
-            raise RunError(
-                f"{str(out)!r} has virtual sets of other images or settings; choose another folder with --out"
-            )
+            raise RunError("other-sets", folder=str(out))
         return msgspec.convert(stored["sites"], dict[str, Distilled])
 
 

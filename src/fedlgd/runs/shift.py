@@ -15,14 +15,13 @@ from fedlgd.core.losses import mmd_rbf
 from fedlgd.core.meter import track
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
-from fedlgd.core.text import plural
 from fedlgd.core.types import LabelledSet, Params
 from fedlgd.data.federation import Federation
 from fedlgd.nets.registry import build_net
 
-MOST = 2000  # images per site and draw: distances of all pairs are held in memory
-CHUNK = 128  # images per forward pass
-LEAST = 4  # images per site: two draws of two images
+MAX_IMAGES_IN_DRAW = 2000  # images per site and draw: distances of all pairs are held in memory
+BATCH_SIZE = 128  # images per forward pass
+MIN_IMAGES = 4  # images per site: two draws of two images
 NET_WIDTH = 64  # of the untrained ConvNets that compute random features
 ALL = "all images"
 
@@ -64,7 +63,12 @@ class Draws:
     unbiased: bool = True
 
     def __post_init__(self) -> None:
-        check(2 <= self.size <= MOST, "size", self.size, f"use 2 to {MOST} images per site and draw")
+        check(
+            2 <= self.size <= MAX_IMAGES_IN_DRAW,
+            "size",
+            self.size,
+            f"use 2 to {MAX_IMAGES_IN_DRAW} images per site and draw",
+        )
         check(self.draws >= 2, "draws", self.draws, "use 2 or more; the std over draws is part of the result")
 
 
@@ -109,7 +113,7 @@ def measure_class(
 ) -> Shift | None:
     """The shift of class `k` between sites with enough images of it; None for fewer than two such sites."""
     members = {name: (data, data.of_class(k)) for name, data in sites.items()}
-    enough = {name: pool for name, pool in members.items() if len(pool[1]) >= LEAST}
+    enough = {name: pool for name, pool in members.items() if len(pool[1]) >= MIN_IMAGES}
     return _measure(enough, space, how, rng.at("class", k), label) if len(enough) > 1 else None
 
 
@@ -118,10 +122,8 @@ Pool = tuple[LabelledSet, Tensor]
 
 def _measure(pools: Mapping[str, Pool], space: Space, how: Draws, rng: Stream, label: str) -> Shift:
     for name, (_, index) in pools.items():
-        if len(index) < LEAST:
-            raise DataError(
-                f"site {name!r} has {plural(len(index), 'image')}; measuring shift needs {LEAST} or more per site"
-            )
+        if len(index) < MIN_IMAGES:
+            raise DataError("too-few-for-shift", site=name, images=len(index), wanted=MIN_IMAGES)
     size = min([how.size, *(len(index) // 2 for _, index in pools.values())])
     drawn = []
     for draw in track(label, how.draws):
@@ -166,7 +168,7 @@ def random_features(net: Net, rng: Stream) -> Space:
 
 def _features(net: Net, params_at: Callable[[int], Params], x: Tensor, draw: int) -> Tensor:
     params = params_at(draw)
-    return torch.cat([net.frozen(params, part).features for part in x.split(CHUNK)])
+    return torch.cat([net.frozen(params, part).features for part in x.split(BATCH_SIZE)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,21 @@
-"""Trackers: log the records of a run to TensorBoard, Weights & Biases or MLflow.
+"""Log the records of a run to TensorBoard, with its settings and the pictures of its virtual sets.
 
-`track.json` in the run folder stores how many rounds each tracker has logged, so every round is logged once. A
-resumed run, or a run that is tracked later, logs the missing rounds. A failing tracker only causes a warning.
+`track.json` in the run folder stores how many rounds are logged, so every round is logged once. A resumed run, or a
+run that is tracked later, logs the missing rounds. A failing tracker only causes a warning. For other trackers see
+`docs/watching.md`.
 """
 
 import importlib
 import math
-import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import fmean
 from types import TracebackType
-from typing import ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -24,131 +23,40 @@ from PIL import Image
 from fedlgd.core import files
 from fedlgd.core.errors import SettingError
 from fedlgd.core.files import safe_name
-from fedlgd.core.settings import flat
 from fedlgd.engines.storage import version_name
 from fedlgd.rundir.records import RoundRecord, committed_records
 from fedlgd.runs.config import Config
 
-MARKS = "track.json"
-PROJECT = "fedlgd"
+TRACK_FILE = "track.json"
+TRACKERS = {"tensorboard": "tensorboardX"}  # packages by the name of the tracker
 
 
 @dataclass(frozen=True, slots=True)
 class Tracked:
     """The run that is tracked."""
 
-    title: str
     folder: Path
     config: Config
-
-
-class Tracker(Protocol):
-    """Logs the values of one run. `known` is the `id` of this run from an earlier session, or empty."""
-
-    package: ClassVar[str]
-    id: str
-
-    def __init__(self, run: Tracked, known: str) -> None: ...
-
-    def log(self, step: int, values: Mapping[str, float], pictures: Mapping[str, Path]) -> None: ...
-
-    def close(self, finished: bool) -> None: ...
-
-
-class TensorBoard:
-    """Event files in the run folder. They stay on this machine, so they include the virtual images."""
-
-    package: ClassVar[str] = "tensorboardX"
-    id = "tensorboard"
-
-    def __init__(self, run: Tracked, known: str) -> None:
-        folder = run.folder / self.id
-        suffix = f".{len(list(folder.glob('events.*')))}"  # default file names have a resolution of one second
-        package = importlib.import_module(self.package)
-        self._writer = package.SummaryWriter(logdir=str(folder), filename_suffix=suffix)
-        if not known:
-            self._writer.add_text("config", f"```toml\n{run.config.toml()}```", 0)
-
-    def log(self, step: int, values: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
-        for name, value in values.items():
-            self._writer.add_scalar(name, value, step)
-        for name, file in pictures.items():
-            with Image.open(file) as picture:
-                self._writer.add_image(name, np.asarray(picture.convert("RGB")), step, dataformats="HWC")
-        self._writer.flush()
-
-    def close(self, finished: bool) -> None:
-        self._writer.close()
-
-
-class Wandb:
-    """Values and settings only: the virtual images of a site never leave it. `WANDB_MODE=offline` works."""
-
-    package: ClassVar[str] = "wandb"
-
-    def __init__(self, run: Tracked, known: str) -> None:
-        self._run = importlib.import_module(self.package).init(
-            project=os.environ.get("WANDB_PROJECT", PROJECT),
-            name=run.title,
-            id=known or None,
-            resume="allow" if known else None,
-            dir=str(run.folder),
-            config=run.config.plain(),
-            settings={"console": "off"},
-        )
-        self.id = str(self._run.id)
-
-    def log(self, step: int, values: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
-        self._run.log(dict(values), step=step)
-
-    def close(self, finished: bool) -> None:
-        self._run.finish(exit_code=0 if finished else 1)
-
-
-class Mlflow:
-    """Values and settings only, logged to `MLFLOW_TRACKING_URI`."""
-
-    package: ClassVar[str] = "mlflow"
-
-    def __init__(self, run: Tracked, known: str) -> None:
-        self._mlflow = importlib.import_module(self.package)
-        if known:
-            self.id = self._mlflow.start_run(run_id=known).info.run_id
-        else:
-            self._mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT))
-            self.id = self._mlflow.start_run(run_name=run.title).info.run_id
-            self._mlflow.log_params(dict(flat(run.config.plain())))
-
-    def log(self, step: int, values: Mapping[str, float], pictures: Mapping[str, Path]) -> None:
-        self._mlflow.log_metrics(dict(values), step=step)
-
-    def close(self, finished: bool) -> None:
-        self._mlflow.end_run("FINISHED" if finished else "KILLED")
-
-
-TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": Wandb, "mlflow": Mlflow}
 
 
 def check_trackers(names: Sequence[str]) -> None:
     """Raise an error if a tracker is unknown or not installed, before the run starts."""
     for name in names:
         if name not in TRACKERS:
-            raise SettingError(f"no tracker is called {name!r}; available: {', '.join(TRACKERS)}")
-        package = TRACKERS[name].package
+            raise SettingError("unknown-tracker", name=name, available=list(TRACKERS))
         try:
-            importlib.import_module(package)
+            importlib.import_module(TRACKERS[name])
         except ImportError as error:
-            raise SettingError(f"--track {name} needs {package} ({error}); pip install {package}") from error
+            raise SettingError("tracker-missing", name=name, package=TRACKERS[name], error=error) from error
 
 
 class Tracking:
-    """A listener that logs every committed record of a run once to each tracker."""
+    """A listener that logs every committed record of a run once; it does nothing without `names`."""
 
     def __init__(self, names: Sequence[str], run: Tracked) -> None:
         check_trackers(names)
-        self._names = list(dict.fromkeys(names))
-        self._run = run
-        self._open: dict[str, Tracker] = {}
+        self._wanted, self._run = bool(names), run
+        self._writer: Any = None
         self._records: list[RoundRecord] = []
 
     def __enter__(self) -> "Tracking":
@@ -157,53 +65,62 @@ class Tracking:
     def __call__(self, record: RoundRecord) -> None:
         if self._records:
             self._records.append(record)
-        self._feed()
+        self._log()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Log a run that was already complete, then close all trackers."""
+        """Log a run that was already complete, then close."""
         if kind is None and not self._records:
-            self._feed()
-        finished = len(self._records) == self._run.config.plan.rounds + 1
-        for name, tracker in self._open.items():
-            self._attempt(name, partial(tracker.close, finished))
+            self._log()
+        if self._writer:
+            self._writer.close()
 
-    def _feed(self) -> None:
-        for name in self._names:
-            self._attempt(name, partial(self._catch_up, name))
-
-    def _catch_up(self, name: str) -> None:
-        """Log the missing records. The first call reads the committed records, which end with the newest one."""
-        self._records = self._records or committed_records(self._run.folder)
-        file = self._run.folder / MARKS
-        marks = files.read_json(file) if file.exists() else {}
-        mark = marks.get(name, {"id": "", "logged": 0})
-        if mark["logged"] == len(self._records):
+    def _log(self) -> None:
+        """An exception ends the tracking, not the run; what the tracker prints goes to stderr."""
+        if not self._wanted:
             return
-        tracker = self._open.get(name) or TRACKERS[name](self._run, mark["id"])
-        self._open[name] = tracker
-        for step in range(mark["logged"], len(self._records)):
-            folder = self._run.folder / "virtual" / version_name(self._records[step].round)
-            pictures = {f"virtual/{file.stem}": file for file in sorted(folder.glob("[!.]*.png"))}
-            tracker.log(step, numbers(self._records[: step + 1]), pictures)
-            files.write_json(file, marks | {name: {"id": tracker.id, "logged": step + 1}})
-
-    def _attempt(self, name: str, action: Callable[[], None]) -> None:
-        """An exception disables only this tracker; its output is redirected to stderr."""
         try:
             with redirect_stdout(sys.stderr):
-                action()
+                self._catch_up()
         except Exception as error:
-            self._names = [each for each in self._names if each != name]
+            self._wanted = False
             warnings.warn(
-                f"{name} stopped tracking ({type(error).__name__}: {error}); the run continues. Re-run the same "
-                "command to log the missing rounds",
+                f"tensorboard stopped tracking ({type(error).__name__}: {error}); the run continues. Re-run the "
+                "same command to log the missing rounds",
                 stacklevel=2,
             )
 
+    def _catch_up(self) -> None:
+        """Log the missing records. The first call reads the committed records, which end with the newest one."""
+        self._records = self._records or committed_records(self._run.folder)
+        file = self._run.folder / TRACK_FILE
+        marks = files.read_json(file) if file.exists() else {}
+        logged = marks.get("tensorboard", {"logged": 0})["logged"]
+        for step in range(logged, len(self._records)):
+            self._writer = self._writer or self._open(new=not logged)
+            for name, value in values_of(self._records[: step + 1]).items():
+                self._writer.add_scalar(name, value, step)
+            folder = self._run.folder / "virtual" / version_name(self._records[step].round)
+            for picture in sorted(folder.glob("[!.]*.png")):
+                with Image.open(picture) as image:
+                    pixels = np.asarray(image.convert("RGB"))
+                self._writer.add_image(f"virtual/{picture.stem}", pixels, step, dataformats="HWC")
+            self._writer.flush()
+            files.write_json(file, marks | {"tensorboard": {"id": "tensorboard", "logged": step + 1}})
 
-def numbers(records: Sequence[RoundRecord]) -> dict[str, float]:
+    def _open(self, new: bool) -> Any:
+        """Event files in the run folder; default names have a resolution of one second."""
+        folder = self._run.folder / "tensorboard"
+        suffix = f".{len(list(folder.glob('events.*')))}"
+        package = importlib.import_module(TRACKERS["tensorboard"])
+        writer = package.SummaryWriter(logdir=str(folder), filename_suffix=suffix)
+        if new:
+            writer.add_text("config", f"```toml\n{self._run.config.toml()}```", 0)
+        return writer
+
+
+def values_of(records: Sequence[RoundRecord]) -> dict[str, float]:
     """The values to log for the last record, without NaN; bytes are sums over all records."""
     last = records[-1]
     found = {
