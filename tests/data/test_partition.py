@@ -123,7 +123,7 @@ def test_classes_are_redrawn_before_anything_is_set_aside(monkeypatch):
     monkeypatch.setattr(partition, "allotted", lambda n, p, least: kept.append(least) or allotted(n, p, least))
     dirichlet(BALANCED, 3, Stream(0), 2.0, 100)
     assert set(kept) == {0}
-    monkeypatch.setattr(partition, "TRIES", 1)
+    monkeypatch.setattr(partition, "MAX_DRAWS", 1)
     dirichlet(BALANCED, 3, Stream(0), 2.0, 100)
     assert 100 in kept
 

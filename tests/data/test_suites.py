@@ -1,6 +1,8 @@
 """Suites by name, suites of one's own, and their settings."""
 
 import inspect
+import os
+import subprocess
 import sys
 from dataclasses import MISSING, fields
 
@@ -10,6 +12,7 @@ import fedlgd
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.data.suites import SUITES, DataChoice, find_suite
 from fedlgd.runs.config import resolve
+from tests.data.pictures import tree
 from tests.errors import refuses
 
 OWN = '''
@@ -149,3 +152,18 @@ def test_an_integer_beyond_its_upper_bound_is_refused(settings):
     setting = list(settings)[-1]
     with pytest.raises(SettingError, match=f"data.{setting} is {settings[setting]}"):
         resolve({"data": settings})
+
+
+def test_a_folder_is_opened_without_downloads_and_without_other_suites(tmp_path):
+    """In a process of its own, as a run does it: by its configuration."""
+    tree(tmp_path / "sites")
+    code = (
+        "import sys; import fedlgd.cli.run; from fedlgd.runs.config import resolve; "
+        f"resolve({{}}, {{'data.name': 'folders', 'data.path': {str(tmp_path / 'sites')!r}}}).data.open(); "
+        "print(*sorted(name for name in sys.modules if name.startswith('fedlgd.data.')))"
+    )
+    environment = {**os.environ, "FEDLGD_DATA": str(tmp_path / "home")}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    imported = {name.split(".")[2] for name in done.stdout.split()}
+    assert "own" in imported
+    assert not imported & {"fetch", "builtin", "published"}

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 MARK = b"DICM"  # after 128 bytes of any content
-HEAD = 1 << 16  # bytes that hold the meta information of a DICOM file
+HEAD_BYTES = 1 << 16  # bytes that hold the meta information of a DICOM file
 GREY = ("MONOCHROME1", "MONOCHROME2")
 COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 DECOMPRESS = "decompress it, for example with gdcmconv --raw or dcmdjpeg"
@@ -104,7 +104,7 @@ def _check_syntax(file: IO[bytes]) -> None:
     from pydicom.pixels.decoders.base import get_decoder
     from pydicom.uid import DeflatedExplicitVRLittleEndian
 
-    head = io.BytesIO(file.read(HEAD))
+    head = io.BytesIO(file.read(HEAD_BYTES))
     file.seek(0)
     try:
         syntax = read_partial(head, stop_when=lambda *_: True).file_meta.TransferSyntaxUID

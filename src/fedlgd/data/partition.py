@@ -16,7 +16,7 @@ Numbers = NDArray[np.intp]
 Counts = NDArray[np.int64]
 Shares = NDArray[np.float64]
 
-TRIES = 100  # draws of the shares of a class before `least` images are reserved for every site
+MAX_DRAWS = 100  # draws of the shares of a class before `least` images are reserved for every site
 
 
 def iid(labels: Labels, sites: int, rng: Stream, least: int = 0) -> list[Numbers]:
@@ -65,7 +65,7 @@ def allotted(count: int, shares: Shares, least: int) -> Counts:
 
 def _draw(count: int, sites: int, alpha: float, least: int, rng: Stream) -> Counts:
     generator = _generator(rng)
-    for _ in range(TRIES):
+    for _ in range(MAX_DRAWS):
         shares = generator.dirichlet(np.full(sites, alpha))
         counts = allotted(count, shares, 0)
         if counts.min() >= least:

@@ -23,8 +23,8 @@ Colour = Literal["auto", "grey"]
 Scaling = Literal["half", "own", "shared"]
 
 BILINEAR = Image.Resampling.BILINEAR
-CHUNK = 256  # images summed at once
-FLAT = 1 / 255  # least std: one grey level, for a channel that is constant
+IMAGES_AT_ONCE = 256  # images summed at once
+MIN_STD = 1 / 255  # least std: one grey level, for a channel that is constant
 
 
 def fitted(image: Image.Image, size: int, fit: Fit = "stretch") -> Image.Image:
@@ -153,8 +153,8 @@ def scales(trains: Sequence[Pixels], scaling: Scaling) -> list[Scale]:
 def _sums(planes: Pixels) -> np.ndarray:
     """Number, sum and sum of squares of the pixels of each of three channels, (3, 3), exact."""
     total = np.zeros((3, 3), dtype=object)
-    for start in range(0, len(planes), CHUNK):
-        part = planes[start : start + CHUNK].astype(np.int64)
+    for start in range(0, len(planes), IMAGES_AT_ONCE):
+        part = planes[start : start + IMAGES_AT_ONCE].astype(np.int64)
         count = part.size // part.shape[1]
         rows = np.stack([np.full(part.shape[1], count), part.sum((0, 2, 3)), (part**2).sum((0, 2, 3))])
         total = total + np.broadcast_to(rows, (3, 3)).astype(object)
@@ -166,4 +166,4 @@ def _scale(sums: np.ndarray) -> Scale:
     count, first, second = sums
     mean = tuple(float(a / n / 255) for n, a in zip(count, first, strict=True))
     spread = [(b * n - a * a) / (n * n) for n, a, b in zip(count, first, second, strict=True)]
-    return Scale(mean, tuple(max(float(v) ** 0.5 / 255, FLAT) for v in spread))
+    return Scale(mean, tuple(max(float(v) ** 0.5 / 255, MIN_STD) for v in spread))

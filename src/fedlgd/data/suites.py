@@ -7,7 +7,7 @@ A suite is a frozen dataclass of settings whose `open` returns a federation. A s
 
 import inspect
 import os
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from fedlgd.data.federation import Federation
 
 HOME_VARIABLE = "FEDLGD_DATA"
-DEFAULT_SUITE = "builtin-digits"
 COMMON_SETTINGS = ("name", "limit", "test_limit")  # of every federation
 
 
@@ -146,16 +145,17 @@ class DataChoice(Settings):
     """Which federation, and how many of its images. Other settings belong to the suite, see `fedlgd data list`."""
 
     section: ClassVar[str] = "data"
-    name: str = setting(DEFAULT_SUITE, "Name of the suite, or package.module:Class for a suite of your own.")
+    name: str = setting("builtin-digits", "Name of the suite, or package.module:Class for a suite of your own.")
     limit: int = setting(0, "At most this many training images per site; 0 for all.", least=0, most=10**9)
     test_limit: int = setting(0, "At most this many test images per site; 0 for all.", least=0, most=10**9)
-    suite: SuiteSettings = field(default_factory=lambda: SUITES[DEFAULT_SUITE].settings())
+    suite: SuiteSettings = SuiteSettings()  # the base class: the named suite with its defaults
 
     def open(self) -> "Federation":
         """The federation of these settings."""
         from fedlgd.data.federation import Federation, limited
 
-        whole = self.suite.open()
+        named = type(self.suite) is SuiteSettings
+        whole = (find_suite(self.name).settings() if named else self.suite).open()
         if not isinstance(whole, Federation):
             raise DataError("suite-opens-no-federation", name=self.name, found=type(whole).__name__)
         part = limited(whole, self.limit, self.test_limit) if self.limit or self.test_limit else whole

@@ -46,7 +46,9 @@ class Config:
 
     method: Method
     plan: RunSettings = RunSettings()
-    data: DataChoice = field(default_factory=DataChoice)
+    data: DataChoice = field(
+        default_factory=lambda: DataChoice(suite=suites.find_suite(DataChoice.name).settings())
+    )
     net: Mapping[str, Any] = field(default_factory=lambda: {"name": "convnet"})
     tuned: Tuned | None = None
 

@@ -126,7 +126,7 @@ def test_photos_are_the_difference_of_photograph_and_digit():
     digit = np.zeros((1, 28, 28), np.uint8)
     digit[0, 10:20, 10:20] = 255
     grey = np.full((40, 40, 3), 100, np.uint8)
-    blend = rendering.photos(digit, [grey], np.random.default_rng(0))
+    blend = rendering.blend_photos(digit, [grey], np.random.default_rng(0))
     assert (blend[0, :, 10:20, 10:20] == 155).all()
     assert (blend[0, :, :10] == 100).all()
 
@@ -143,7 +143,7 @@ def test_a_font_draws_ten_different_digits(font):
     assert len({rendering.glyph(font, digit).tobytes() for digit in range(10)}) == 10
 
 
-@pytest.mark.parametrize("draw", [rendering.fonts, rendering.street])
+@pytest.mark.parametrize("draw", [rendering.render_fonts, rendering.render_street])
 def test_a_renderer_draws_as_many_as_asked_and_the_same_for_the_same_generator(draw):
     one, again = (draw(rendering.in_turn(12), np.random.default_rng(3)) for _ in range(2))
     other = draw(rendering.in_turn(12), np.random.default_rng(4))

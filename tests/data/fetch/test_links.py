@@ -17,7 +17,7 @@ def test_no_address_is_a_link_shortener(tmp_path):
 
 
 def test_a_file_of_unknown_size_ends_somewhere(monkeypatch):
-    monkeypatch.setattr(download, "MOST_BYTES", 100)
+    monkeypatch.setattr(download, "MAX_BYTES", 100)
 
     class Endless:
         headers: dict[str, str] = {}

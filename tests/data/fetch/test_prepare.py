@@ -31,7 +31,7 @@ SHA = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
 
 @pytest.fixture
 def site(monkeypatch):
-    monkeypatch.setattr(download, "PAUSE", 0)
+    monkeypatch.setattr(download, "PAUSE_SECONDS", 0)
     with serving() as served:
         served.files["good"] = CONTENT
         yield served

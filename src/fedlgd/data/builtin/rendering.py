@@ -65,19 +65,22 @@ def in_turn(count: int) -> Labels:
     return np.arange(count, dtype=np.int64) % 10
 
 
-def fonts(labels: Labels, rng: Generator) -> Pixels:
+def render_fonts(labels: Labels, rng: Generator) -> Pixels:
     """Digits in many fonts, colours and poses, in front of strokes and cropped digits, like SynthDigits."""
     return _stack(_font_image, labels, rng)
 
 
-def street(labels: Labels, rng: Generator) -> Pixels:
+def render_street(labels: Labels, rng: Generator) -> Pixels:
     """Crops of house numbers: cropped neighbours, low contrast, uneven light, blur and JPEG artefacts."""
     return _stack(_street_image, labels, rng)
 
 
-def photos(digits: Pixels, pictures: Sequence[Pixels], rng: Generator) -> Pixels:
+def blend_photos(digits: Pixels, pictures: Sequence[Pixels], rng: Generator) -> Pixels:
     """The MNIST-M recipe,  | patch of a picture - digit |,  for uint8 digits (n, 28, 28) and pictures (h, w, 3)."""
-    patches = np.stack([_busy_patch(pictures, rng) for _ in digits])
+    patches = np.empty((len(digits), SIDE, SIDE, 3), np.uint8)
+    for i in range(len(digits)):  # the most varied of a few: a uniform patch would leave the digit unchanged
+        few = [_patch(pictures[int(rng.integers(len(pictures)))], rng) for _ in range(PATCHES)]
+        patches[i] = max(few, key=lambda patch: patch.std((0, 1)).sum())
     blend = np.abs(patches.astype(np.int16) - digits[..., None])
     return np.ascontiguousarray(blend.astype(np.uint8).transpose(0, 3, 1, 2))
 
@@ -91,7 +94,9 @@ def _font_image(digit: int, rng: Generator) -> Pixels:
     ink, ground = _colours(rng, _vivid, 60, 255)
     canvas = _canvas(ground)
     for _ in range(rng.integers(0, 4)):
-        _stroke(canvas, _mix(ground, _vivid(rng), 0.6), rng)
+        colour = _mix(ground, _vivid(rng), 0.6)
+        x0, y0, x1, y1 = (int(v) for v in rng.integers(0, DETAIL * SIDE, 4))
+        ImageDraw.Draw(canvas).line((x0, y0, x1, y1), fill=colour, width=int(rng.integers(1, 2 * DETAIL)))
     for side in (-1, 1):
         if rng.random() < 0.35:
             beside = replace(_free_pose(rng), x=SIDE / 2 + side * rng.uniform(14, 18))
@@ -138,12 +143,6 @@ def _neighbours(font: str, digit: int, pose: Pose, rng: Generator) -> list[tuple
             beside = replace(pose, x=pose.x + away * math.cos(angle), y=pose.y + away * math.sin(angle))
             found.append((other, beside))
     return found
-
-
-def _busy_patch(pictures: Sequence[Pixels], rng: Generator) -> Pixels:
-    """The most varied of a few patches; a uniform patch would leave the digit unchanged."""
-    patches = [_patch(pictures[int(rng.integers(len(pictures)))], rng) for _ in range(PATCHES)]
-    return max(patches, key=lambda patch: patch.std((0, 1)).sum())
 
 
 def _patch(picture: Pixels, rng: Generator) -> Pixels:
@@ -197,11 +196,6 @@ def _paint(canvas: Image.Image, font: str, digit: int, pose: Pose, colour: Colou
 
 def _canvas(ground: Colour) -> Image.Image:
     return Image.new("RGB", (DETAIL * SIDE, DETAIL * SIDE), ground)
-
-
-def _stroke(canvas: Image.Image, colour: Colour, rng: Generator) -> None:
-    x0, y0, x1, y1 = (int(v) for v in rng.integers(0, DETAIL * SIDE, 4))
-    ImageDraw.Draw(canvas).line((x0, y0, x1, y1), fill=colour, width=int(rng.integers(1, 2 * DETAIL)))
 
 
 def _edge(canvas: Image.Image, wall: Colour, rng: Generator) -> None:

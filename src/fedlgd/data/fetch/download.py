@@ -18,12 +18,12 @@ from fedlgd.data.arrays import saving
 from fedlgd.data.fetch.sources import Original
 from fedlgd.data.suites import HOME_VARIABLE
 
-CHUNK = 1 << 18
-TIMEOUT = (10, 60)  # seconds to connect, and between two chunks
-TRIES = 3  # failed attempts in a row before a mirror is given up
-PAUSE = 1.0  # seconds between attempts
-MOST_BYTES = 1 << 32  # of a file whose size is not published
-PARTIAL, NO_MORE = 206, 416
+CHUNK_BYTES = 1 << 18
+TIMEOUT_SECONDS = (10, 60)  # seconds to connect, and between two chunks
+MAX_FAILED_TRIES = 3  # failed attempts in a row before a mirror is given up
+PAUSE_SECONDS = 1.0  # seconds between attempts
+MAX_BYTES = 1 << 32  # of a file whose size is not published
+STATUS_PARTIAL, STATUS_NO_MORE = 206, 416
 
 INTERRUPTED = (requests.RequestException, urllib3.exceptions.HTTPError)
 
@@ -102,9 +102,9 @@ def _retrying(receive: Callable[[], None], part: Path) -> None:
             return receive()
         except INTERRUPTED as error:
             idle = 0 if _size(part) > before else idle + 1
-            if idle == TRIES or _size(part) == first:
+            if idle == MAX_FAILED_TRIES or _size(part) == first:
                 raise RefusedError(_reason(error)) from error
-            time.sleep(PAUSE)
+            time.sleep(PAUSE_SECONDS)
 
 
 def _receive(url: str, original: Original, part: Path) -> None:
@@ -113,12 +113,12 @@ def _receive(url: str, original: Original, part: Path) -> None:
     if original.size and have == original.size:
         return
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
-    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
-        if have and answer.status_code == NO_MORE:
+    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT_SECONDS) as answer:
+        if have and answer.status_code == STATUS_NO_MORE:
             return
         if not answer.ok:
             raise RefusedError(f"HTTP {answer.status_code} {answer.reason}")
-        resumes = answer.status_code == PARTIAL and answer.headers.get("Content-Range", "").startswith(
+        resumes = answer.status_code == STATUS_PARTIAL and answer.headers.get("Content-Range", "").startswith(
             f"bytes {have}-"
         )
         with _keeping(part), part.open("ab" if resumes else "wb") as file:
@@ -140,10 +140,10 @@ def _append(answer: requests.Response, file: IO[bytes], have: int, original: Ori
     """Write what arrives, up to the first chunk that exceeds the published size, or any sane size."""
     length = answer.headers.get("Content-Length", "")
     total = have + int(length) if length.isdecimal() else original.size
-    for piece in answer.raw.stream(CHUNK, decode_content=False):
+    for piece in answer.raw.stream(CHUNK_BYTES, decode_content=False):
         have += file.write(piece)
         tick(f"downloading {original.name}", have, total)
-        if have > (original.size or MOST_BYTES):
+        if have > (original.size or MAX_BYTES):
             break
     file.flush()
     os.fsync(file.fileno())

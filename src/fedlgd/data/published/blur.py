@@ -16,10 +16,12 @@ Reals = NDArray[np.float64]
 Fold = Callable[[Numbers, int], Numbers]
 
 ZOOM_STEP = 0.01
-TRUNCATE = 4.0  # sigmas at which a Gaussian is cut off
+CUT_OFF_SIGMAS = 4.0  # sigmas at which a Gaussian is cut off
 
 
-def gaussian_smoothed(photos: Photos, sigma: float, truncate: float = TRUNCATE, mode: str = "nearest") -> Photos:
+def gaussian_smoothed(
+    photos: Photos, sigma: float, truncate: float = CUT_OFF_SIGMAS, mode: str = "nearest"
+) -> Photos:
     """Each image and channel convolved with a Gaussian."""
     sigmas = (0, sigma, sigma, 0)[: photos.ndim]
     return np.asarray(ndimage.gaussian_filter(photos, sigmas, mode=mode, truncate=truncate), np.float32)

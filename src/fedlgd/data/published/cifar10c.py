@@ -24,7 +24,7 @@ CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "hors
 PHOTOGRAPHS = "cifar10_test"
 FOLDER = "CIFAR-10-C"
 GET_OFFICIAL = "get it with: fedlgd data fetch cifar10c"
-LEVELS = 5  # severities in an official file, one after the other
+SEVERITY_LEVELS = 5  # severities in an official file, one after the other
 HELD_OUT = 10  # the last tenth of the photographs is never trained on, by any site: 9000-9999 of 10 000
 
 SCALES: dict[str, Scale] = {"none": Scale((0.0,) * 3, (1.0,) * 3), "half": Scale()}
@@ -83,7 +83,7 @@ class Cifar10C(SuiteSettings):
         "made", '"made": corrupted here from the CIFAR-10 test photographs; "official": the files of CIFAR-10-C.'
     )
     corruptions: tuple[str, ...] = setting(tuple(SEVERITIES), "Names of the corruptions, each once.")
-    severity: int = setting(3, "Severity of the corruptions, 1 (mild) to 5.", least=1, most=LEVELS)
+    severity: int = setting(3, "Severity of the corruptions, 1 (mild) to 5.", least=1, most=SEVERITY_LEVELS)
     train_photos: int = setting(
         6000, "Training photographs per corruption, from number 0; 6000 in the paper.", least=1, most=10**6
     )
@@ -200,18 +200,18 @@ class Official:
     @cached_property
     def labels(self) -> Pixels:
         labels = _mapped("labels")
-        return np.asarray(labels[: len(labels) // LEVELS])
+        return np.asarray(labels[: len(labels) // SEVERITY_LEVELS])
 
     def images(self, name: str, severity: int, wanted: range) -> Pixels:
         every = _mapped(name)
         count = len(self.labels)
-        if every.shape != (LEVELS * count, 32, 32, 3) or every.dtype != np.uint8:
+        if every.shape != (SEVERITY_LEVELS * count, 32, 32, 3) or every.dtype != np.uint8:
             raise DataError(
                 "array-of-wrong-shape",
                 path=_file(name),
                 dtype=every.dtype,
                 shape=every.shape,
-                expected=(LEVELS * count, 32, 32, 3),
+                expected=(SEVERITY_LEVELS * count, 32, 32, 3),
                 way_out=GET_OFFICIAL,
             )
         first = (severity - 1) * count

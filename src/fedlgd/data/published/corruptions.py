@@ -27,7 +27,7 @@ from fedlgd.data.published.blur import (
 )
 from fedlgd.data.published.cifar10c import SEVERITIES
 
-BLOCK = 100  # photographs that share a generator and are always corrupted together
+BLOCK_SIZE = 100  # photographs that share a generator and are always corrupted together
 LUMA = np.array((0.299, 0.587, 0.114), np.float32)
 SHADE = np.array((0.16, 0.24, 0.33), np.float32)  # colour of thin frost
 ICE = np.array((0.86, 0.93, 1.0), np.float32)
@@ -35,13 +35,13 @@ NEEDLES = ((3.0, 1.5), (5.0, 2.5), (8.0, 4.0))  # radius and sigma of the trails
 
 WATER = np.array((175, 238, 238), np.float32) / 255
 MUD = np.array((63, 42, 20), np.float32) / 255
-FARTHEST = 20  # largest distance from an edge, in pixels
+MAX_EDGE_DISTANCE = 20  # largest distance from an edge, in pixels
 SLOPE = np.array([[-2, -1, 0], [-1, 1, 1], [0, 1, 2]], float)  # light from the upper left
 SOBEL = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]], float)
-WEAK, STRONG = 50, 150  # the two gradient thresholds of Canny
-OPAQUE = 0.8  # thinner mud is dropped
-ALONE = np.zeros((3, 3, 3), bool)
-ALONE[1] = True  # a pixel is connected only to pixels of its own image
+WEAK_GRADIENT, STRONG_GRADIENT = 50, 150  # the two gradient thresholds of Canny
+MIN_MUD = 0.8  # thinner mud is dropped
+WITHIN_IMAGE = np.zeros((3, 3, 3), bool)
+WITHIN_IMAGE[1] = True  # a pixel is connected only to pixels of its own image
 RED = np.array((0, 1, 1), np.float32)  # 1 in the channels that a fully saturated red lacks
 
 
@@ -162,7 +162,7 @@ def spatter(
     liquid = gaussian_smoothed(rng.normal(mean, std, photos.shape[:3]).astype(np.float32), sigma)
     if mud:
         mud_layer = gaussian_smoothed((liquid > threshold).astype(np.float32), strength)
-        cover = np.where(mud_layer < OPAQUE, np.float32(0), mud_layer)[..., None]
+        cover = np.where(mud_layer < MIN_MUD, np.float32(0), mud_layer)[..., None]
         return np.asarray(photos * (1 - cover) + MUD * cover, np.float32)
     drops: Photos = np.where(liquid < threshold, 0, np.floor(np.clip(liquid, 0, 1) * 255)).astype(np.float32)
     return np.asarray(photos + strength * shine(drops) * WATER, np.float32)
@@ -170,7 +170,7 @@ def spatter(
 
 def shine(drops: Photos) -> Photos:
     """Light on the drops, from 0 to 1: distance from the nearest edge, equalised and lit from the upper left."""
-    distance = np.minimum(edge_distances(edges(drops)), FARTHEST).astype(np.float32)
+    distance = np.minimum(edge_distances(edges(drops)), MAX_EDGE_DISTANCE).astype(np.float32)
     even = equalised((_box(distance) + 1e-3).astype(np.uint8))  # protects integer means from rounding errors
     lit = drops * _box(np.clip(filtered(even, SLOPE), 0, 255)).round()
     most = lit.max((1, 2), keepdims=True)
@@ -190,9 +190,9 @@ def edges(layers: Photos) -> NDArray[np.bool_]:
     ridge = np.zeros(layers.shape, bool)
     for number, (dy, dx) in enumerate(((0, 1), (1, 1), (1, 0), (1, -1))):
         ridge |= (sector == number) & (steep > _beside(steep, -dy, -dx)) & (steep >= _beside(steep, dy, dx))
-    groups, count = ndimage.label(ridge & (steep > WEAK), ALONE)
+    groups, count = ndimage.label(ridge & (steep > WEAK_GRADIENT), WITHIN_IMAGE)
     strong: NDArray[np.bool_] = np.zeros(count + 1, bool)
-    strong[groups[ridge & (steep > STRONG)]] = True
+    strong[groups[ridge & (steep > STRONG_GRADIENT)]] = True
     return np.asarray(strong[groups], bool)
 
 
@@ -209,7 +209,7 @@ def edge_distances(marked: NDArray[np.bool_]) -> Reals:
     A fully marked image is appended, so that a marked pixel always exists.
     """
     free = np.concatenate([~marked, np.zeros_like(marked[:1])])
-    return np.asarray(ndimage.distance_transform_edt(free, (10 * FARTHEST, 1, 1))[:-1], np.float64)
+    return np.asarray(ndimage.distance_transform_edt(free, (10 * MAX_EDGE_DISTANCE, 1, 1))[:-1], np.float64)
 
 
 def equalised(layers: NDArray[np.uint8]) -> Photos:
@@ -290,13 +290,15 @@ def corrupted(photos: Pixels, name: str, severity: int, wanted: range, seed: int
 
     They are corrupted in complete blocks, so the result for a photograph does not depend on the others wanted.
     """
-    first = wanted.start - wanted.start % BLOCK
+    first = wanted.start - wanted.start % BLOCK_SIZE
     rng = Stream(seed).at(name, severity)
-    starts = range(first, wanted.stop, BLOCK)
+    starts = range(first, wanted.stop, BLOCK_SIZE)
     change, constants, blocks = CORRUPTIONS[name], SEVERITIES[name][severity - 1], []
     for start in starts:
         generator = Generator(PCG64(rng.at(start).number()))
-        blocks.append(as_bytes(change(photos[start : start + BLOCK] / np.float32(255), *constants, rng=generator)))
+        blocks.append(
+            as_bytes(change(photos[start : start + BLOCK_SIZE] / np.float32(255), *constants, rng=generator))
+        )
     return np.concatenate(blocks)[wanted.start - first : wanted.stop - first]
 
 

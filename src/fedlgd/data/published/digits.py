@@ -12,7 +12,15 @@ from fedlgd.core.errors import DataError
 from fedlgd.core.rng import Stream
 from fedlgd.core.settings import setting
 from fedlgd.core.types import Scale, Site
-from fedlgd.data.arrays import PARTS, Arrays, load_domain, load_or_make, npz_digest, resized, site_from_arrays
+from fedlgd.data.arrays import (
+    PARTS,
+    Arrays,
+    load_domain,
+    load_or_make,
+    npz_digest,
+    resized,
+    site_from_arrays,
+)
 from fedlgd.data.builtin import rendering
 from fedlgd.data.federation import Federation, federation
 from fedlgd.data.fetch.sources import DATASETS, Dataset
@@ -74,12 +82,18 @@ class Digits(SuiteSettings):
             arrays = load_or_make(f"{folder}/synth-rendered-{self.size}", partial(_rendered, self.size))
             return site_from_arrays("synth-rendered", arrays, CLASSES, scale, STAND_IN)
         key = f"{folder}/{name}-{self.size}-{npz_digest(_path(name))}"
-        arrays = load_or_make(key, partial(_resized, name, self.size))
-        note = described(DATASETS[name], len(arrays["train_y"]), len(arrays["test_y"]))
+
+        def make() -> Arrays:
+            whole = load_domain(name, f"get it with: {FETCH}")
+            images = {f"{part}_x": resized(whole[f"{part}_x"], self.size) for part in PARTS}
+            return images | {f"{part}_y": whole[f"{part}_y"] for part in PARTS}
+
+        arrays = load_or_make(key, make)
+        note = release_note(DATASETS[name], len(arrays["train_y"]), len(arrays["test_y"]))
         return site_from_arrays(name.replace("_", "-"), arrays, CLASSES, scale, note)
 
 
-def described(source: Dataset, train: int, test: int) -> str:
+def release_note(source: Dataset, train: int, test: int) -> str:
     """What the images are, and whether the file is complete by the sizes of the published releases."""
     if (train, test) in source.counts:
         return f"{source.what}; complete"
@@ -93,17 +107,11 @@ def _path(name: str) -> Path:
     return data_home() / f"{name}.npz"
 
 
-def _resized(name: str, size: int) -> Arrays:
-    arrays = load_domain(name, f"get it with: {FETCH}")
-    images = {f"{part}_x": resized(arrays[f"{part}_x"], size) for part in PARTS}
-    return images | {f"{part}_y": arrays[f"{part}_y"] for part in PARTS}
-
-
 def _rendered(size: int) -> Arrays:
     arrays: Arrays = {}
     for part, count in RENDERED.items():
         labels = rendering.in_turn(count)
         generator = Generator(PCG64(Stream(RECIPE).at(NAME, "synth-rendered", part).number()))
-        arrays[f"{part}_x"] = resized(rendering.fonts(labels, generator).transpose(0, 2, 3, 1), size)
+        arrays[f"{part}_x"] = resized(rendering.render_fonts(labels, generator).transpose(0, 2, 3, 1), size)
         arrays[f"{part}_y"] = labels.astype(np.uint8)
     return arrays
