@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from fedlgd.runs.result import Result
     from fedlgd.runs.run import Listener
 
-MAX_LOG_BYTES = 10 << 20  # bytes
-START_SECONDS = 60.0  # seconds that the server may take to start
-BUSY_SECONDS = 120.0  # seconds for which a server that is busy is asked again
-LOOK_SECONDS = 2.0  # seconds between two looks at who is connected
+MAX_LOG_BYTES = 10 << 20
+START_SECONDS = 60.0  # for the start of the server
+BUSY_SECONDS = 120.0  # for which a server that is busy is asked again
+LOOK_SECONDS = 2.0  # between two looks at who is connected
 
 
 def say(text: str) -> None:

@@ -56,69 +56,8 @@ from fedlgd.deploy.proxy import SECRET_HEADER
 
 DAMAGED, OVERSIZED = 1001, 1002  # codes of errors beside those of Flower
 MIN_REPLY_ROOM = 64 << 20  # bytes of a reply that are always accepted
-MIN_PART_BYTES = 1 << 10  # bytes that a part counts at least, so that their number is bounded too
-
-
-def reply_room(messages: Iterable[Message]) -> int:
-    """The bytes that a reply to these questions may have before it is read."""
-    sizes = [
-        sum(len(array.data) for record in message.content.array_records.values() for array in record.values())
-        for message in messages
-    ]
-    return max([MIN_REPLY_ROOM, *(4 * size for size in sizes)])
-
-
-class ArrivingReply:
-    """A reply whose parts are being uploaded."""
-
-    def __init__(self, head: Head, tree: ObjectTree, room: int) -> None:
-        self.metadata = metadata_from_proto(head.metadata)
-        self._missing = [part.object_id for part in iterate_object_tree(tree)]
-        self._parts: dict[str, bytes] = {}
-        self._room = room
-
-    @property
-    def question(self) -> str:
-        return self.metadata.reply_to_message_id
-
-    def receive(self, pull: Callable[[str], bytes]) -> Message | None:
-        """The reply, or one with an error; None while parts are missing."""
-        try:
-            while self._missing:
-                part = self._parts[self._missing[-1]] = pull(self._missing[-1])
-                self._missing.pop()
-                self._room -= max(len(part), MIN_PART_BYTES)
-                if self._room < 0:
-                    return self._reply(error=Error(OVERSIZED))
-            if _repeated(self._parts) > self._room:
-                return self._reply(error=Error(OVERSIZED))
-            read = cast(Message, inflate_object_from_contents(self.metadata.message_id, self._parts))
-            return self._reply(error=read.error) if read.has_error() else self._reply(content=read.content)
-        except ObjectUnavailableError:
-            return None
-        except ObjectPullError:
-            return self._reply(error=Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE))
-        except RunError:
-            raise
-        except Exception:  # whatever a site can make of the bytes of a reply
-            return self._reply(error=Error(DAMAGED))
-
-    def _reply(self, **given: Any) -> Message:
-        return make_message(metadata=self.metadata, **given)
-
-
-def _repeated(parts: Mapping[str, bytes]) -> int:
-    """The bytes that arrays add to those of their parts: an array can name a part many times."""
-    added = 0
-    for part in parts.values():
-        kind, children, _ = get_object_head_values_from_object_content(part)
-        if kind == Array.__qualname__:
-            named = json.loads(get_object_body(part, Array))["arraychunk_ids"]
-            added += sum(len(parts[children[i]]) for i in named) - sum(len(parts[child]) for child in children)
-    return added
-
-
-OUTAGE_SECONDS = 45.0  # seconds for which a run waits for a server that is away
+MIN_PART_BYTES = 1 << 10  # that a part counts at least, so that their number is bounded too
+OUTAGE_SECONDS = 45.0  # for which a run waits for a server that is away
 
 
 class _Operator:
@@ -279,7 +218,7 @@ class KitGrid(HttpGrid):
                 self._confirm(reply)
                 yield message
 
-    def _confirm(self, reply: ArrivingReply) -> None:
+    def _confirm(self, reply: "ArrivingReply") -> None:
         """The server can delete the reply."""
         key, run = reply.metadata.message_id, self.run.run_id
         request = message_pb2.ConfirmMessageReceivedRequest(node=self.node, run_id=run, message_object_id=key)
@@ -293,6 +232,65 @@ class KitGrid(HttpGrid):
         with suppress(RunError), self._goodbye as client:
             client.PushTaskOutput(runtime_pb2.PushTaskOutputRequest(sub_status=status))
         self.close()
+
+
+def reply_room(messages: Iterable[Message]) -> int:
+    """The bytes that a reply to these questions may have before it is read."""
+    sizes = [
+        sum(len(array.data) for record in message.content.array_records.values() for array in record.values())
+        for message in messages
+    ]
+    return max([MIN_REPLY_ROOM, *(4 * size for size in sizes)])
+
+
+class ArrivingReply:
+    """A reply whose parts are being uploaded."""
+
+    def __init__(self, head: Head, tree: ObjectTree, room: int) -> None:
+        self.metadata = metadata_from_proto(head.metadata)
+        self._missing = [part.object_id for part in iterate_object_tree(tree)]
+        self._parts: dict[str, bytes] = {}
+        self._room = room
+
+    @property
+    def question(self) -> str:
+        return self.metadata.reply_to_message_id
+
+    def receive(self, pull: Callable[[str], bytes]) -> Message | None:
+        """The reply, or one with an error; None while parts are missing."""
+        try:
+            while self._missing:
+                part = self._parts[self._missing[-1]] = pull(self._missing[-1])
+                self._missing.pop()
+                self._room -= max(len(part), MIN_PART_BYTES)
+                if self._room < 0:
+                    return self._reply(error=Error(OVERSIZED))
+            if _repeated(self._parts) > self._room:
+                return self._reply(error=Error(OVERSIZED))
+            read = cast(Message, inflate_object_from_contents(self.metadata.message_id, self._parts))
+            return self._reply(error=read.error) if read.has_error() else self._reply(content=read.content)
+        except ObjectUnavailableError:
+            return None
+        except ObjectPullError:
+            return self._reply(error=Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE))
+        except RunError:
+            raise
+        except Exception:  # whatever a site can make of the bytes of a reply
+            return self._reply(error=Error(DAMAGED))
+
+    def _reply(self, **given: Any) -> Message:
+        return make_message(metadata=self.metadata, **given)
+
+
+def _repeated(parts: Mapping[str, bytes]) -> int:
+    """The bytes that arrays add to those of their parts: an array can name a part many times."""
+    added = 0
+    for part in parts.values():
+        kind, children, _ = get_object_head_values_from_object_content(part)
+        if kind == Array.__qualname__:
+            named = json.loads(get_object_body(part, Array))["arraychunk_ids"]
+            added += sum(len(parts[children[i]]) for i in named) - sum(len(parts[child]) for child in children)
+    return added
 
 
 def _keys(kit: Kit) -> dict[str, bytes]:

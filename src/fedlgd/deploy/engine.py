@@ -39,11 +39,11 @@ from fedlgd.engines.validate import Refused, quorum_size
 from fedlgd.engines.wire import nbytes
 from fedlgd.methods.protocol import Method
 
-PAUSE_SECONDS = 0.5  # seconds between two looks at the post
-MAX_NAME_LETTERS = 100  # letters of a name that a site sends
+PAUSE_SECONDS = 0.5  # between two looks at the post
+MAX_NAME_LETTERS = 100  # of a name that a site sends
 MAX_NAMES = 1_000
 AWAY = "it is not connected"
-MARGIN_BYTES = 1 << 20  # bytes of an answer beside its tensors: names, scores, costs
+MARGIN_BYTES = 1 << 20  # of an answer beside its tensors: names, scores, costs
 
 
 @dataclass(frozen=True, slots=True)

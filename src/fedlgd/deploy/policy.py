@@ -21,6 +21,7 @@ from fedlgd.runs.parse import read_toml
 DISCLOSURES = ("counts", "scores", "seconds")
 NEEDED_DISCLOSURE = {"score": "scores", "enrol": "counts", "train": "counts"}  # by task
 SETTING_PATH = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
+MAX_LINE_LETTERS = 10_000  # of the journal
 CODE_NAME = re.compile(r"[\w.]+:\w+")  # package.module:Class
 
 
@@ -174,9 +175,6 @@ def _refuse_unknown(where: str, given: Sequence[str] | Mapping[str, Any], known:
         if word not in known:
             hint = did_you_mean(word, known) or f"; available: {', '.join(known)}"
             raise SettingError("policy-unknown", where=where, word=word, hint=hint)
-
-
-MAX_LINE_LETTERS = 10_000  # letters of a line
 
 
 class Journal:

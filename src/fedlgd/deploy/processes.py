@@ -11,8 +11,8 @@ from pathlib import Path
 
 from fedlgd.core.files import private_folder
 
-BEAT_SECONDS = 10.0  # seconds between two signs of life; Flower gives a task up after 60
-STOP_SECONDS = 10.0  # seconds that a child has to end after SIGTERM
+BEAT_SECONDS = 10.0  # between two signs of life; Flower gives a task up after 60
+STOP_SECONDS = 10.0  # for the end of a child after SIGTERM
 OFFLINE_ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",

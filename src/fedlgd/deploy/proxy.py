@@ -28,9 +28,25 @@ from google.protobuf.message import DecodeError, Message
 from fedlgd.core.errors import message, one_line
 from fedlgd.core.text import plural
 
-MIN_COUNTED_BYTES = 64 << 10  # bytes that a stored request counts at least, so that their number is bounded too
+MIN_COUNTED_BYTES = 64 << 10  # that a stored request counts at least, so that their number is bounded too
 REPORT_PERIOD = 60.0  # seconds for which the same refusal is not reported again
 MAX_REPORTS = 100  # refusals that are reported in that time
+SECRET_HEADER = "x-fedlgd-secret"
+KEY_HEADER = b"flwr-public-key"
+FLEET = "/v1/fleet/"
+OPERATOR = ("/v1/control/", "/v1/runtime/")
+ACTIVATE, PULL = "/v1/fleet/activate-node", "/v1/fleet/pull-messages"
+PUSH, UPLOAD = "/v1/fleet/push-messages", "/v1/fleet/push-object"
+ASK, TAKE, BEGIN = "/v1/runtime/push-messages", "/v1/runtime/confirm-message-received", "/v1/control/start-run"
+MAX_REQUEST_BYTES = 32 << 20  # of a request; Flower cuts arrays into parts of 5 MiB
+HOLD_SECONDS = 15.0  # for which a request for messages is held; a SuperNode waits 30 s for an answer
+STATUS_TAKEN = 412  # Flower's answer to a site that is not registered yet, or was here less than a minute ago
+STATUS_TRY_AGAIN = 503  # at this status a SuperNode tries again; at 412 and 500 it ends
+STATUS_CODES = {403: "run-has-ended", STATUS_TAKEN: "site-not-accepted"}  # of messages
+
+Kind = TypeVar("Kind", bound=Message)
+Scope = MutableMapping[str, Any]
+App = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
 class Reports:
@@ -91,24 +107,6 @@ class Uploads:
         """A new run begins: what earlier ones left is deleted."""
         self._replies.clear()
         self._sizes.clear()
-
-
-SECRET_HEADER = "x-fedlgd-secret"
-KEY_HEADER = b"flwr-public-key"
-FLEET = "/v1/fleet/"
-OPERATOR = ("/v1/control/", "/v1/runtime/")
-ACTIVATE, PULL = "/v1/fleet/activate-node", "/v1/fleet/pull-messages"
-PUSH, UPLOAD = "/v1/fleet/push-messages", "/v1/fleet/push-object"
-ASK, TAKE, BEGIN = "/v1/runtime/push-messages", "/v1/runtime/confirm-message-received", "/v1/control/start-run"
-MAX_REQUEST_BYTES = 32 << 20  # bytes of a request; Flower cuts arrays into parts of 5 MiB
-HOLD_SECONDS = 15.0  # seconds for which a request for messages is held; a SuperNode waits 30 s for an answer
-STATUS_TAKEN = 412  # Flower's answer to a site that is not registered yet, or was here less than a minute ago
-STATUS_TRY_AGAIN = 503  # at this status a SuperNode tries again; at 412 and 500 it ends
-STATUS_CODES = {403: "run-has-ended", STATUS_TAKEN: "site-not-accepted"}  # of messages
-
-Kind = TypeVar("Kind", bound=Message)
-Scope = MutableMapping[str, Any]
-App = Callable[[Scope, Any, Any], Awaitable[None]]
 
 
 @dataclass(slots=True)

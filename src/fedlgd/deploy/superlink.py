@@ -24,7 +24,7 @@ from fedlgd.deploy.processes import end_with_parent
 
 EVENT_PREFIX = "fedlgd: "  # begins a line for the terminal of `serve`
 EVENT_LOOP = "asyncio"  # for uvicorn: `start_tls` of uvloop waits forever on the side of the server
-HANDSHAKE_SECONDS = 20.0  # seconds that a handshake may take
+HANDSHAKE_SECONDS = 20.0  # for a handshake
 CLOSED = "it closed the connection before the TLS handshake was done"
 HANDSHAKE_FAULTS = {
     "HTTP_REQUEST": "it speaks plain HTTP, not TLS",

@@ -22,8 +22,8 @@ from fedlgd.deploy.processes import end_with_parent, start_child, stop_child
 
 FIRST_PAUSE = 10.0
 LONGEST_PAUSE = 600.0
-STABLE_SECONDS = 300.0  # seconds after which a failure counts as the first one again
-LOOK_SECONDS = 0.5  # seconds between two looks at the processes
+STABLE_SECONDS = 300.0  # after which a failure counts as the first one again
+LOOK_SECONDS = 0.5  # between two looks at the processes
 
 Say = Callable[[str], None]
 

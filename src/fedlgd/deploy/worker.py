@@ -33,7 +33,7 @@ from fedlgd.core.plugins import import_object
 from fedlgd.deploy.policy import Journal
 from fedlgd.deploy.processes import beating, end_with_parent
 
-POLL_SECONDS = 0.25  # seconds between two looks for a task
+POLL_SECONDS = 0.25  # between two looks for a task
 ACQUIRE_METHOD = "/flwr.proto.Runtime/AcquireTask"
 
 

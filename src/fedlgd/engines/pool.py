@@ -24,7 +24,7 @@ from fedlgd.engines.storage import FolderStates, States, Storage
 from fedlgd.engines.wire import from_bytes, to_bytes
 from fedlgd.methods.protocol import Method
 
-TICK_SECONDS = 0.2  # seconds between two progress messages of one worker
+TICK_SECONDS = 0.2  # between two progress messages of one worker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

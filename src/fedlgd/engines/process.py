@@ -26,8 +26,8 @@ from fedlgd.core.errors import SettingError
 
 log = logging.getLogger(__name__)
 
-STOP_SECONDS = 5.0  # seconds before a child is killed
-SILENCE_SECONDS = 60.0  # seconds without a message from any child before a warning names them
+STOP_SECONDS = 5.0  # before a child is killed
+SILENCE_SECONDS = 60.0  # without a message from any child before a warning names them
 
 
 class Child:

@@ -14,7 +14,7 @@ from fedlgd.core.types import Hello, ServerState, SiteState, Update
 from fedlgd.engines.wire import from_bytes, nbytes, read_message, to_bytes, write_message
 from fedlgd.rundir.records import RoundRecord
 
-MAX_BYTES_IN_RAM = 16 << 20  # bytes: if the updates of all sites are larger together, they are stored in a file
+MAX_BYTES_IN_RAM = 16 << 20  # updates of a round that are larger together are stored in a file
 
 
 @dataclass(frozen=True, slots=True, eq=False)
