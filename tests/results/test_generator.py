@@ -1,0 +1,29 @@
+"""The generator of pages: what it stores, and what it fills in."""
+
+import pytest
+
+from results import __main__ as generator
+from tests.report.fake import write_run
+
+
+def test_finished_runs_are_stored_with_the_files_that_tables_need(tmp_path, monkeypatch):
+    monkeypatch.setattr(generator, "RECORDS", tmp_path / "records")
+    for name, more in {"done": {}, "half": {"done": 1}}.items():
+        path = tmp_path / "runs/desk" / name / "seed0"
+        path.parent.mkdir(parents=True)
+        write_run(path, label=name, method="fedavg", **more)
+    generator.store(tmp_path / "runs", "mine")
+    stored = {
+        file.relative_to(tmp_path / "records") for file in (tmp_path / "records").rglob("*") if file.is_file()
+    }
+    assert {str(file.parent) for file in stored} == {"mine/desk/done/seed0"}
+    assert (
+        {"config.toml", "manifest.json", "records.jsonl"} <= {file.name for file in stored} <= set(generator.KEPT)
+    )
+
+
+@pytest.mark.parametrize("old", ["", "old\n\nlines\n"])
+def test_only_the_text_between_marks_is_replaced(monkeypatch, old):
+    monkeypatch.setattr(generator, "BLOCKS", {"twice": lambda word: f"{word} {word}"})
+    page = "before\n<!-- generated: twice a/b-c -->\n{}<!-- end -->\nafter\n"
+    assert generator.filled(page.format(old)) == page.format("a/b-c a/b-c\n")
