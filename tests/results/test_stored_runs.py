@@ -22,7 +22,7 @@ def test_all_runs_of_a_part_share_data_network_and_number_of_rounds(found):
     runs = [run for group in found.groups.values() for run in group.runs]
     assert all(run.finished for run in runs)
     assert len({run.manifest.data.digest for run in runs}) == 1
-    assert len({run.manifest.net.label for run in runs if run.manifest.method != "vhl"}) == 1
+    assert len({run.manifest.net.label for run in runs if run.manifest.method.name != "vhl"}) == 1
     assert {run.planned for run in runs} == {ROUNDS[found.scale]}
 
 

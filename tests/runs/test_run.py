@@ -175,7 +175,7 @@ def test_a_users_own_method_runs_and_resumes(data, tmp_path):
     how = config(Own(clip=None), net=FAST_NET)
     first = execute(how, data, tmp_path / "out")
     assert how.method.label == "Own"
-    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["method"] == "tests.runs.own:Own"
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["method"]["name"] == "tests.runs.own:Own"
     assert as_plain(execute(how, data, tmp_path / "out")) == as_plain(first)
 
 
@@ -185,7 +185,7 @@ def test_a_stack_by_name_is_the_stack_made_by_hand(data, tmp_path):
     by_hand = run(data, Regularised(method=fedlgd.FedAvg(), term=Proximal()), **settings)
     assert as_plain(by_name) == as_plain(by_hand)
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert (manifest["method"], manifest["label"]) == ("fedavg+proximal", "FedAvg + proximal on real data")
+    assert (manifest["method"]["name"], manifest["label"]) == ("fedavg+proximal", "FedAvg + proximal on real data")
     assert default_folder(resolve({"method": "fedavg+proximal"})).parts[2].startswith("fedavg-")
 
 

@@ -30,7 +30,7 @@ from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.compare import Job, equal_run
 from fedlgd.runs.config import Config
 from fedlgd.runs.estimate import Estimate, estimate
-from fedlgd.runs.folder import extension
+from fedlgd.runs.extend import extension
 from fedlgd.runs.parse import parse_assignment
 
 

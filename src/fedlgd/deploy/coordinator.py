@@ -26,7 +26,7 @@ from fedlgd.deploy.real_sites import without_images
 from fedlgd.engines.validate import Refused, check_enrolled
 from fedlgd.rundir.manifest import read_manifest
 from fedlgd.runs.config import Config, resolve
-from fedlgd.runs.folder import continued
+from fedlgd.runs.extend import continued
 from fedlgd.runs.result import Result
 from fedlgd.runs.run import Listener, execute
 

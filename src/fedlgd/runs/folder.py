@@ -14,7 +14,7 @@ import hashlib
 import platform
 import tomllib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,7 +37,6 @@ from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
 from fedlgd.engines.storage import Enrolment
 from fedlgd.engines.wire import read_message, write_message
-from fedlgd.methods.common import restart_schedule
 from fedlgd.methods.parts import name_of
 from fedlgd.methods.protocol import Method
 from fedlgd.rundir import manifest as info
@@ -52,6 +51,7 @@ from fedlgd.rundir.records import (
 )
 from fedlgd.runs.config import Config
 from fedlgd.runs.contact_sheets import DIVISOR, DrawnStates, write_picture
+from fedlgd.runs.extend import expected_restarts, restarts_of, rounds_before
 
 HEAD_FORMAT = 2  # of state/head.json
 
@@ -227,7 +227,7 @@ def _check_config(path: Path, manifest: Manifest, config: Config) -> bytes:
     if not before:
         differences = _differences(stored.decode(), text)
         raise RunError("other-configuration", path=str(path), differences=differences, file=str(file))
-    if restarts_of(config) != _expected_restarts(stored, config):
+    if restarts_of(config) != expected_restarts(stored, config):
         raise RunError("other-restarts", path=str(path), before=before, restarts=list(restarts_of(config)))
     return stored
 
@@ -248,59 +248,6 @@ def check_origin(path: Path, manifest: Manifest, federation: Federation) -> None
         )
 
 
-def rounds_before(stored: bytes, config: Config) -> int:
-    """The rounds of a stored configuration that is the same but for them and for restarts; 0 if it is not."""
-    try:
-        raw = tomllib.loads(stored.decode())
-        same = _with_stages(config, raw["rounds"], _stored_restarts(raw)).toml().encode() == stored
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return 0
-    rounds: int = raw["rounds"]
-    return rounds if same else 0
-
-
-def continued(config: Config, path: Path) -> Config:
-    """The configuration with which a run in this folder continues: a cosine that has ended starts again.
-
-    A longer cosine would have other learning rates in the rounds that are done. With `local.restarts` in its
-    configuration, the result is that of a run with these settings from the start.
-    """
-    stored = path / "config.toml"
-    expected = _expected_restarts(stored.read_bytes(), config) if stored.is_file() else ()
-    chosen = restarts_of(config)
-    if not expected or (chosen and chosen != expected[: len(chosen)]):
-        return config
-    return _with_stages(config, config.plan.rounds, expected)
-
-
-def _expected_restarts(stored: bytes, config: Config) -> tuple[int, ...]:
-    """Those of the stored configuration, and one where it ends if `config` has more rounds."""
-    before = rounds_before(stored, config)
-    if not before or not _has_cosine(config):
-        return ()
-    more = (before,) if before < config.plan.rounds else ()
-    return (*_stored_restarts(tomllib.loads(stored.decode())), *more)
-
-
-def _with_stages(config: Config, rounds: int, restarts: Sequence[int]) -> Config:
-    method = restart_schedule(config.method, restarts) if _has_cosine(config) else config.method
-    return replace(config, plan=replace(config.plan, rounds=rounds), method=method)
-
-
-def _has_cosine(config: Config) -> bool:
-    local = getattr(config.method, "local", None)
-    return isinstance(local, Local) and local.schedule == "cosine"
-
-
-def restarts_of(config: Config) -> tuple[int, ...]:
-    method: Any = config.method
-    return method.local.restarts or () if _has_cosine(config) else ()
-
-
-def _stored_restarts(raw: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(raw.get("local", {}).get("restarts", ()))
-
-
 def _extend(path: Path, manifest: Manifest, config: Config, before: bytes, command: str) -> None:
     """More rounds for a run. A crash between the two files leaves a configuration that the manifest still names."""
     after = config.toml().encode()
@@ -316,29 +263,6 @@ def _extend(path: Path, manifest: Manifest, config: Config, before: bytes, comma
         replace(manifest, config=files.digest(after), variant=config.variant, extended=extended).write(path)
     with files.writing(path):
         files.write_atomic(path / "config.toml", after)
-
-
-def extension(path: Path, config: Config) -> str:
-    """What happens to a run in this folder that has fewer rounds; empty if there is none."""
-    file = path / "config.toml"
-    before = rounds_before(file.read_bytes(), config) if file.is_file() else 0
-    if not before or before >= config.plan.rounds:
-        return ""
-    text = f"Extending the run in {path} from {before} to {config.plan.rounds} rounds. "
-    if _has_cosine(config):
-        restarts = list(restarts_of(continued(config, path)))
-        text += (
-            f"Its cosine schedule ends at round {before}; the learning rate starts again from local.lr and falls "
-            f"to 0 at round {config.plan.rounds}. This is recorded as local.restarts={restarts}. The result is not "
-            f"that of one cosine over {config.plan.rounds} rounds; for that, start a new run with --out"
-        )
-    else:
-        text += (
-            "Its model, virtual sets and anchors will be those of a run with this number of rounds from the start"
-        )
-    if config.plan.evaluate_every:
-        return f"{text}."
-    return f"{text}. Evaluated rounds up to round {before} keep their own spacing."
 
 
 def _differences(stored: str, wanted: str) -> str:

@@ -28,7 +28,8 @@ from fedlgd.runs.analysis import MAX_ANALYSED_SITES, Analysis, Sources
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, RunSettings, configure, on_federation
 from fedlgd.runs.contact_sheets import write_samples
-from fedlgd.runs.folder import continued, locked_folder, open_directory, rounds_before
+from fedlgd.runs.extend import continued, rounds_before
+from fedlgd.runs.folder import locked_folder, open_directory
 from fedlgd.runs.result import Kept, Result, result_of
 
 Listener = Callable[[RoundRecord], None]

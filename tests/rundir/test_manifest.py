@@ -1,0 +1,198 @@
+"""A manifest says what the method does; those of older versions are upgraded to the same."""
+
+import json
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+
+from fedlgd.core.rng import Stream
+from fedlgd.core.types import Site
+from fedlgd.methods import registry
+from fedlgd.methods.common import Training
+from fedlgd.methods.fedavg import FedAvg
+from fedlgd.report.groups import group_runs
+from fedlgd.report.privacy.section import BASIS, left_table
+from fedlgd.rundir.manifest import FORMAT, Manifest, Rounds, read_manifest, upgrade
+from fedlgd.rundir.read import read_run, run_folders
+from fedlgd.runs.config import Config
+from fedlgd.runs.folder import new_manifest
+from fedlgd.runs.run import execute
+from tests import tiny
+from tests.errors import refuses
+from tests.runs.folder import config, method
+
+RECORDS = Path(__file__).parents[2] / "results" / "records"
+STACKED = {
+    "fedavg+anchors": {},
+    "fedavg+refine": {},
+    "scaffold+anchors+refine": {},
+    "fedavg+noise": {},
+    "fedavg+dp-sgd": {"dp.test_key": "k", "dp.scores": 1.0},
+    "fedavg+dp-fedavg": {"site_dp.test_key": "k"},
+}
+PRIVATE = {
+    "distil.start": "mean-image",
+    "distil.plan": "bank",
+    "distil.steps": 300,
+    "distil.private.epsilon": 8.0,
+    "distil.private.test_key": "k",
+}
+CASES: dict[str, Any] = {name: (name, {}) for name in registry.names()}
+CASES |= {f"{name} on virtual data": (name, {"train_on": "virtual"}) for name in ("fedavg", "fedprox")}
+CASES |= {name: (name, settings) for name, settings in STACKED.items()}
+CASES |= {
+    "private": ("fedlgd", PRIVATE),
+    "private, alone": ("fedavg", {"train_on": "virtual", **PRIVATE}),
+    "protected": ("fedlgd", {**PRIVATE, "distil.private.test_key": "", "distil.private.adjacency": "replace"}),
+    "without anchors": ("fedlgd", {"anchors.per_class": 0, "refine.steps": 0}),
+    "statistics": ("fedlgd", {"anchors.start": "statistics"}),
+    "steps": ("fedavg", {"local.steps": 5}),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fixed(Training):
+    """A user's method on virtual sets, which it fixes as FedLGD does, and which has no anchors."""
+
+    name: ClassVar[str] = "fixed"
+    train_on: ClassVar[Any] = "virtual"
+    enrol, start, broadcast = FedAvg.enrol, FedAvg.start, FedAvg.broadcast
+    site, server = FedAvg.site, FedAvg.server
+
+
+def made(name: str, settings: dict[str, Any]) -> Config:
+    return config(method(name, **settings), rounds=4)
+
+
+def manifest_of(how: Config) -> Manifest:
+    return new_manifest(how, tiny.federation(), tiny.net(), "fedlgd run", "A name")
+
+
+def as_format_2(manifest: Manifest) -> dict[str, Any]:
+    """What version 0.1.0 wrote of the same run."""
+    raw = msgspec.to_builtins(manifest)
+    del raw["promise"], raw["extended"], raw["copy_of"]
+    for site in raw["data"]["sites"]:
+        del site["real_work"]
+    return raw | {"format": 2, "method": manifest.method.name}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_older_manifest_is_upgraded_to_what_the_method_says_today(case):
+    how = made(*CASES[case])
+    today = manifest_of(how)
+    raw = upgrade(as_format_2(today), tomllib.loads(how.toml()))
+    upgraded = msgspec.convert(raw, Manifest)
+    assert upgraded.method == replace(today.method, label="A name")
+    assert upgraded.data == today.data
+    assert (upgraded.promise is None) == (today.promise is None)
+    if today.promise and upgraded.promise:
+        assert dict(upgraded.promise.shares) == pytest.approx(dict(today.promise.shares))
+        assert replace(upgraded.promise, mu=today.promise.mu, shares=today.promise.shares) == today.promise
+
+
+@pytest.mark.parametrize("name", [each for each in registry.names() if not registry.find_method(each).pooled])
+@pytest.mark.parametrize("train_on", ["real", "virtual"])
+def test_a_site_has_a_virtual_set_if_the_manifest_says_so(name, train_on):
+    fixed = "train_on" in registry.fixed(registry.find_method(name))
+    how = made(name, {} if fixed else {"train_on": train_on})
+    site: Site = tiny.federation().sites[0]
+    state, _ = how.method.enrol(site, how.method.adapt(tiny.net()), Stream(0).at("enrol"))
+    said = manifest_of(how).method
+    assert said.train_on == ("virtual" if state.virtual else "real")
+    assert (said.reads == ("every",)) == (state.virtual is None)
+
+
+@pytest.mark.parametrize("name", ["fedlgd", "scaffold+anchors+refine", "fedavg"])
+def test_virtual_sets_and_anchors_move_in_the_selected_rounds(name):
+    """tau = {0, 2} in the tiny settings."""
+    how = made(name, {})
+    records = execute(how, tiny.federation()).records
+    selected = manifest_of(how).method.selected
+    for part, flag in (("refine", "virtual"), ("anchors", "anchors")):
+        moved = [record.round for record in records if flag in record.flags and record.round >= 0]
+        assert moved == (list(selected[part].until(4)) if part in selected else [])
+
+
+def test_a_promise_is_that_of_the_method():
+    """By hand: 2 selected rounds with 10 releases each, and shares that sum up to one."""
+    promised = manifest_of(made("fedlgd", PRIVATE)).promise
+    assert promised is not None
+    assert (promised.epsilon, promised.delta, promised.protects) == (8.0, 1e-5, "image")
+    assert (promised.simulation, promised.gaussian) == (True, True)
+    assert (promised.releases, promised.refinements) == (300, 20)
+    assert sum(promised.shares.values()) == pytest.approx(1)
+    assert promised.shares["start"] == 0.1
+    assert manifest_of(made("fedlgd", {})).promise is None
+    site = manifest_of(made(*CASES["fedavg+dp-fedavg"])).promise
+    assert site is not None
+    assert (site.protects, site.releases) == ("site", 0)
+
+
+def test_dp_sgd_does_not_send_its_loss():
+    assert manifest_of(made(*CASES["fedavg+dp-sgd"])).method.update == ("weights",)
+    assert manifest_of(made("fedavg", {})).method.update == ("weights", "loss")
+
+
+def test_a_users_method_that_fixes_virtual_sets_is_reported_as_trained_on_them(tmp_path):
+    of = tiny.settings(Fixed(), tiny.SETTINGS)
+    execute(config(of, rounds=1), tiny.federation(), tmp_path / "run")
+    run = read_run(tmp_path / "run")
+    assert run.manifest.method.train_on == "virtual"
+    assert BASIS in left_table(run).rows[1][2].text
+
+
+def test_the_work_on_real_images_is_that_of_the_settings():
+    """By hand: 18 images in batches of 4; five steps are 20 images, two epochs 36."""
+    assert {site.real_work for site in manifest_of(made("fedavg", {"local.steps": 5})).data.sites} == {20}
+    assert {site.real_work for site in manifest_of(made("fedavg", {"local.epochs": 2})).data.sites} == {36}
+
+
+def test_a_manifest_is_read_as_it_was_written(tmp_path):
+    for case in ("private", "scaffold+anchors+refine"):
+        manifest = manifest_of(made(*CASES[case]))
+        manifest.write(tmp_path / "once")
+        read_manifest(tmp_path / "once").write(tmp_path / "again")
+        once, again = (tmp_path / each / "manifest.json" for each in ("once", "again"))
+        assert once.read_bytes() == again.read_bytes()
+        assert read_manifest(tmp_path / "again").promise == manifest.promise
+
+
+def test_a_changed_manifest_is_refused_to_all_but_a_report(tmp_path):
+    manifest_of(made("fedavg", {})).write(tmp_path)
+    file = tmp_path / "manifest.json"
+    file.write_text(file.read_text().replace("A name", "Another name"))
+    assert read_manifest(tmp_path, as_written=False).label == "Another name"
+    with pytest.raises(ValueError, match=r"manifest\.json"):
+        read_manifest(tmp_path)
+
+
+def test_a_manifest_of_a_later_format_is_refused(tmp_path):
+    manifest_of(made("fedavg", {})).write(tmp_path)
+    file = tmp_path / "manifest.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"format": FORMAT + 1}))
+    with refuses("manifest-format", format=FORMAT + 1, known=FORMAT):
+        read_manifest(tmp_path)
+
+
+def test_selected_rounds_go_on_after_the_end_of_a_run():
+    assert list(Rounds(1, 3, 4).until(8)) == [1, 4, 7]
+    assert list(Rounds(1, 3, 2).until(100)) == [1, 4]
+
+
+def test_every_stored_run_is_read():
+    """The runs of the pages, in formats 1 and 2."""
+    folders = run_folders(RECORDS)
+    assert len(folders) > 400
+    runs = [read_run(folder) for folder in folders[::7]]
+    assert {run.manifest.method.train_on for run in runs} == {"real", "virtual"}
+    assert all(run.manifest.format == FORMAT and run.manifest.promise is None for run in runs)
+    assert all(site.real_work for run in runs for site in run.manifest.data.sites)
+    for run in runs:
+        made_virtual = any("virtual" in record.flags for record in run.records)
+        assert made_virtual == (run.manifest.method.train_on == "virtual"), run.path
+    assert group_runs(runs)
