@@ -153,7 +153,9 @@ class WatchHandler(BaseHTTPRequestHandler):
     timeout = 30
 
     def do_GET(self) -> None:
-        if not self._is_local():
+        """Other host names for 127.0.0.1 are refused, so that no website can read the page (DNS rebinding)."""
+        name, _, port = self.headers.get("Host", "").partition(":")
+        if name not in HOST_NAMES or port not in ("", str(self.server.server_port)):
             self._send(HTTPStatus.FORBIDDEN, f"open {self.server.url}\n".encode())
         elif self.path == "/":
             page = self.server.watcher.page()
@@ -162,11 +164,6 @@ class WatchHandler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, self.server.watcher.version().encode())
         else:
             self._send(HTTPStatus.NOT_FOUND, b"only / is served here\n")
-
-    def _is_local(self) -> bool:
-        """Refuse any other host name for 127.0.0.1, so that no other website can read the page (DNS rebinding)."""
-        name, _, port = self.headers.get("Host", "").partition(":")
-        return name in HOST_NAMES and port in ("", str(self.server.server_port))
 
     def _send(
         self, status: HTTPStatus, body: bytes, kind: str = "text/plain", policy: str = "default-src 'none'"
