@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from results.pages.inversion import inversion
-from tests.report.privacy.test_inversion import CELL, MEMORY
+from tests.report.test_inversion import CELL, MEMORY
 
 VIRTUAL = CELL | {"title": "FedAvg on virtual images", "case": "virtual"}
 

@@ -15,7 +15,7 @@ from fedlgd.methods import registry
 from fedlgd.methods.common import Training
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.report.groups import group_runs
-from fedlgd.report.privacy.section import BASIS, left_table
+from fedlgd.report.privacy import VIRTUAL_ONLY, left_table
 from fedlgd.rundir.manifest import FORMAT, Manifest, Rounds, read_manifest, upgrade
 from fedlgd.rundir.read import read_run, run_folders
 from fedlgd.runs.config import Config
@@ -143,7 +143,7 @@ def test_a_users_method_that_fixes_virtual_sets_is_reported_as_trained_on_them(t
     execute(config(of, rounds=1), tiny.federation(), tmp_path / "run")
     run = read_run(tmp_path / "run")
     assert run.manifest.method.train_on == "virtual"
-    assert BASIS in left_table(run).rows[1][2].text
+    assert VIRTUAL_ONLY in left_table(run).rows[1][2].text
 
 
 def test_the_work_on_real_images_is_that_of_the_settings():

@@ -21,7 +21,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.text import plural
 from fedlgd.engines.process import usable_cores
 from fedlgd.report.formats import Cell, Column, Table
-from fedlgd.report.privacy.audit import audit_caveats, audit_table, verdict
+from fedlgd.report.privacy import audit_caveats, audit_table, verdict
 from fedlgd.rundir.results import results_of
 from fedlgd.runs.folder import locked_folder
 
@@ -41,10 +41,10 @@ def audit(given: AuditOptions) -> None:
             _announce(plan, seconds, jobs, given)
             with progress(given.silent):
                 found = plan.run(jobs)
-        done[str(folder)] = {**asdict(found), "verdict": verdict(found), "file": str(plan.file)}
+        done[str(folder)] = {**asdict(found), "verdict": str(verdict(found)), "file": str(plan.file)}
         if not given.json:
             table = fitted(audit_table(found), terminal_width(), ("accuracy, %", "epsilon ≥", "TPR at 1 % FPR"))
-            lines = [table, *map(folded, (*audit_caveats(found), verdict(found)))]
+            lines = [table, *(folded(str(each)) for each in (*audit_caveats(found), verdict(found)))]
             written = f"Written: {plan.file}{_beside(plan.file)}; report: fedlgd report {folder}"
             typer.echo("\n".join((*lines, written)))
     if given.json:

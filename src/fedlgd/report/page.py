@@ -20,11 +20,11 @@ from fedlgd.report.figures import MAX_SITES_DRAWN, cost_figures, round_figures, 
 from fedlgd.report.formats import Table, table_formats
 from fedlgd.report.grids import pictures
 from fedlgd.report.groups import Group, group_runs, label_variants, site_names
+from fedlgd.report.inversion import inversion_section
 from fedlgd.report.plots import save
-from fedlgd.report.privacy.inversion import epsilon_drawing, inversions
-from fedlgd.report.privacy.section import audit_drawings, privacy_of, spent_together
+from fedlgd.report.privacy import audit_parts, privacy_section
 from fedlgd.report.summary import RULE, WINNER, caveats, headline, progress
-from fedlgd.report.sweeps import find_sweeps, sweep_figures, sweep_tables
+from fedlgd.report.sweeps import epsilon_figure, find_sweeps, sweep_figures, sweep_tables
 from fedlgd.report.tables import accuracy_table, binary_table, data_table, mean_first, presence_tables
 from fedlgd.rundir.manifest import DataInfo
 from fedlgd.rundir.read import Run, read_runs, run_folders
@@ -80,8 +80,16 @@ def write_figures(run_dirs: Sequence[Path], folder: Path) -> list[Path]:
     drawings = (
         *(*round_figures(groups), *cost_figures(groups), *sweep_figures(find_sweeps(groups))),
         *(drawing for section in sections for drawing in section.drawings),
-        *(drawing for group in groups for run in group.runs for drawing in audit_drawings(run)),
+        *(
+            drawing
+            for group in groups
+            for run in group.runs
+            for part in audit_parts(run)
+            for drawing in part.drawings
+        ),
     )
+    if by_epsilon := epsilon_figure(groups):
+        drawings = (*drawings, by_epsilon)
     return [file for each in drawings for file in save(each.figure, folder / each.name)]
 
 
@@ -98,10 +106,9 @@ def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
         images=pictures(groups),
         cost=cost_section(groups),
         similarity=similarity_figures(groups),
-        privacy=privacy_of(groups),
-        spent_together=spent_together(groups),
-        inversions=inversions(groups),
-        by_epsilon=epsilon_drawing(groups),
+        privacy=privacy_section(groups),
+        inversion=[*inversion_section(groups)],
+        by_epsilon=epsilon_figure(groups),
         presence=[*presence_tables(groups)],
         data=data_section(runs),
         runs=runs,

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from fedlgd.report.figures import ACCURACY, Drawing, file_name
 from fedlgd.report.formats import METHOD, Cell, Column, Table, share_cell
-from fedlgd.report.groups import Group, SeedCurve, Stat
+from fedlgd.report.groups import Group, SeedCurve, Stat, summarise
 from fedlgd.report.plots import heat_map, line_plot, wrapped
-from fedlgd.rundir.sweep import without_note
+from fedlgd.rundir.sweep import with_note, without_note
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Point = tuple[str, ...]
+BUDGET_SETTINGS = ("distil.private.", "dp.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +111,29 @@ def _heat_map(sweep: Sweep) -> "Figure":
         for at, value in found.items()
     }
     return heat_map(cells, rows, columns, f"{sweep.label}: {ACCURACY}", (sweep.axes[0], sweep.axes[1]))
+
+
+def epsilon_figure(groups: Sequence[Group]) -> Drawing | None:
+    """Accuracy against 1 / epsilon, a line for runs that differ in it; None unless some have several values."""
+    alike: dict[str, list[Group]] = {}
+    for group in groups:
+        base, note = without_note(group.label)
+        kept = {path: value for path, value in note.items() if not path.startswith(BUDGET_SETTINGS)}
+        alike.setdefault(with_note(base, kept), []).append(group)
+    curves = [_by_epsilon(label, same) for label, same in alike.items()]
+    if not any(len(curve.x) > 1 for curve in curves):
+        return None
+    figure = line_plot(curves, ACCURACY, "1 / epsilon; 0: no noise", {"": 1.0})
+    return Drawing("accuracy-by-epsilon", "Accuracy against the privacy budget", figure) if figure else None
+
+
+def _by_epsilon(label: str, groups: Sequence[Group]) -> SeedCurve:
+    """Mean accuracy at the epsilon that each run promises to single images; without a promise at 0."""
+    found: dict[float, list[float]] = {}
+    for run in (run for group in groups for run in group.counted):
+        promised = run.manifest.promise
+        inverse = 1 / promised.epsilon if promised and promised.protects == "image" else 0.0
+        if run.final:
+            found.setdefault(inverse, []).append(100 * run.final.accuracy)
+    stats = (summarise(found[inverse]) for inverse in sorted(found))
+    return SeedCurve(label, tuple(sorted(found)), tuple(stat for stat in stats if stat), groups[0].style)

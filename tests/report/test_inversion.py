@@ -1,6 +1,7 @@
 """What a report says about inversion and about epsilon."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ from PIL import Image
 
 from fedlgd.report.formats import as_text
 from fedlgd.report.groups import group_runs
+from fedlgd.report.inversion import inversion_section
 from fedlgd.report.page import render
-from fedlgd.report.privacy.inversion import epsilon_drawing, inversions
+from fedlgd.report.sweeps import epsilon_figure
 from fedlgd.rundir.read import read_run
 from tests.report.conftest import MakeGroups
 from tests.report.fake import TILE, write_run
@@ -65,15 +67,15 @@ def inverted(path: Path, show: bool = True, **cell: Any) -> Path:
 
 
 def test_identification_beside_chance_is_the_headline(tmp_path):
-    (found,) = inversions(group_runs([read_run(inverted(tmp_path / "run"))]))
-    assert found.headline == "Identified: FedAvg on real images: 75.0 % of 8 images, by chance 1.0 %."
+    (found,) = inversion_section(group_runs([read_run(inverted(tmp_path / "run"))]))
+    assert re.findall(r"[\d.]+ %|8 images", found.headline) == ["75.0 %", "8 images", "1.0 %"]
     text = as_text(found.table)
     assert "75.0 [35.0, 97.0]" in text
     assert "2.5 of 100" in text
 
 
 def test_every_distance_says_which_direction_is_safer(tmp_path):
-    (found,) = inversions(group_runs([read_run(inverted(tmp_path / "run"))]))
+    (found,) = inversion_section(group_runs([read_run(inverted(tmp_path / "run"))]))
     assert found.memory is not None
     names = [column.name for table in (found.table, found.memory) for column in table.columns]
     distances = [name for name in names if "distance" in name or "to nearest training" in name]
@@ -82,7 +84,7 @@ def test_every_distance_says_which_direction_is_safer(tmp_path):
 
 
 def test_pictures_have_their_rows_named_and_come_from_the_run_folder_only(tmp_path):
-    (found,) = inversions(group_runs([read_run(inverted(tmp_path / "run"))]))
+    (found,) = inversion_section(group_runs([read_run(inverted(tmp_path / "run"))]))
     (picture,) = found.pictures
     assert picture.rows == ("original", "reconstruction", "nearest training image", "nearest held-out image")
     assert not found.closest  # its path points outside
@@ -90,9 +92,9 @@ def test_pictures_have_their_rows_named_and_come_from_the_run_folder_only(tmp_pa
 
 def test_pictures_of_private_images_are_not_in_the_page_unless_asked_for(tmp_path):
     run = read_run(inverted(tmp_path / "run", show=False))
-    (found,) = inversions(group_runs([run]))
+    (found,) = inversion_section(group_runs([run]))
     assert not found.pictures
-    assert "--show" in render([run])
+    assert 'data-kind="hidden-pictures"' in render([run])
 
 
 def test_results_with_other_settings_are_shown_beside_each_other_with_their_own_pictures(tmp_path):
@@ -104,7 +106,7 @@ def test_results_with_other_settings_are_shown_beside_each_other_with_their_own_
         (path / f"{name}.json").write_text(json.dumps(first | {"settings": settings}))
     (path / "invert-2").mkdir()
     Image.new("RGB", (2 * TILE, 4 * TILE), "green").save(path / "invert-2" / "real-round0-batch1.png")
-    one, two = inversions(group_runs([read_run(path)]))
+    one, two = inversion_section(group_runs([read_run(path)]))
     assert [each.heading.rpartition(", ")[2] for each in (one, two)] == [
         "site svhn (attack.loss=cosine)",
         "site svhn (attack.loss=l2)",
@@ -114,7 +116,7 @@ def test_results_with_other_settings_are_shown_beside_each_other_with_their_own_
 
 def test_what_cannot_be_measured_is_a_dash(tmp_path):
     path = inverted(tmp_path / "run", nearer_training=None, ssim=None)
-    (found,) = inversions(group_runs([read_run(path)]))
+    (found,) = inversion_section(group_runs([read_run(path)]))
     assert [cell.text for cell in found.table.rows[0]].count("–") == 4
 
 
@@ -131,7 +133,7 @@ def private(epsilon: float) -> dict[str, Any]:
 
 def test_runs_with_several_budgets_have_a_figure(make_groups: MakeGroups):
     runs = [{"settings": private(e), "final": {"a": a}} for e, a in ((0.0, 0.9), (4.0, 0.8), (1.0, 0.7))]
-    drawing = epsilon_drawing(make_groups(*runs))
+    drawing = epsilon_figure(make_groups(*runs))
     assert drawing is not None
     line, marks = [line for line in drawing.figure.axes[0].lines if len(line.get_xdata()) == 3]
     assert (line.get_marker(), marks.get_marker()) == ("None", "o")
@@ -141,4 +143,4 @@ def test_runs_with_several_budgets_have_a_figure(make_groups: MakeGroups):
 
 
 def test_one_budget_has_no_figure(make_groups: MakeGroups):
-    assert epsilon_drawing(make_groups({"settings": private(4.0)}, {"label": "FedAvg"})) is None
+    assert epsilon_figure(make_groups({"settings": private(4.0)}, {"label": "FedAvg"})) is None

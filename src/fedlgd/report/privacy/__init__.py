@@ -1,1 +1,0 @@
-"""What a report says about privacy: what left each site, what is promised, and what attacks found."""
