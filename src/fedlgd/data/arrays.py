@@ -61,14 +61,8 @@ def refuse_without_space(folder: Path, needed: int, what: str) -> None:
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(existing).free
     if free < needed + SPARE_BYTES:
-        raise DataError(
-            "disk-full",
-            what=what,
-            folder=folder,
-            needed=number_of_bytes(needed + SPARE_BYTES),
-            free=number_of_bytes(free),
-            variable=HOME_VARIABLE,
-        )
+        wanted = number_of_bytes(needed + SPARE_BYTES)
+        raise DataError("disk-full", what=what, folder=folder, needed=wanted, free=number_of_bytes(free))
 
 
 def read_arrays(path: Path) -> Arrays:

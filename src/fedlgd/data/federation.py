@@ -136,17 +136,10 @@ def _check_site(site: Site, min_per_class: int) -> None:
             )
         if not len(data):
             raise DataError("part-empty", site=site.name, part=part)
-        low, high = int(data.y.min()), int(data.y.max())
-        if low < 0 or high >= len(site.classes):
-            wrong = low if low < 0 else high
-            raise DataError(
-                "label-out-of-range",
-                site=site.name,
-                part=part,
-                label=wrong,
-                classes=len(site.classes),
-                most=len(site.classes) - 1,
-            )
+        low, high, classes = int(data.y.min()), int(data.y.max()), len(site.classes)
+        if low < 0 or high >= classes:
+            values = {"label": low if low < 0 else high, "classes": classes, "most": classes - 1}
+            raise DataError("label-out-of-range", site=site.name, part=part, **values)
         if data.x.is_floating_point() and not bool(torch.isfinite(data.x).all()):
             raise DataError("pixels-not-finite", site=site.name, part=part)
     for k, count in enumerate(site.train.counts(len(site.classes)).tolist()):
@@ -158,13 +151,8 @@ def _check_site(site: Site, min_per_class: int) -> None:
 
 def _check_agree(first: Site, site: Site) -> None:
     if site.classes != first.classes:
-        raise DataError(
-            "classes-differ",
-            site=site.name,
-            classes=list(site.classes),
-            other=first.name,
-            others=list(first.classes),
-        )
+        ours, theirs = list(site.classes), list(first.classes)
+        raise DataError("classes-differ", site=site.name, classes=ours, other=first.name, others=theirs)
     want = tuple(first.train.x.shape[1:])
     for part in (site.train, site.test):
         got = tuple(part.x.shape[1:])

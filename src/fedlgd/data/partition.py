@@ -108,14 +108,7 @@ def _check_room(labels: Labels, sites: int, least: int) -> None:
     check(least >= 0, "min_per_class", least, "use 0 (no minimum) or more")
     classes, counts = np.unique(labels, return_counts=True)
     if least and len(counts) and counts.min() < sites * least:
-        k, most = classes[counts.argmin()], int(counts.min())
+        k, most = int(classes[counts.argmin()]), int(counts.min())
         fewer = f", at most {plural(most // least, 'site')}" if most >= least else ""
-        raise DataError(
-            "class-too-small-to-divide",
-            label=int(k),
-            images=most,
-            sites=sites,
-            least=least,
-            possible=most // sites,
-            fewer=fewer,
-        )
+        room = {"possible": most // sites, "fewer": fewer}
+        raise DataError("class-too-small-to-divide", label=k, images=most, sites=sites, least=least, **room)

@@ -192,7 +192,7 @@ def test_a_server_that_is_not_there_is_an_error_that_says_so(tmp_path):
 
 def test_a_full_disk_is_an_error_that_names_the_file(site, tmp_path):
     (tmp_path / "file.bin.part").symlink_to("/dev/full")
-    with refuses("part-not-written", error="No space left on device", variable="FEDLGD_DATA"):
+    with refuses("part-not-written", error="No space left on device"):
         download.download(original(site.url("good")), tmp_path)
     assert not (tmp_path / "file.bin").exists()
 
@@ -255,7 +255,7 @@ def test_what_is_there_but_damaged_is_prepared_again(mnist, tmp_path, caplog):
 def test_too_little_room_is_said_before_anything_is_asked_for(mnist, site, tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 90, 10))
-    with refuses("disk-full", what="mnist", needed="32.0 MB", free="10 B", variable="FEDLGD_DATA"):
+    with refuses("disk-full", what="mnist", needed="32.0 MB", free="10 B"):
         prepare.fetch(mnist, tmp_path / "home")
     assert site.asked == []
     assert names(tmp_path / "home") == []

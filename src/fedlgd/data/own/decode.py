@@ -81,7 +81,7 @@ def size_list(counts: Counter[str]) -> str:
 
 
 def decode(site: SiteImages, headers: list[Header], classes: tuple[str, ...], how: Decoding) -> Arrays:
-    """Planes, labels, fingerprints and thumbnails of both parts, and what is known of all images together."""
+    """Planes, labels, digests and thumbnails of both parts, and what is known of all images together."""
     grey = how.colour == "grey" or all(header.grey for header in headers)
     pixels: dict[int, Pixels] = {}
     prints, thumbs, formats, patients = list[bytes](), list[Pixels](), Counter[str](), list[str]()

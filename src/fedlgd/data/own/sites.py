@@ -51,14 +51,8 @@ def refuse_errors(problems: Sequence[Problem]) -> None:
     if errors:
         first, more = errors[0], f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
         where = ", ".join(filter(None, (first.site and f"site {first.site!r}", first.file)))
-        raise DataError(
-            "folder-problem",
-            where=where and f"{where} ",
-            problem=first.problem,
-            more=more,
-            way_out=first.way_out,
-            problem_code=first.code,
-        )
+        problem = " ".join(filter(None, (where, first.problem + more)))
+        raise DataError("folder-problem", problem=problem, way_out=first.way_out, problem_code=first.code)
 
 
 def natural(names: Iterable[str]) -> list[str]:
@@ -74,13 +68,8 @@ def natural_key(name: str) -> tuple[list[str | int], str]:
 def checked_name(text: str, what: str, path: Path) -> str:
     """A name of a site or a class, refused if it cannot be shown in tables and file names."""
     if not text.strip() or not text.isprintable() or len(text) > MAX_NAME_LETTERS:
-        raise DataError(
-            "invalid-name",
-            path=shown(path),
-            name=shown(text[: 2 * MAX_NAME_LETTERS]),
-            what=what,
-            most=MAX_NAME_LETTERS,
-        )
+        name = shown(text[: 2 * MAX_NAME_LETTERS])
+        raise DataError("invalid-name", path=shown(path), name=name, what=what, most=MAX_NAME_LETTERS)
     return text
 
 

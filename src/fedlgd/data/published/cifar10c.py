@@ -205,15 +205,10 @@ class Official:
     def images(self, name: str, severity: int, wanted: range) -> Pixels:
         every = _mapped(name)
         count = len(self.labels)
-        if every.shape != (SEVERITY_LEVELS * count, 32, 32, 3) or every.dtype != np.uint8:
-            raise DataError(
-                "array-of-wrong-shape",
-                path=_file(name),
-                dtype=every.dtype,
-                shape=every.shape,
-                expected=(SEVERITY_LEVELS * count, 32, 32, 3),
-                way_out=GET_OFFICIAL,
-            )
+        expected = (SEVERITY_LEVELS * count, 32, 32, 3)
+        if every.shape != expected or every.dtype != np.uint8:
+            found = {"dtype": every.dtype, "shape": every.shape, "expected": expected}
+            raise DataError("array-of-wrong-shape", path=_file(name), way_out=GET_OFFICIAL, **found)
         first = (severity - 1) * count
         return np.asarray(every[first + wanted.start : first + wanted.stop])
 

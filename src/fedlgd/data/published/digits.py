@@ -27,7 +27,7 @@ from fedlgd.data.fetch.sources import DATASETS, Dataset
 from fedlgd.data.suites import SuiteSettings, data_home
 
 NAME = "digits"
-RECIPE = 1  # increase with every change to the images, so that load_or_make images of an older version are not used
+RECIPE = 1  # increase with every change to the images, so that stored images of an older version are not used
 CLASSES = tuple("0123456789")
 FETCH = "fedlgd data fetch digits"
 REQUIRED = ("mnist", "svhn", "usps", "mnist_m")
