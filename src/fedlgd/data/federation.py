@@ -121,7 +121,7 @@ def federation(name: str, sites: Sequence[Site], note: str = "", min_per_class: 
     seen: set[str] = set()
     for site in sites:
         if site.name in seen:
-            raise DataError("site-name-twice", site=site.name)
+            raise DataError("site-twice", site=site.name)
         seen.add(site.name)
         _check_site(site, min_per_class)
         _check_agree(sites[0], site)
@@ -157,7 +157,7 @@ def _check_agree(first: Site, site: Site) -> None:
     for part in (site.train, site.test):
         got = tuple(part.x.shape[1:])
         if got != want:
-            raise DataError("shapes-differ", site=site.name, shape=got, other=first.name, others=want)
+            raise DataError("site-shapes-differ", site=site.name, shape=got, other=first.name, others=want)
 
 
 def from_arrays(
