@@ -171,7 +171,7 @@ def test_a_class_leaves_out_sites_that_have_too_little_of_it():
 
 
 def test_features_are_those_of_the_model(monkeypatch):
-    monkeypatch.setattr(module, "CHUNK", 4)
+    monkeypatch.setattr(module, "BATCH_SIZE", 4)
     net = build_net("convnet", (3, 8, 8), 2, {"width": 4, "depth": 2})
     params, x = net.init(Stream(3)), labelled(10).x
     torch.testing.assert_close(features(net, params)(x, 7), net.frozen(params, x).features)
