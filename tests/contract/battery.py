@@ -17,7 +17,7 @@ from fedlgd.engines.wire import pack, unpack
 from fedlgd.methods import registry
 from fedlgd.rundir.records import RoundRecord
 from fedlgd.runs import run
-from fedlgd.runs.config import Config, RunSettings
+from fedlgd.runs.config import RunSettings
 from tests import tiny
 
 PLAN = RunSettings(rounds=3, ratio=0.67, seed=5, evaluate_every=3)
@@ -99,7 +99,7 @@ def uneven(names: Sequence[str] = tiny.NAMES) -> Federation:
 
 def prepared(method: Any, data: Federation, net: Net, seed: int = PLAN.seed) -> Federation:
     """The sites as the runner hands them to the engine: joined into one for a method that pools them."""
-    return run._gathered(Config(method=method, plan=replace(PLAN, seed=seed)), data, net, Loop())
+    return run.pool_sites(method, data, net, seed, Loop()) if method.pooled else data
 
 
 def play(method: Any, data: Federation, plan: RunSettings = PLAN, memory: tiny.Kept | None = None) -> tiny.Run:

@@ -21,7 +21,6 @@ from fedlgd.attacks.target import Subject
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import digest, read_json, write_json
 from fedlgd.core.types import LabelledSet
-from fedlgd.methods.cost import images_of, is_known
 from fedlgd.rundir.results import AUDIT, AUDIT_FORMAT, Audit, Finding, Kind, results_of, unused_file
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, resolve
@@ -95,10 +94,8 @@ def _fedavg(plain: Mapping[str, Any], train_on: str, more: Mapping[str, Any] | N
 def _equal_steps(config: Config, subject: Subject, site: str) -> dict[str, int]:
     """As many SGD steps in a round as the run has: training on more images would compare effort, not data."""
     method: Any = config.method
-    if not is_known(method):
-        return {}
-    last, target = config.plan.rounds - 1, subject.federation.by_name[site]
-    return {"local.steps": method.local.count(images_of(method, last, target, subject.net.classes))}
+    cost = method.cost(config.plan.rounds - 1, subject.federation.by_name[site], subject.net.classes)
+    return {"local.steps": method.local.count(cost.images)} if cost else {}
 
 
 @dataclass(frozen=True, eq=False)

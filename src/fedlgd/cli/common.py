@@ -23,13 +23,12 @@ from fedlgd.core.text import plural
 from fedlgd.data.federation import Federation
 from fedlgd.data.suites import DataChoice
 from fedlgd.engines.registry import Engine, choose
-from fedlgd.methods.cost import first_sets
 from fedlgd.methods.registry import recipe
 from fedlgd.rundir.records import committed_records
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.compare import Job, equal_run
 from fedlgd.runs.config import Config
-from fedlgd.runs.estimate import Estimate, estimate
+from fedlgd.runs.estimate import Estimate, estimate, first_sets
 from fedlgd.runs.extend import extension
 from fedlgd.runs.parse import parse_assignment
 

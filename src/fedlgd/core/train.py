@@ -18,6 +18,8 @@ from fedlgd.core.types import Params
 
 Objective = Callable[[Params, Tensor], Tensor]
 
+TRIAL_STEPS = 2  # of training and of gradient matching, to measure what a step costs
+
 
 @dataclass(frozen=True, kw_only=True)
 class Local(Settings):
@@ -62,6 +64,10 @@ class Local(Settings):
     def count(self, n: int) -> int:
         """K: the steps of a round on n images."""
         return self.steps or self.epochs * math.ceil(n / self.batch)
+
+    def shrunk(self) -> "Local":
+        """As few steps as can be measured."""
+        return replace(self, steps=TRIAL_STEPS)
 
     def images(self, n: int) -> int:
         """The images that a round on n of them takes; an epoch ends with a smaller batch."""

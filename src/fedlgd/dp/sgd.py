@@ -48,6 +48,10 @@ class Dp(Budget):
     clip: float = setting(1.0, "Clipping norm of the gradient of an image.", above=0)
     rounds: int = setting(0, "Rounds that share the budget; 0: all rounds of the run.", least=0, most=1_000_000)
 
+    def shrunk(self) -> "Dp":
+        """One round that spends nothing, for an estimate of the time."""
+        return replace(self, rounds=1, test_key="estimate")
+
 
 def training_level(dp: Dp, local: Local, counts: Tensor, site: str) -> Level:
     """The noise of all rounds: q = batch / n, and 1 / q steps in an epoch."""

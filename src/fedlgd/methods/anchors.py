@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedlgd.core.device import to_cpu
 from fedlgd.core.errors import PrivacyError
+from fedlgd.core.train import TRIAL_STEPS
 from fedlgd.core.types import Broadcast, Hello, Params, Scale, ServerState, Site, SiteState, Update, VirtualSet
 from fedlgd.distill.files import is_file_name, read_start
 from fedlgd.distill.gradient import Matching, match_gradient, pseudo_gradient
@@ -29,7 +30,7 @@ from fedlgd.distill.settings import Distil
 from fedlgd.methods.common import fit
 from fedlgd.methods.objective import AnchorLoss
 from fedlgd.methods.parts import Part, Presets
-from fedlgd.methods.protocol import Fit, Net, Settings, Stream, Visit, setting
+from fedlgd.methods.protocol import Cost, Fit, Net, Settings, Stream, Visit, setting
 from fedlgd.methods.regularisers import Pull
 
 
@@ -74,6 +75,22 @@ class Anchors(Matching):
     def schedule(self) -> dict[str, range]:
         """The selected rounds, in which sites may train without anchors even if these do not move."""
         return {"anchors": self.selected.rounds} if self.per_class else {}
+
+    def shrunk(self) -> "Anchors":
+        """As few steps as can be measured."""
+        return replace(self, steps=min(TRIAL_STEPS, self.steps))
+
+    def added_to(self, cost: Cost | None, t: int, classes: int, pull: Pull) -> Cost | None:
+        """The cost of round t with anchors; gradient matching is assumed to take all steps."""
+        if cost is None or not self.per_class:
+            return cost
+        last = self.plan == "target"  # which also evaluates the result of the last step
+        return cost._replace(
+            images=cost.images + (self.per_class * classes if self.train_in(t) else 0),
+            kind=(*cost.kind, t in self.selected, self.train_in(t)),
+            by_step=self.pull_in(t, pull),
+            server=(self.steps + last) / (self.shrunk().steps + last) if self.move_in(t) else 1.0,
+        )
 
     def move_in(self, t: int) -> bool:
         """Whether the server updates the anchors after round t."""
@@ -180,6 +197,9 @@ class Anchored(Part):
     @property
     def schedule(self) -> Mapping[str, range]:
         return {**self.method.schedule, **self.anchors.schedule}
+
+    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
+        return self.anchors.added_to(self.method.cost(t, site, classes), t, classes, self.pull)
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         state, hello = self.method.enrol(site, net, rng)

@@ -1,7 +1,7 @@
 """Settings and steps that methods share. Some can be assigned as a function of a method: `server = average`."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, ClassVar, Literal, Self
 
@@ -19,7 +19,7 @@ from fedlgd.distill.augment import jittered
 from fedlgd.distill.distribution import first_set
 from fedlgd.distill.settings import Distil
 from fedlgd.methods.objective import AnchorLoss, Batches, Term, batch_loss
-from fedlgd.methods.protocol import Method
+from fedlgd.methods.protocol import Cost, Method
 
 PAPER: Mapping[str, Any] = {
     "distil.plan": "exact",
@@ -81,9 +81,27 @@ class Training(Settings, Method):
     def at(self, t: int, rounds: int) -> Self:
         return replace(self, local=self.local.at(t, rounds))
 
+    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
+        """Training on the images of the site, and the first distillation in the enrolment."""
+        if self.pooled:
+            return None
+        images, few = len(site.train), self.distil.shrunk().steps
+        if self.train_on == "virtual":
+            images = self.distil.pictures * int((site.train.counts(classes) > 0).sum())
+        return Cost(images, distil=self.distil.steps / few if t < 0 and few else 0.0)
+
+    def trial(self) -> Self:
+        return replace(self, **shrunk_sections(self))
+
     def batch(self, part: LabelledSet, generator: Generator) -> LabelledSet:
         """A batch as it is trained on, with `local.augment`. Override it for an augmentation of your own."""
         return replace(part, x=jittered(part.x, self.local.augment, generator))
+
+
+def shrunk_sections(method: Any) -> dict[str, Any]:
+    """The sections of a method that have a version with few steps, `shrunk`."""
+    sections = {f.name: getattr(method, f.name) for f in fields(method) if f.name != "method"}
+    return {name: section.shrunk() for name, section in sections.items() if hasattr(section, "shrunk")}
 
 
 def in_round(method: Method, t: int, rounds: int) -> Method:

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.distribution import first_set
 from fedlgd.distill.gradient import match_gradient, pseudo_gradient
 from fedlgd.methods.anchors import Anchors, stale_anchors
 from fedlgd.methods.common import PAPER, QUICK, STRONG, Training, fit, training_set, update, weighted_mean
-from fedlgd.methods.protocol import Fit, Net, Stream, Visit
+from fedlgd.methods.protocol import Cost, Fit, Net, Stream, Visit
 from fedlgd.methods.refine import REDRAWN, Refine
 from fedlgd.methods.registry import register
 from fedlgd.methods.regularisers import Pull
@@ -61,6 +61,13 @@ class FedLGD(Training):
     @property
     def schedule(self) -> Mapping[str, range]:
         return {**self.anchors.schedule, **self.refine.schedule}
+
+    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
+        refined = self.refine.added_to(super().cost(t, site, classes), t, self.distil)
+        return self.anchors.added_to(refined, t, classes, self.pull)
+
+    def trial(self) -> Self:
+        return replace(super().trial(), refine=self.refine.with_few_steps(self.distil))
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         """The site distils its first virtual set with random networks."""

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.core.types import Broadcast, Params, Site, SiteState
 from fedlgd.distill.settings import Budget
-from fedlgd.methods.common import fit
+from fedlgd.methods.common import fit, shrunk_sections
 from fedlgd.methods.protocol import Fit, Method, Net, Settings, Stream, Trained, Visit
 
 Presets = Mapping[str, Mapping[str, Any]]
@@ -77,6 +77,9 @@ class Part:
 
     def at(self, t: int, rounds: int) -> Self:
         return replace(self, method=self.method.at(t, rounds))
+
+    def trial(self) -> Self:
+        return replace(self, method=self.method.trial(), **shrunk_sections(self))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 
@@ -13,7 +13,7 @@ from fedlgd.core.train import Trained
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Trees, Update
 from fedlgd.distill.settings import Budget
 
-__all__ = ["Expected", "Fit", "Method", "Net", "Settings", "Stream", "Trained", "Visit", "setting"]
+__all__ = ["Cost", "Expected", "Fit", "Method", "Net", "Settings", "Stream", "Trained", "Visit", "setting"]
 
 Fit = Callable[..., Trained]
 """Local training: `common.fit`, or a version of it to which a part has added terms or anchors."""
@@ -32,6 +32,20 @@ class Expected:
     params: Params
     trees: Trees = field(default_factory=dict)
     least: Mapping[str, float] = field(default_factory=dict)
+
+
+class Cost(NamedTuple):
+    """The work of one round, for an estimate of its time. Rounds of the same `kind` have equal work.
+
+    images: in the cross-entropy of a site. by_step: every training step costs the same, whatever its batch. distil,
+    server: how often the round repeats the work of the same round of the method's `trial`.
+    """
+
+    images: int
+    kind: tuple[bool, ...] = ()
+    by_step: bool = False
+    distil: float = 0.0
+    server: float = 1.0
 
 
 class Method(Protocol):
@@ -99,6 +113,14 @@ class Method(Protocol):
     def schedule(self) -> Mapping[str, range]:
         """The rounds in which more happens than training, by what moves: `refine` for virtual sets, `anchors`."""
         return {}
+
+    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
+        """The work of round t at a site (-1: enrolment), if it can be told from the settings; None: no estimate."""
+        return None
+
+    def trial(self) -> "Method":
+        """The method with so few steps that a round takes seconds, to measure what a step costs."""
+        return self
 
     @property
     def label(self) -> str:

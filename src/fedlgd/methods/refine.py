@@ -3,7 +3,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from torch import Generator
 
@@ -18,7 +18,7 @@ from fedlgd.distill.settings import Distil, Refinement
 from fedlgd.methods.anchors import Selected
 from fedlgd.methods.common import fit
 from fedlgd.methods.parts import Part, Presets
-from fedlgd.methods.protocol import Fit, Net, Settings, Stream, Visit, setting
+from fedlgd.methods.protocol import Cost, Fit, Net, Settings, Stream, Visit, setting
 
 REDRAWN = {
     "refine.start": "neighbours",
@@ -90,6 +90,18 @@ class Refine(Settings):
         """The rounds in which virtual sets move."""
         return {"refine": self.selected.rounds} if self.steps > 0 or self.start != "keep" else {}
 
+    def with_few_steps(self, distil: Distil) -> "Refine":
+        """One draw and its steps, enough to measure the cost of a step."""
+        return replace(self, pairs=1, steps=min(1 if distil.plan == "exact" else self.reuse, self.steps))
+
+    def added_to(self, cost: Cost | None, t: int, distil: Distil) -> Cost | None:
+        """The cost of round t with refinement."""
+        if cost is None:
+            return None
+        steps = max(1, self.steps) / max(1, self.with_few_steps(distil).steps)
+        kind = (*cost.kind, t in self.selected)
+        return cost._replace(kind=kind, distil=steps if self.move_in(t) else cost.distil)
+
     def move_in(self, t: int) -> bool:
         return t in self.schedule.get("refine", ())
 
@@ -115,6 +127,12 @@ class Refined(Part):
     @property
     def schedule(self) -> Mapping[str, range]:
         return {**self.method.schedule, **self.refine.schedule}
+
+    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
+        return self.refine.added_to(self.method.cost(t, site, classes), t, self.distil)
+
+    def trial(self) -> Self:
+        return replace(super().trial(), refine=self.refine.with_few_steps(self.distil))
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         """With privacy, the refinements are charged here, so that the run is not refused in a later round."""

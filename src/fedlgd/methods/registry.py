@@ -36,6 +36,8 @@ DEFAULTS = (
     "adapt",
     "model_at",
     "budget",
+    "cost",
+    "trial",
     "label",
 )
 _methods: dict[str, type[Method]] = {}

@@ -1,14 +1,16 @@
 """Estimate the time of a run from a few steps at one of its sites.
 
 The steps are those of the method itself, so its additional terms are included. The seconds and FLOPs of each phase
-are multiplied by the number of such steps in a round, from `methods/cost.py`. Cached virtual sets cost nothing.
+are multiplied by the number of such steps in a round, which its `cost` states. Cached virtual sets cost nothing.
 """
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 import torch
 
@@ -21,10 +23,11 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.types import Params, ServerState, Site, SiteState
 from fedlgd.data.federation import Federation
 from fedlgd.distill.distribution import first_set_key
-from fedlgd.methods.cost import cost_of, first_sets, is_known, trial_of
+from fedlgd.distill.settings import Distil
+from fedlgd.methods.protocol import Cost, Method
 from fedlgd.runs.config import Config
 
-IMAGES = 128  # test images to evaluate
+TEST_IMAGES = 128  # to evaluate
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +60,14 @@ def estimate(
 
     Returns None if the cost of the method is not known.
     """
-    if not is_known(config.method):
-        return None
     site = sorted(federation.sites, key=lambda site: len(site.train))[len(federation.sites) // 2]
+    enrolled = config.method.cost(-1, site, net.classes)
+    if enrolled is None:
+        return None
     trial = _Trial(config, federation, config.method.adapt(net), place, site)
     total, left = _Sum(), range(committed or 0, config.plan.rounds)
     if committed is None:
-        each = cost_of(config.method, -1, site, net.classes).distil
-        total.add(trial.enrolment, "distil", each * _undistilled(config, federation, net, cache))
+        total.add(trial.enrolment, "distil", enrolled.distil * _undistilled(config, federation, net, cache))
     enrolment = total.seconds["distil"]
     for rounds in trial.kinds(left):
         trial.add_rounds(total, rounds)
@@ -86,7 +89,7 @@ class _Trial:
 
     def __init__(self, config: Config, federation: Federation, net: Net, place: Place, site: Site) -> None:
         self._method, self._plan, self._federation, self._net = config.method, config.plan, federation, net
-        self._place, self._site, self._small = place, site, trial_of(config.method)
+        self._place, self._site, self._small = place, site, config.method.trial()
         self._rng = Stream(config.plan.seed).at("estimate")
         self._params = net.init(self._rng)
         place.do(self._warm, self._params)
@@ -104,20 +107,25 @@ class _Trial:
 
     def kinds(self, rounds: range) -> Iterator[list[int]]:
         """Groups of rounds with the same work."""
-        kind = {t: cost_of(self._method, t, self._site, self._net.classes).kind for t in rounds}
+        kind = {t: self._cost(self._method, t, self._site).kind for t in rounds}
         for _, alike in groupby(sorted(rounds, key=kind.__getitem__), key=kind.__getitem__):
             yield list(alike)
 
     def add_rounds(self, total: _Sum, rounds: list[int]) -> None:
         """Add the cost of these rounds, measured on the first of them."""
-        t, sites, classes = rounds[0], self._federation.sites, self._net.classes
+        t, sites = rounds[0], self._federation.sites
         chosen = len(rounds) * max(1, int(self._plan.ratio * len(sites) + 1e-9))
         at_site, at_server = self._try(replace(self._server, round=t), self._state)
-        cost, tried = (cost_of(method, t, self._site, classes) for method in (self._method, self._small))
-        every = statistics.fmean(cost_of(self._method, t, site, classes).train for site in sites)
+        cost, tried = (self._cost(method, t, self._site) for method in (self._method, self._small))
+        every = statistics.fmean(training_work(self._method, self._cost(self._method, t, site)) for site in sites)
         total.add(at_site, "distil", chosen * cost.distil)
-        total.add(at_site, "train", chosen * every / tried.train)
+        total.add(at_site, "train", chosen * every / training_work(self._small, tried))
         total.add(at_server, "server", len(rounds) * cost.server)
+
+    def _cost(self, method: Method, t: int, site: Site) -> Cost:
+        cost = method.cost(t, site, self._net.classes)
+        assert cost is not None
+        return cost
 
     def _try(self, state: ServerState, kept: SiteState) -> tuple[Meter, Meter]:
         message = self._small.broadcast(state, self._site.name)
@@ -132,11 +140,23 @@ class _Trial:
         return at_site, at_server
 
     def add_scores(self, total: _Sum, times: int) -> None:
-        part = max((site.test for site in self._federation.tested), key=len).take(slice(0, IMAGES))
+        part = max((site.test for site in self._federation.tested), key=len).take(slice(0, TEST_IMAGES))
         with metered() as meter:
             self._place.do(partial(score, self._net, data=part, classes=self._net.classes), self._params)
         images = sum(len(site.test) for site in self._federation.tested)
         total.add(meter, "evaluate", times * images / len(part))
+
+
+def training_work(method: Any, cost: Cost) -> float:
+    """The work of local training in a round: images, or steps if every step costs the same."""
+    steps, batch = method.local.count(cost.images), method.local.batch
+    epochs, rest = divmod(steps, math.ceil(cost.images / batch))
+    return float(steps) if cost.by_step else float(epochs * cost.images + rest * batch)
+
+
+def first_sets(method: Any) -> Distil | None:
+    """The settings of the first virtual sets, which methods with equal settings share; None: it has none."""
+    return method.distil if method.train_on == "virtual" else None
 
 
 def _undistilled(config: Config, federation: Federation, net: Net, cache: Cache) -> int:
