@@ -33,7 +33,7 @@ def test_provision_prints_the_kits_and_what_to_do(fedlgd):
     [
         (["--sites", "a,b"], message("address-form", text="")),
         (["--sites", "a,b", "--server", "host"], message("address-form", text="host")),
-        (["--sites", "a,a", "--server", "h:1"], message("site-name-twice", site="a")),
+        (["--sites", "a,a", "--server", "h:1"], message("kit-site-twice", site="a")),
         (["--sites", "a/b", "--server", "h:1"], message("site-name-invalid", site="a/b")),
         (["--server", "h:1"], message("provision-choice")),
         (["--sites", "a", "--add", "b"], message("provision-choice")),

@@ -115,7 +115,7 @@ def test_images_of_another_shape_are_named_before_the_run(folders, tmp_path):
     x, y = np.zeros((6, 5, 5, 3), np.uint8), np.array([0, 1, 2] * 2, np.uint8)
     np.savez(other, train_x=x, train_y=y, test_x=x, test_y=y)
     SiteSettings(site="bee", folder=folders[NODES["bee"]], images=Folders(path=str(other))).write()
-    with refuses("shapes-differ", RunError) as refused:
+    with refuses("shapes-of-sites-differ", RunError) as refused:
         run(folders, tmp_path / "run")
     assert refused.value.values["shapes"]["bee"] == (3, 5, 5)
 

@@ -151,8 +151,8 @@ def test_a_kit_without_one_of_its_secrets_is_refused_before_anything_starts(fold
 @pytest.mark.parametrize(
     ("sites", "code"),
     [
-        (["a", "a"], "site-name-twice"),
-        (["a", "A"], "site-name-twice"),
+        (["a", "a"], "kit-site-twice"),
+        (["a", "A"], "kit-site-twice"),
         (["a/b"], "site-name-invalid"),
         ([".."], "site-name-invalid"),
         (["a b"], "site-name-invalid"),

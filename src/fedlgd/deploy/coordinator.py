@@ -130,5 +130,5 @@ def _note(told: Description | None) -> str:
 def _shape(told: Mapping[str, Description]) -> tuple[int, ...]:
     shapes = {name: each.shape for name, each in sorted(told.items())}
     if len(set(shapes.values())) > 1:
-        raise RunError("shapes-differ", shapes=shapes)
+        raise RunError("shapes-of-sites-differ", shapes=shapes)
     return next(iter(shapes.values()))

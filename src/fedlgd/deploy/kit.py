@@ -201,7 +201,7 @@ def _check_names(sites: Sequence[str]) -> None:
     lowered = [name.lower() for name in sites]
     for name in sites:
         if lowered.count(name.lower()) > 1:
-            raise SettingError("site-name-twice", site=name)
+            raise SettingError("kit-site-twice", site=name)
 
 
 def _authority(folder: Path) -> bytes:
