@@ -67,7 +67,7 @@ def privacy_section(groups: Sequence[Group]) -> dict[str, Any]:
                 "heading": f"{run.label}, seed {run.seed}",
                 "left": left_table(run),
                 "promise": promise_sentence(run.manifest.promise),
-                "shares": budget_shares(run.manifest.promise),
+                "shares": budget_parts(run.manifest.promise),
                 "audits": [*audit_parts(run)],
             }
             for run in runs
@@ -163,7 +163,7 @@ def promise_sentence(promised: Promise | None) -> Sentence | None:
     return Sentence("image", f"{text} scores on test images.")
 
 
-def budget_shares(promised: Promise | None) -> dict[str, float]:
+def budget_parts(promised: Promise | None) -> dict[str, float]:
     """The parts of the budget (of mu^2) in percent, by their purpose in words."""
     shares = promised.shares if promised else {}
     return {SHARE_NAMES.get(name, name): 100 * share for name, share in shares.items() if share}
