@@ -22,6 +22,7 @@ from fedlgd import __version__
 from fedlgd.cli.app import app
 from fedlgd.cli.command import COMMANDS, settings_given
 from fedlgd.cli.options import RunOptions
+from fedlgd.core.errors import in_words
 from tests import PATIENCE
 from tests.cli.conftest import tiny_run
 
@@ -154,6 +155,33 @@ def test_ctrl_c_in_a_run_says_how_to_resume(fedlgd, tmp_path, monkeypatch):
     done = fedlgd(*tiny_run(tmp_path / "out", "--quiet"))
     assert done.code == 130
     assert "To resume: fedlgd run builtin-digits" in done.err
+
+
+# Errors
+
+SHORT = [
+    MemoryError(),
+    MemoryError("Unable to allocate 7 TiB"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried"),
+    RuntimeError("[enforce fail] data. DefaultCPUAllocator: not enough memory: you tried to allocate 9 bytes."),
+    RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"),
+]
+
+
+@pytest.mark.parametrize("error", SHORT, ids=str)
+def test_memory_that_ran_out_is_said_without_a_traceback(error, fedlgd, monkeypatch):
+    monkeypatch.setattr("fedlgd.cli.listing.nets", lambda _: (_ for _ in ()).throw(error))
+    done = fedlgd("nets")
+    assert (done.code, done.err) == (2, f"fedlgd: {in_words(error)}\n")
+    assert "memory" in done.err
+
+
+@pytest.mark.parametrize("error", [RuntimeError("size mismatch"), ValueError("a bug"), KeyError("x")])
+def test_a_bug_keeps_its_traceback(error, fedlgd, monkeypatch):
+    monkeypatch.setattr("fedlgd.cli.listing.nets", lambda _: (_ for _ in ()).throw(error))
+    with pytest.raises(type(error)):
+        fedlgd("nets")
+    assert in_words(error) == ""
 
 
 # Memory

@@ -12,6 +12,7 @@ from fedlgd.attacks import inversion
 from fedlgd.attacks.gradient_inversion import INNER, Attack
 from fedlgd.attacks.replay import open_replay, training_of
 from fedlgd.cli import privacy as command
+from fedlgd.core.errors import message
 from fedlgd.core.types import Params
 from fedlgd.report import page
 from fedlgd.rundir.read import read_runs
@@ -50,7 +51,7 @@ def attacked(fedlgd, *more):
 def test_a_run_of_fedlgd_is_attacked_in_all_cases_and_rounds(fedlgd, run):
     done = attacked(fedlgd)
     assert "estimated time" in done.err
-    assert f"Writing pictures of private images to {run.relative_to(run.parent)}/invert" in done.err
+    assert f"{run.relative_to(run.parent)}/invert" in done.err
     found = json.loads((run / "invert.json").read_text())
     cells = {(cell["case"], cell["round"], cell["batch"]) for cell in found["cells"].values()}
     assert cells == {(c, t, b) for c in ("real", "virtual", "own", "refined") for t in (0, 2) for b in (1, 4)}
@@ -94,14 +95,14 @@ def test_finished_attacks_are_not_repeated(fedlgd, run, names):
     names.clear()
     done = attacked(fedlgd, "--batch", "1", "--round", "2")
     assert not names
-    assert "0 of 4 attacks to run; estimated time: about 0 s" in done.err
+    assert "0 of 4 attacks" in done.err
     content = json.loads((run / "invert.json").read_text())
     del content["cells"]["real-round2-batch1"], content["digest"]
     inversion.files.write_json(run / "invert.json", content)
     done = attacked(fedlgd, "--batch", "1", "--round", "2")
     assert names == ["real-round2-batch1"]
     assert "1 of 4 attacks" in done.err
-    assert "  [4/4] FedAvg on real images, round 2, batch 1\n" in done.err
+    assert "[4/4]" in done.err
 
 
 def test_results_with_other_settings_stay_beside_each_other(fedlgd, run, names):
@@ -110,7 +111,7 @@ def test_results_with_other_settings_stay_beside_each_other(fedlgd, run, names):
     names.clear()
     done = attacked(fedlgd, "--batch", "1", "--round", "2", "--seed", "1")
     assert len(names) == 4
-    assert "out/invert-2.json (with other settings: inversion.json); pictures: out/invert-2" in done.out
+    assert "out/invert-2.json" in done.out
     assert first == {file: file.read_bytes() for file in first}
     content = json.loads((run / "invert-2.json").read_text())
     assert {cell["picture"].partition("/")[0] for cell in content["cells"].values()} == {"invert-2"}
@@ -126,12 +127,12 @@ def test_pictures_of_a_finished_attack_can_be_shown_without_another_attack(fedlg
     own = replace(opened, federation=replace(opened.federation, public=False))
     monkeypatch.setattr(command, "open_replay", lambda _: own)
     attacked(fedlgd, "--batch", "1", "--round", "2")
-    assert "--show puts them here" in page.render(read_runs([run])[0])
+    assert "--show" in page.render(read_runs([run])[0])
     names.clear()
     attacked(fedlgd, "--batch", "1", "--round", "2", "--show")
     assert not names
     assert not (run / "invert-2.json").exists()
-    assert "--show puts them here" not in page.render(read_runs([run])[0])
+    assert "--show" not in page.render(read_runs([run])[0])
 
 
 def test_json_and_an_estimate(fedlgd, run):
@@ -163,7 +164,7 @@ def test_published_images_are_shown_in_the_report(fedlgd, run):
     runs, _ = read_runs([run])
     text = page.render(runs)
     assert "Gradient inversion" in text
-    assert "pictures of private images" not in text
+    assert "--show" not in text
     assert text.count("higher = safer") >= 3
 
 
@@ -183,7 +184,7 @@ def test_images_of_a_user_are_shown_only_if_asked_for(fedlgd, run):
         (("--site", "mnits"), "did you mean 'mnist'"),
         (("--round", "7"), "has 2 rounds"),
         (("--batch", "100000"), "use smaller batches"),
-        (("--quick", "--thorough"), "exclude each other"),
+        (("--quick", "--thorough"), message("quick-and-thorough")),
         (("--loss", "l1"), "'l1'"),
     ],
 )
@@ -196,7 +197,7 @@ def test_wrong_options_are_named(fedlgd, run, more, words):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (("--method", "fedbn"), "no update of a global model"),
+        (("--method", "fedbn"), message("no-global-update", label="FedBN on real data")),
         (("--method", "fedavg", "--set=net.norm=batch"), "net.norm=instance"),
         (("--method", "fedavg+dp-sgd", "--set=dp.test_key=test", "--set=dp.delta=1e-4"), "plain SGD"),
     ],
@@ -214,7 +215,7 @@ def test_a_private_run_is_attacked_where_it_asks_for_no_release(fedlgd, tmp_path
     assert fedlgd(*tiny_run(tmp_path / "out", *DP, rounds=2)).code == 0
     refused = fedlgd("invert", "out", "--quick", "--round", "0")
     assert refused.code == 2
-    assert "use the stored state, round 2" in refused.err
+    assert message("replay-would-release", path="out", round=0, rounds=2) in refused.err
     ledgers = {file: file.read_bytes() for file in tmp_path.rglob("ledger.json")}
     attacked(fedlgd, "--batch", "1")
     found = json.loads((tmp_path / "out" / "invert.json").read_text())

@@ -4,11 +4,12 @@ import json
 import re
 import sys
 import warnings
+from dataclasses import replace
 
 import pytest
 
 from fedlgd.cli import deploy
-from fedlgd.cli.terminal import complain, fitted, plain_warnings, two_classes
+from fedlgd.cli.terminal import complain, plain_warnings, table_text, two_classes
 from fedlgd.report.formats import Cell, Column, Table
 from fedlgd.report.groups import group_runs
 from fedlgd.rundir.read import read_runs
@@ -16,6 +17,9 @@ from tests.cli.conftest import TINY, tiny_run
 from tests.report.fake import write_run
 
 SMALL = [f"--set={k}={v}" for k, v in TINY.items() if not k.startswith(("refine", "anchors"))]
+
+
+SITES = ["mnist", "scans", "photos", "fonts", "street"]
 
 
 def too_wide(text: str) -> list[str]:
@@ -42,8 +46,8 @@ def test_the_result_of_a_run_and_its_estimate_fit_80_columns(fedlgd, tmp_path, m
         done = fedlgd(*tiny_run(tmp_path / "run", *more, rounds=1))
         assert done.code == 0, done.err
         assert too_wide(done.out) == []
-    heads = next(line for line in done.out.splitlines() if "method" in line)
-    assert re.findall(r"\w+", heads) == ["method", "mnist", "scans", "photos", "fonts", "street", "mean"]
+    names = [line.split()[0] for line in done.out.splitlines()]
+    assert [name for name in names if name in SITES] == SITES
 
 
 def test_a_comparison_fits_80_columns_with_every_site(fedlgd, tmp_path, monkeypatch):
@@ -54,9 +58,8 @@ def test_a_comparison_fits_80_columns_with_every_site(fedlgd, tmp_path, monkeypa
     )
     assert done.code == 0, done.err
     assert too_wide(done.out) == []
-    first = done.out.strip().splitlines()
-    assert [line.split()[0] for line in first[1:7]] == ["mnist", "scans", "photos", "fonts", "street", "mean"]
-    assert "B: FedAvg + noise images on real data" in done.out
+    heads = done.out.strip().splitlines()[0].split()
+    assert heads == ["method", "seeds", "rounds", *SITES, "mean", "spread"]
     assert "setup" in done.out
 
 
@@ -65,37 +68,23 @@ def table(*labels: str) -> Table:
     return Table(columns, tuple((Cell(label), *(Cell("12.3 ± 4.5") for _ in range(3))) for label in labels))
 
 
-def test_columns_are_dropped_by_importance_and_then_rows_and_columns_exchanged():
-    assert "spread" in fitted(table("a"), 60, ("spread",), turn=True)
-    narrower = fitted(table("a"), 30, ("spread",), turn=True)
-    assert "spread" not in narrower.splitlines()[0]
-    assert "Not shown in 30 columns: spread." in " ".join(narrower.split())
-    assert narrower.startswith("method")
-    assert fitted(table("a"), 20, ("spread",), turn=True).splitlines()[1].startswith("here")
+def test_the_best_has_a_star_and_notes_are_below():
+    rows = ((Cell("a"), Cell("1.0", best=True)), (Cell("b"), Cell("22.0")))
+    lines = table_text(Table((Column("method", number=False), Column("x")), rows, ("a note",))).splitlines()
+    assert lines == ["method     x", "────────────", "a       1.0*", "b       22.0", "a note"]
 
 
-def test_a_long_name_continues_below_its_row():
-    lines = fitted(table("FedAvg + noise images on virtual data"), 50, ("spread",)).splitlines()
-    assert max(map(len, lines)) <= 50
-    assert lines[1].startswith("FedAvg + noise images")
-    assert "12.3" in lines[1]
-    assert lines[2] == "  virtual data"
+def test_a_long_name_continues_below_and_numbers_keep_their_words_whole(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = table_text(table("FedAvg + noise images on virtual data")).splitlines()
+    assert max(map(len, lines)) <= 40
+    assert [line.split()[-2:] for line in lines[2:4]] == [["12.3", "12.3"], ["±4.5", "±4.5"]]
+    assert "virtual" in lines[-1]
 
 
-def test_two_columns_of_words_share_the_room_and_the_line_stays_above_the_controls():
-    columns = (Column("method", number=False), Column("attack", number=False), Column("AUC"))
-    attack = Cell("updates: cosine with first updates of other sites")
-    rows = ("FedLGD with settings of its own", "blind: saw neither side", "FedAvg")
-    wide = Table(columns, tuple((Cell(row), attack, Cell("0.508 [0.473, 0.539]")) for row in rows), line=1)
-    lines = fitted(wide, 70, ()).splitlines()
-    assert max(map(len, lines)) <= 70
-    assert lines[1:5] == [
-        "FedLGD with settings of  updates: cosine with  0.508 [0.473, 0.539]",
-        "  its own                  first updates of",
-        "                           other sites",
-        "-----------------------  --------------------  --------------------",
-    ]
-    assert lines[-1].split() == ["other", "sites"]
+def test_a_line_separates_the_rows_of_controls(monkeypatch):
+    made = replace(table("a", "b", "c"), line=2)
+    assert [line[0] for line in table_text(made).splitlines()] == ["m", "─", "a", "b", "─", "c"]
 
 
 def test_a_pipe_is_not_bounded(fedlgd, tmp_path, monkeypatch):
@@ -147,7 +136,7 @@ def test_an_error_of_several_lines_keeps_them_and_warnings_are_folded_too(capsys
 
 
 def test_a_log_is_private_has_times_and_does_not_grow_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(deploy, "LARGEST_LOG", 1000)
+    monkeypatch.setattr(deploy, "MAX_LOG_BYTES", 1000)
     file, old = tmp_path / "server.log", tmp_path / "server.log.1"
     for start in range(2):
         with deploy.logged(file) as log:
@@ -162,7 +151,7 @@ def test_a_log_is_private_has_times_and_does_not_grow_without_end(tmp_path, monk
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_long_names_of_methods_have_a_line_of_their_own_in_the_table_of_two_classes(tmp_path, monkeypatch):
+def test_the_table_of_two_classes_fits_80_columns(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     names = ("FedAvg on virtual data (train_on=virtual)", "Scaffold + anchors on virtual data")
     runs = [
@@ -171,8 +160,6 @@ def test_long_names_of_methods_have_a_line_of_their_own_in_the_table_of_two_clas
         )
         for at, name in enumerate(names)
     ]
-    head, *lines = two_classes(group_runs(read_runs(runs)[0])).splitlines()
-    assert head.split()[0] == "site"
-    assert [lines[at] for at in (0, 3)] == [f"{name}:" for name in names]
-    assert [line.split()[0] for line in lines[1:3]] == ["a", "the"]
-    assert max(map(len, (head, *lines))) <= 80
+    text = two_classes(group_runs(read_runs(runs)[0]))
+    assert max(map(len, text.splitlines())) <= 80
+    assert {"method", "site", "AUC"} <= set(text.split())

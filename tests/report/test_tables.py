@@ -6,7 +6,7 @@ import pytest
 
 from fedlgd.core.score import Score
 from fedlgd.report.cost import CPU, WALL, cost_table
-from fedlgd.report.formats import Cell, Column, Table, as_csv, as_latex, as_markdown, as_text
+from fedlgd.report.formats import Cell, Column, Table, as_csv, as_latex, as_markdown
 from fedlgd.report.groups import Group
 from fedlgd.report.tables import (
     MANY_CLASS_NOTE,
@@ -99,15 +99,6 @@ def test_stand_ins_are_said_to_be_stand_ins(make_groups: MakeGroups) -> None:
     assert rows[1][3].text.startswith("a stand-in")
 
 
-def test_plain_text_is_aligned_and_stars_the_best(make_groups: MakeGroups) -> None:
-    lines = as_text(accuracy_table(make_groups(run_of("FedAvg", x=0.8), run_of("FedLGD", x=0.9)))).splitlines()
-    assert lines == [
-        "method  seeds  rounds      x   mean  spread",
-        "FedAvg      1       4   80.0   80.0     0.0",
-        "FedLGD      1       4  90.0*  90.0*     0.0",
-    ]
-
-
 def test_a_table_of_many_sites_can_be_summed_up():
     names = ["method", "seeds", "rounds", *(f"site {i}" for i in range(9)), "mean", "spread"]
     table = Table(tuple(Column(name) for name in names), (tuple(Cell(name) for name in names),))
@@ -177,7 +168,6 @@ def test_a_site_that_lacks_a_class_is_marked_and_explained(make_groups: MakeGrou
     (note,) = accuracy.notes
     assert note.startswith("† No test images: x of class 'no'.")
     assert note.endswith(f"{TWO_CLASS_NOTE} {MEAN_NOTE}")
-    assert note in as_text(accuracy)
     assert note in as_markdown(accuracy)
     assert r"$\dagger$ No test images" in as_latex(accuracy)
 

@@ -25,7 +25,7 @@ from fedlgd.cli.common import (
 )
 from fedlgd.cli.options import CompareOptions, PaperOptions
 from fedlgd.cli.progress import duration, progress
-from fedlgd.cli.terminal import MAX_SITE_COLUMNS, complain, fitted, folded, terminal_width, two_classes
+from fedlgd.cli.terminal import MAX_SITE_COLUMNS, complain, folded, table_text, two_classes
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.text import plural
 from fedlgd.data.federation import Federation
@@ -171,7 +171,7 @@ def _print(ended: Sequence[Ended[Job]], budget: str, page: Path, json: bool) -> 
         typer.echo(jsonlib.dumps({"methods": rows, "budget": budget, "failed": failures, "report": str(page)}))
         return
     if groups:
-        for table in _tables(groups, terminal_width()):
+        for table in _tables(groups):
             typer.echo("\n" + table)
         typer.echo(f"\n{folded(METRIC + BEST if len(groups) > 1 else METRIC)}\n{folded(budget)}")
     for folder, error in failures.items():
@@ -180,14 +180,10 @@ def _print(ended: Sequence[Ended[Job]], budget: str, page: Path, json: bool) -> 
         typer.echo(f"Report: {page}")
 
 
-def _tables(groups: Sequence[Group], width: int) -> Iterator[str]:
+def _tables(groups: Sequence[Group]) -> Iterator[str]:
     """Accuracy, what two classes need beyond it, and cost."""
     accuracy = without_sites(accuracy_table(groups), MAX_SITE_COLUMNS)
-    text = fitted(accuracy, width, ("spread", "seeds", "rounds"), turn=True)
-    if max(map(len, text.splitlines())) > width:
-        text = fitted(without_sites(accuracy, 0), width, ("spread", "seeds", "rounds"))
-        text += "\nThe accuracy at each site is in the report."
-    yield text
+    yield table_text(accuracy)
     if two := two_classes(groups):
         yield two
-    yield fitted(cost_table(groups), width, ("evaluate", "server", "train", "distil"))
+    yield table_text(cost_table(groups))

@@ -10,12 +10,12 @@ from fedlgd.cli.common import choose_engine, estimate_jobs, open_data, place_of,
 from fedlgd.cli.compare import conduct
 from fedlgd.cli.options import PaperOptions
 from fedlgd.cli.progress import duration
-from fedlgd.cli.terminal import fitted, folded, terminal_width
+from fedlgd.cli.terminal import folded, table_text
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import writing
 from fedlgd.core.text import plural
 from fedlgd.paper.items import Item, command_of, cpu_times, find_item, items, parts_at, reduced, requested_runs
-from fedlgd.paper.page import RIVALS, printed_table, write_paper
+from fedlgd.paper.page import printed_table, write_paper
 from fedlgd.paper.runs import jobs_of, stored, stored_part
 from fedlgd.paper.verdicts import known_verdicts, shipped, verdicts
 from fedlgd.runs.compare import Job
@@ -143,9 +143,8 @@ def _print_result(item: Item, parts: tuple[str, ...], given: PaperOptions, faile
         result = {"item": item.name, "scale": given.scale, "parts": rows, "verdicts": words, "failed": failed}
         typer.echo(jsonlib.dumps(result))
         return
-    others = [f"minus {rival}" for rival in RIVALS if rival != "fedlgd"]  # left out first on a narrow terminal
     for each in made:
-        table = fitted(printed_table(each), terminal_width(), others)
+        table = table_text(printed_table(each))
         typer.echo(f"\n{_title(item, each.part)}, accuracy:\n{table}")
         typer.echo(f"Report: {given.out / given.scale / item.name / each.part / 'report.html'}")
     for verdict in found:

@@ -16,7 +16,7 @@ from fedlgd.cli.common import resumable, set_up
 from fedlgd.cli.options import AuditOptions, InvertOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.report import folders_of
-from fedlgd.cli.terminal import fitted, folded, terminal_width
+from fedlgd.cli.terminal import folded, table_text
 from fedlgd.core.errors import SettingError
 from fedlgd.core.text import plural
 from fedlgd.engines.process import usable_cores
@@ -43,7 +43,7 @@ def audit(given: AuditOptions) -> None:
                 found = plan.run(jobs)
         done[str(folder)] = {**asdict(found), "verdict": str(verdict(found)), "file": str(plan.file)}
         if not given.json:
-            table = fitted(audit_table(found), terminal_width(), ("accuracy, %", "epsilon ≥", "TPR at 1 % FPR"))
+            table = table_text(audit_table(found))
             lines = [table, *(folded(str(each)) for each in (*audit_caveats(found), verdict(found)))]
             written = f"Written: {plan.file}{_beside(plan.file)}; report: fedlgd report {folder}"
             typer.echo("\n".join((*lines, written)))
@@ -73,10 +73,7 @@ def _announce(plan: Plan, seconds: float, jobs: int, given: AuditOptions) -> Non
     shadows = [shadow for arm in plan.shadows.values() for shadow in arm]
     left = sum(not shadow.file.exists() for shadow in shadows)
     if seconds > LONG and not given.yes:
-        raise SettingError(
-            f"this audit would take {duration(seconds)} ({plural(left, 'federation')}, {jobs} at a time); add "
-            "--yes to start it, or audit a run with fewer rounds, a smaller net or fewer images (data.limit)"
-        )
+        raise SettingError("audit-too-long", time=duration(seconds), federations=left, jobs=jobs)
     if not given.silent:
         label, site = plan.subject.config.method.label, plan.site
         work = f"{left} of {plural(len(shadows), 'federation')} to run, {jobs} at a time"
@@ -96,7 +93,7 @@ def invert(given: InvertOptions) -> None:
 
 def _plan(given: InvertOptions) -> Inversion:
     if given.quick and given.thorough:
-        raise SettingError("--quick and --thorough exclude each other; give one of them, or none")
+        raise SettingError("quick-and-thorough")
     effort = QUICK if given.quick else THOROUGH if given.thorough else Attack()
     return Inversion(
         attack=replace(effort, tv=given.tv, loss=given.loss),
@@ -143,7 +140,7 @@ def _print(stored: Stored) -> None:
         rows.append((Cell(cell["title"]), *(Cell(str(number)) for number in numbers)))
     table = Table(tuple(Column(name, number=at > 0) for at, name in enumerate(COLUMNS)), tuple(rows))
     typer.echo("Images that the attack identifies among others of their class at the site")
-    typer.echo(fitted(table, terminal_width(), ("aligned PSNR",)))
+    typer.echo(table_text(table))
     for each in found["memorisation"]:
         if each["site"] == found["settings"]["site"]:
             share, chance = (f"{100 * each[key]:.0f} %" for key in ("nearer_training", "expected"))

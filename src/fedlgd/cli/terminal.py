@@ -4,32 +4,29 @@ import math
 import os
 import shutil
 import statistics
-import string
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, zip_longest
+from typing import Literal
 
 import typer
 from rich import box
 from rich import table as rich_table
 from rich.console import Console
 from rich.console import Group as Stack
-from rich.markup import escape
 from rich.segment import Segments
 from rich.text import Text
 
 from fedlgd.core.text import number_of_bytes
-from fedlgd.report.formats import Cell, Column, Table, as_text, percent
+from fedlgd.report.formats import Cell, Column, Table, percent
 from fedlgd.report.groups import Group
 from fedlgd.report.tables import Missing, binary_table, marked
 from fedlgd.rundir.records import RoundRecord
 
 UNBOUNDED = 10_000
-LEAST_LABEL = 12  # columns for names, of methods or attacks, before the table is wider than the terminal
 MAX_SITE_COLUMNS = 8
 MAX_TWO_CLASS_ROWS = 24
 MAX_ROWS = 12
@@ -72,113 +69,54 @@ def plain_warnings() -> None:
     warnings.showwarning = lambda message, *_: complain(message)
 
 
-def fitted(table: Table, width: int, drop: Sequence[str], turn: bool = False) -> str:
-    """The table in at most `width` columns. `drop`: columns to leave out, the least important first; `turn`: then
-    exchange rows and columns; at last, long names continue on the next line. Notes are wrapped."""
-    for attempt in _attempts(table, drop, turn):
-        text = as_text(replace(attempt, notes=()))
-        if _width(text) <= width:
-            break
-    else:
-        text = as_text(replace(_narrow(attempt, _width(text) - width), notes=()))
-    kept = {column.name for column in attempt.columns} | {row[0].text for row in attempt.rows}
-    hidden = [column.name for column in table.columns[1:] if column.name not in kept]
-    more = (f"Not shown in {width} columns: {'; '.join(hidden)}.",) if hidden else ()
-    return "\n".join((text, *(textwrap.fill(note, width) for note in (*attempt.notes, *more))))
+def table_text(table: Table) -> str:
+    """The table in lines that fit the terminal: what is too long continues on the next line. Notes are below it.
+
+    In a table that is too wide, columns of numbers are as narrow as their longest word, and names have the rest.
+    """
+    console = Console(width=terminal_width(), color_system=None)
+    shown = _rich(table)
+    if console.measure(shown, options=console.options.update_width(UNBOUNDED)).maximum > console.width:
+        shown = _rich(table, narrow=True)
+    with console.capture() as captured:
+        console.print(shown)
+    lines = [line.rstrip() for line in captured.get().splitlines()]
+    return "\n".join((*lines, *map(folded, table.notes)))
 
 
-def _attempts(table: Table, drop: Sequence[str], turn: bool) -> Iterator[Table]:
-    yield table
-    for count in range(1, len(drop) + 1):
-        yield without(table, drop[:count])
-    if turn:
-        yield turned(without(table, drop))
-        yield turned(without(table, drop), letters=True)
-
-
-def without(table: Table, names: Collection[str]) -> Table:
-    """The table without the columns of these names."""
-    kept = [i for i, column in enumerate(table.columns) if column.name not in names]
-    rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
-    return replace(table, columns=tuple(table.columns[i] for i in kept), rows=rows)
-
-
-def turned(table: Table, letters: bool = False) -> Table:
-    """One row per column and one column per row, under the first cell of a row or a letter for it."""
-    names = [row[0].text for row in table.rows]
-    heads = list(string.ascii_uppercase[: len(names)]) if letters and len(names) <= 26 else names
-    notes = tuple(f"{head}: {name}" for head, name in zip(heads, names, strict=True) if head != name)
-    columns = list(zip(*table.rows, strict=True))[1:]
-    rows = ((Cell(head.name), *cells) for head, cells in zip(table.columns[1:], columns, strict=True))
-    return Table((Column("", number=False), *map(Column, heads)), tuple(rows), (*notes, *table.notes))
-
-
-def _narrow(table: Table, excess: int) -> Table:
-    """Long texts in columns of words continue in rows of their own, indented; the longest give way first."""
-    words = [at for at, column in enumerate(table.columns) if not column.number]
-    widths = [max(len(row[at].text) for row in table.rows) for at in words]
-    room, most = sum(widths) - excess, max(widths)
-    while most > LEAST_LABEL and sum(min(width, most) for width in widths) > room:
-        most -= 1
-    rows = [list(_continued(row, words, most)) for row in table.rows]
-    return replace(table, rows=tuple(chain(*rows)), line=sum(map(len, rows[: table.line])))
-
-
-def _continued(row: Sequence[Cell], words: Collection[int], most: int) -> Iterator[tuple[Cell, ...]]:
-    texts = [
-        textwrap.wrap(cell.text, most, subsequent_indent="  ") if at in words else [cell.text]
-        for at, cell in enumerate(row)
-    ]
-    first, *rest = zip_longest(*texts, fillvalue="")
-    yield tuple(replace(cell, text=text) for cell, text in zip(row, first, strict=True))
-    yield from (tuple(map(Cell, line)) for line in rest)
-
-
-def _width(text: str) -> int:
-    return max(map(len, text.splitlines()))
+def _rich(table: Table, narrow: bool = False) -> rich_table.Table:
+    made = rich_table.Table(box=box.HORIZONTALS, show_edge=False, pad_edge=False, padding=(0, 0 if narrow else 1))
+    made.collapse_padding = True
+    rows = [[f"{cell.text}*" if cell.best else cell.text for cell in row] for row in table.rows]
+    if narrow:
+        rows = [[text.replace(" ± ", " ±") for text in row] for row in rows]
+    for at, column in enumerate(table.columns):
+        words = [word for text in (column.name, *(row[at] for row in rows)) for word in text.split()]
+        width = max(map(len, words)) if narrow and column.number else None
+        side: Literal["left", "right"] = "right" if column.number else "left"
+        made.add_column(Text(column.name), justify=side, overflow="fold", width=width)
+    for at, row in enumerate(rows, 1):
+        made.add_row(*map(Text, row), end_section=at == table.line)
+    return made
 
 
 def two_classes(groups: Sequence[Group]) -> str:
-    """Balanced accuracy and AUC at each site for data with two classes; many rows are in the report only.
-
-    Long names of methods have a line of their own.
-    """
+    """Balanced accuracy and AUC at each site for data with two classes; many rows are in the report only."""
     table = binary_table(groups)
-    if table is None or len(table.rows) > MAX_TWO_CLASS_ROWS:
-        return ""
-    text = fitted(replace(table, notes=()), terminal_width(), ("95 % interval", "test images"))
-    labels = [row[0].text for row in table.rows]
-    if len(text.splitlines()) == 1 + len(labels):
-        return text
-    rows = without(replace(table, notes=()), ("method",))
-    head, *lines = fitted(rows, terminal_width(), ("95 % interval", "test images")).splitlines()
-    for at in (at for at in reversed(range(len(labels))) if labels[at] not in labels[:at]):
-        lines.insert(at, f"{labels[at]}:")
-    return "\n".join((head, *lines))
+    few = table is not None and len(table.rows) <= MAX_TWO_CLASS_ROWS
+    return table_text(replace(table, notes=())) if table and few else ""
 
 
 def print_accuracy(accuracies: Mapping[str, Mapping[str, float]], missing: Missing | None = None) -> None:
-    """Final accuracy by method and site, with the unweighted mean; many sites are rows instead of columns."""
-    sites = list(next(iter(accuracies.values())))
-    rows = [["method", *(marked(site, missing or {}) for site in sites), "mean"]]
-    for name, accuracy in accuracies.items():
-        values = [accuracy[site] for site in sites]
-        rows.append([name, *(f"{100 * v:.1f}" for v in (*values, statistics.fmean(values)))])
-    console = Console()
-    table, turned = _as_table(rows), [["site", *rows[0][1:]], *rows[1:]]
-    width = console.measure(table, options=console.options.update_width(UNBOUNDED)).maximum
-    if len(sites) > MAX_SITE_COLUMNS or width > console.width:
-        table = _as_table([list(column) for column in zip(*turned, strict=True)])
-    console.print("Accuracy (%) on the test images of each site after the last round", table, sep="\n")
-
-
-def _as_table(rows: Sequence[Sequence[str]]) -> rich_table.Table:
-    table = rich_table.Table()
-    for i, column in enumerate(rows[0]):
-        table.add_column(escape(column), justify="right" if i else "left")
-    for row in rows[1:]:
-        table.add_row(*map(escape, row))
-    return table
+    """Final accuracy by site and method, with the unweighted mean."""
+    columns = (Column("site", number=False), *map(Column, accuracies))
+    rows = [
+        (Cell(marked(site, missing or {})), *(Cell(percent(each[site])) for each in accuracies.values()))
+        for site in next(iter(accuracies.values()))
+    ]
+    means = (Cell(percent(statistics.fmean(each.values()))) for each in accuracies.values())
+    typer.echo("Accuracy (%) on the test images of each site after the last round")
+    typer.echo(table_text(Table(columns, (*rows, (Cell("mean"), *means)), line=len(rows))))
 
 
 @dataclass(frozen=True, slots=True)

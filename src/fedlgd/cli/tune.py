@@ -10,7 +10,7 @@ from fedlgd.cli.common import assignments, choose_engine, open_data, place_of, p
 from fedlgd.cli.compare import run_tracked
 from fedlgd.cli.options import TuneOptions
 from fedlgd.cli.progress import Pace, duration, progress
-from fedlgd.cli.terminal import fitted, folded, terminal_width
+from fedlgd.cli.terminal import folded, table_text
 from fedlgd.core.text import duration as exact
 from fedlgd.core.text import plural
 from fedlgd.data.federation import Federation, validation_of
@@ -144,7 +144,7 @@ def _print(how: Search, found: Findings, json: bool) -> None:
         numbers = 1 if heads is SCORES_HEAD else len(heads)  # the first of these columns
         columns = tuple(Column(head, number=at >= numbers) for at, head in enumerate(heads))
         table = Table(columns, tuple(tuple(map(Cell, row)) for row in rows))
-        typer.echo(f"\n{title}\n{fitted(table, terminal_width(), ())}")
+        typer.echo(f"\n{title}\n{table_text(table)}")
     note = HEDGE.format(trials=found.candidates, rounds=plural(found.rounds[0], "round"))
     typer.echo(f"\n{folded(note)}")
     typer.echo(f"CPU time of the search: {exact(cpu)}")

@@ -1,4 +1,4 @@
-"""Numbers and tables as text: for the page, a terminal, a spreadsheet, a paper or a README.
+"""Numbers and tables as text: for the page, a spreadsheet, a paper or a README.
 
 Names of sites and methods are escaped in every format.
 """
@@ -105,18 +105,6 @@ def operations(value: float) -> str:
 def table_formats(table: Table) -> dict[str, str]:
     """The table in each format that the page offers for copying."""
     return {"CSV": as_csv(table), "LaTeX": as_latex(table), "Markdown": as_markdown(table)}
-
-
-def as_text(table: Table) -> str:
-    """Aligned lines for a terminal; `*` marks the best of a column."""
-    heading = [column.name for column in table.columns]
-    lines = [heading, *([f"{cell.text}*" if cell.best else cell.text for cell in row] for row in table.rows)]
-    widths = [max(map(len, texts)) for texts in zip(*lines, strict=True)]
-    sides = [">" if column.number else "<" for column in table.columns]
-    if table.line:
-        lines.insert(1 + table.line, ["-" * width for width in widths])
-    cells = ([f"{t:{s}{w}}" for t, s, w in zip(line, sides, widths, strict=True)] for line in lines)
-    return "\n".join((*("  ".join(line).rstrip() for line in cells), *table.notes))
 
 
 def as_csv(table: Table) -> str:

@@ -76,7 +76,7 @@ def parse_axes(texts: Sequence[str]) -> dict[str, list[str]]:
         path, equals, values = (word.strip() for word in text.partition("="))
         found = [value.strip() for value in values.split(",")]
         if not equals or not path or not all(found) or len(set(found)) < len(found) or path in axes:
-            raise SettingError("sweep-values", text=_short(text))
+            raise SettingError("sweep-text", text=_short(text))
         if path.split(".")[0] in ("data", "seed", "method"):
             raise SettingError("sweep-of-data", text=_short(text))
         axes[path] = found
