@@ -1,9 +1,9 @@
 """The command line: its entry point, and memory for large batches.
 
-`app` declares the commands and `options` their options. The commands are in `run` (run, demo, distil), `compare`,
-`paper`, `tune`, `data`, `listing` (methods, nets, data list), `report` (report, watch, open,
-predict, export), `privacy` (audit, invert) and `deploy` (provision, serve, join). They share `common`, `progress`
-and `terminal`.
+`app` makes the commands from `options`, where each is declared as `command` says. The commands are in `run` (run,
+demo, distil), `compare`, `paper`, `tune`, `data`, `listing` (methods, nets, data list), `report` (report, watch,
+open, predict, export), `privacy` (audit, invert) and `deploy` (provision, serve, join). They share `common`,
+`progress` and `terminal`.
 """
 
 import ctypes

