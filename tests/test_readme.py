@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import fedlgd
+from tests import tiny
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 COMMANDS = re.findall(r"^    (fedlgd .+)$", README, re.M)
@@ -95,6 +98,15 @@ def example(name: str):
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def test_fedavg_on_one_page_is_fedavg_bit_for_bit(digits):
+    module = example("00_fedavg_one_page")
+    model = module.main(rounds=2, limit=40, seed=3)
+    federation = fedlgd.load("builtin-digits", limit=40)
+    method = fedlgd.FedAvg(local=module.LOCAL)
+    result = fedlgd.run(federation, method, rounds=2, seed=3, net={"name": "convnet", **module.NET})
+    assert tiny.equal(model, result.params)
 
 
 def test_example_first_run_compares_two_methods(digits, monkeypatch):
