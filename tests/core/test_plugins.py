@@ -6,6 +6,7 @@ import pytest
 
 from fedlgd.core.errors import DataError, SettingError, did_you_mean
 from fedlgd.core.plugins import import_object
+from tests.errors import refuses
 
 KNOWN = ("fedavg", "fedprox", "scaffold")
 
@@ -71,5 +72,5 @@ def test_what_cannot_be_imported_is_named_with_the_reason(here, spec, words):
         import_object(spec, "regulariser")
     assert f"cannot import regulariser {spec!r}" in str(error.value)
     assert words in str(error.value)
-    with pytest.raises(DataError, match="cannot import federation"):
+    with refuses("cannot-import", DataError, what="federation"):
         import_object(spec, "federation", DataError)

@@ -7,6 +7,7 @@ from fedlgd.core.errors import DataError
 from fedlgd.core.text import counted, number_of_bytes, plural
 from fedlgd.core.types import LabelledSet, Site
 from fedlgd.distill.init import present_classes
+from tests.errors import refuses
 
 
 @pytest.mark.parametrize(
@@ -30,5 +31,5 @@ def test_sets_and_errors_about_a_single_image_say_so():
     assert repr(one).startswith("LabelledSet(1 image of ")
     assert "1 class)" in repr(one)
     assert "1 training and 1 test image)" in repr(Site(name="a", train=one, test=one, classes=("x",)))
-    with pytest.raises(DataError, match=r"has 1 image of class 0 but distil\.per_class is 2"):
+    with refuses("class-smaller-than-virtual", DataError, count=1, label=0, per_class=2):
         present_classes(one, 1, 2, "a")

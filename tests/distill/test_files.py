@@ -12,6 +12,7 @@ from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.types import Scale, VirtualSet
 from fedlgd.distill.files import read_set, read_start, write_set
 from tests import tiny
+from tests.errors import refuses
 from tests.runs.folder import method
 
 NET = {"name": "convnet", "depth": 2, "width": 4}
@@ -73,15 +74,15 @@ def test_no_pickle_is_read(tmp_path):
 
 
 def test_a_missing_file_and_a_typo_are_named(tmp_path):
-    with pytest.raises(DataError, match=r"no virtual set of 'ape'; it needs a file ape.npz"):
+    with refuses("set-missing-in-folder", DataError, name="ape", file="ape.npz"):
         read_start(f"{tmp_path}/", "ape", Scale(), LABELS, SHAPE)
-    with pytest.raises(DataError, match="no virtual set"):
+    with refuses("set-missing", DataError):
         read_start(f"{tmp_path}/gone.npz", "ape", Scale(), LABELS, SHAPE)
     with pytest.raises(
         SettingError, match=r"distil.start is 'nosie'; choose one of: statistics, noise, mean-image, real"
     ):
         fedlgd.configure("fedlgd", distil__start="nosie")
-    with pytest.raises(SettingError, match=r"anchors.start is 'real'"):
+    with refuses("invalid-setting", SettingError, path="anchors"):
         fedlgd.configure("fedlgd", anchors__start="real")
 
 

@@ -11,6 +11,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.distill.settings import Private
 from fedlgd.dp import accounting, budget
 from fedlgd.dp.budget import Level, noise_for, noise_levels, spent_epsilon
+from tests.errors import refuses
 from tests.vectors import vector
 
 
@@ -69,7 +70,7 @@ def test_impossible_budgets_are_refused_with_a_way_out(values, words):
 
 
 def test_refinement_without_a_share_is_refused():
-    with pytest.raises(SettingError, match=r"refine\.steps=0"):
+    with refuses("setting-value", SettingError, value=0.0):
         noise_levels(Private(epsilon=4, refine=0.0), "noise", refinements=10)
 
 
@@ -102,5 +103,5 @@ def test_noise_for_uses_the_budget_and_no_more(rate):
 
 def test_without_opacus_a_rate_is_refused_with_the_command_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "opacus.accountants", None)
-    with pytest.raises(SettingError, match=r'pip install "fedlgd\[dp\]"'):
+    with refuses("opacus-missing-for-rate", SettingError):
         spent_epsilon([Level(3.21, 0.5, 10)], 1e-5)

@@ -14,6 +14,7 @@ from fedlgd.dp.fedavg import SiteDp
 from fedlgd.dp.scores import MAX_IMAGE_LOSS, NoisyScores
 from fedlgd.engines.settings import RoundSettings
 from tests import tiny
+from tests.errors import refuses
 
 NET = tiny.net()
 PARAMS = tiny.params(NET)
@@ -111,7 +112,7 @@ def _last(run: tiny.Run) -> list[torch.Tensor]:
 
 def test_a_budget_for_scores_needs_a_promise_and_fits_in_it():
     for values in ({"scores": 1.0}, {"epsilon": 4.0, "scores": 5.0}):
-        with pytest.raises(SettingError, match=r"distil\.private\.scores"):
+        with refuses("setting-value", SettingError, setting="distil.private.scores"):
             Private(**values)
-    with pytest.raises(SettingError, match=r"site_dp\.scores"):
+    with refuses("setting-value", SettingError, setting="site_dp.scores"):
         SiteDp(epsilon=4.0, scores=1.0)

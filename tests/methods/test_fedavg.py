@@ -1,6 +1,5 @@
 """FedAvg: what sites train on and what the server does."""
 
-import pytest
 import torch
 
 from fedlgd.core.errors import SettingError
@@ -11,6 +10,7 @@ from fedlgd.engines.settings import RoundSettings
 from fedlgd.methods.anchors import Anchored
 from fedlgd.methods.fedavg import FedAvg
 from tests import tiny
+from tests.errors import refuses
 
 
 def test_the_paper_preset_trains_on_virtual_sets():
@@ -38,7 +38,7 @@ def test_real_images_are_trained_on_as_scaled_network_input():
 
 
 def test_images_that_are_neither_real_nor_virtual_are_refused():
-    with pytest.raises(SettingError, match=r"train_on is 'vrtual'; choose one of: real, virtual"):
+    with refuses("setting-choice", SettingError, setting="train_on", value="vrtual"):
         FedAvg(train_on="vrtual")
 
 

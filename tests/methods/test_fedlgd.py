@@ -18,6 +18,7 @@ from fedlgd.methods import refine as refine_module
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD, Refine
 from tests import tiny
+from tests.errors import refuses
 from tests.oracle import slow
 
 OFFICIAL = tiny.settings(FedLGD(), FedLGD.presets["official"])
@@ -50,7 +51,7 @@ def test_the_official_preset_is_the_released_code():
 
 
 def test_senseless_refinement_is_refused_by_name():
-    with pytest.raises(SettingError, match=r"refine\.steps"):
+    with refuses("setting-out-of-bounds", SettingError, setting="refine.steps"):
         Refine(steps=-1)
 
 
@@ -516,7 +517,7 @@ def test_new_images_in_selected_rounds_come_from_the_site_and_have_the_same_labe
 
 def test_new_images_are_refused_with_private_distillation():
     private = {"refine.start": "neighbours", "distil.private.epsilon": 4.0, "distil.private.test_key": "x"}
-    with pytest.raises(PrivacyError, match=r"refine\.start is 'neighbours'"):
+    with refuses("private-refine-start", PrivacyError):
         tiny.settings(FedLGD(), private).refine.private_releases(tiny.settings(FedLGD(), private).distil)
 
 

@@ -18,6 +18,7 @@ from fedlgd.methods.parts import Momentum
 from fedlgd.runs.config import configure
 from fedlgd.runs.run import execute
 from tests import tiny
+from tests.errors import refuses
 from tests.runs.folder import FAST_NET, config
 
 ONE = tiny.federation(tiny.NAMES[:1])
@@ -87,9 +88,9 @@ def test_parts_pass_the_round_on_to_their_method():
 
 
 def test_kept_momentum_needs_momentum_and_a_method_that_allows_it():
-    with pytest.raises(SettingError, match=r"local.momentum is 0; set it"):
+    with refuses("momentum-is-zero", SettingError):
         configure("fedavg+momentum")
-    with pytest.raises(SettingError, match="cannot be stacked on fednova"):
+    with refuses("part-not-accepted", SettingError, method="fednova"):
         configure("fednova+momentum", local__momentum=0.9)
 
 
@@ -107,7 +108,7 @@ def test_a_cosine_with_restarts_is_torchs_own_in_every_stage():
 
 @pytest.mark.parametrize("wrong", [(0,), (3, 3), (5, 2), (-1,)])
 def test_restarts_are_rounds_in_order(wrong):
-    with pytest.raises(SettingError, match=r"local.restarts is .*each later than the one before"):
+    with refuses("restarts-not-ascending", SettingError):
         Local(schedule="cosine", restarts=wrong)
 
 

@@ -17,6 +17,7 @@ from fedlgd.methods.robust import Median, Trim, Trimmed, middle_mean, middle_mod
 from fedlgd.runs.config import Config, RunSettings, resolve
 from tests import tiny
 from tests.contract import battery
+from tests.errors import refuses
 
 PLAN = RunSettings(rounds=3, ratio=0.67, seed=5, evaluate_every=3)
 ROBUST = [name for name in registry.names() if "robust" in registry.find_method(name).stackable]
@@ -192,7 +193,7 @@ def test_where_a_robust_average_makes_no_sense_it_is_refused(name, message):
 
 @pytest.mark.parametrize("share", [-0.1, 0.5, float("nan")])
 def test_a_senseless_share_is_refused(share):
-    with pytest.raises(SettingError, match=r"trimmed\.share"):
+    with refuses("setting-out-of-bounds", SettingError, setting="trimmed.share"):
         Trim(share=share)
 
 
