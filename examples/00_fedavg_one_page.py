@@ -1,7 +1,7 @@
 """FedAvg (McMahan et al., AISTATS 2017) on one page: every step of a round, without the engine.
 
-A test checks that the result is bit-equal to `fedlgd.run(federation, "fedavg", ...)`. A method of your own that runs
-on all engines is in 03_own_method.py.
+A test checks that the result is bit-equal to `fedlgd.run(federation, "fedavg", ...)`. A method of your own is
+in 03_own_method.py.
 
 Run: python examples/00_fedavg_one_page.py
 """
