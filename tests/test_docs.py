@@ -82,8 +82,8 @@ MAPS = [
 @pytest.mark.parametrize("package", MAPS, ids=lambda folder: str(folder.relative_to(ROOT / "src")))
 def test_the_docstring_of_a_package_names_everything_in_it(package):
     parts = (path for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists())
-    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text()), clean=False)
-    said = {name for names in re.findall(r"`(\w+)`|^ {4}(\w+) ", text, re.M) for name in names}
+    text = ast.get_docstring(ast.parse((package / "__init__.py").read_text()))
+    said = {name for names in re.findall(r"`(\w+)`|^ {4}(\w+) |^(\w+)  ", text, re.M) for name in names}
     assert {path.stem for path in parts} - {"__init__"} <= said
 
 
