@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fedlgd.core.errors import RunError
+from fedlgd.core.errors import RunError, message
 from fedlgd.rundir.read import read_run, read_runs
+from tests.errors import refuses
 from tests.report.fake import FINAL, append_round, commit, write_run
 
 NESTED = "[" * 100_000
@@ -166,13 +167,13 @@ def test_unreadable_runs_are_set_aside_with_the_reason(tmp_path: Path) -> None:
     good = write_run(tmp_path / "good")
     runs, unreadable = read_runs([tmp_path / "nowhere", good, good])
     assert [run.path for run in runs] == [good]
-    assert unreadable == (f"'{tmp_path / 'nowhere' / 'config.toml'}' is missing",)
+    assert unreadable == (message("run-file-missing", file=str(tmp_path / "nowhere/config.toml")),)
 
 
 def test_nothing_readable_is_an_error_that_says_why(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"no run can be read: .*nowhere/config.toml' is missing"):
+    with refuses("no-readable-run", errors=message("run-file-missing", file=str(tmp_path / "nowhere/config.toml"))):
         read_runs([tmp_path / "nowhere"])
-    with pytest.raises(RunError, match="no run folder was given"):
+    with refuses("no-run-folder-given"):
         read_runs([])
 
 

@@ -209,7 +209,9 @@ def upgrade(raw: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]
     work: list[int | None]
     try:
         msgspec.convert(selected, dict[str, Rounds])
-        work = [_real_work(config["local"], site["train"]) for site in raw["data"]["sites"]]
+        epochs, steps, batch = (int(config["local"][name]) for name in ("epochs", "steps", "batch"))
+        sizes = [site["train"] for site in raw["data"]["sites"]]
+        work = [steps * min(batch, size) if steps else epochs * size for size in sizes]
     except (msgspec.ValidationError, LookupError, TypeError, ValueError):  # a setting that is needed is missing
         selected, work = {}, [None] * len(raw["data"]["sites"])
     uploads = anchors.get("start") == "statistics" and anchors.get("per_class", 1)
@@ -224,12 +226,6 @@ def upgrade(raw: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]
     sites = [{**site, "real_work": images} for site, images in zip(raw["data"]["sites"], work, strict=True)]
     newer = {"format": FORMAT, "method": method, "data": {**raw["data"], "sites": sites}}
     return {**raw, **newer, "promise": _old_promise(config)}
-
-
-def _real_work(local: Mapping[str, Any], images: int) -> int:
-    """Images that a round of local training takes of so many."""
-    epochs, steps, batch = (int(local[name]) for name in ("epochs", "steps", "batch"))
-    return steps * min(batch, images) if steps else epochs * images
 
 
 def _old_promise(config: Mapping[str, Any]) -> dict[str, Any] | None:

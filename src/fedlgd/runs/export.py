@@ -76,7 +76,7 @@ def export(result: "Result", folder: Path, site: str = "", onnx: bool | None = N
     about = _about(result, preparation, site)
     written.append(_write(folder / "model.json", json.dumps(about, indent=1, ensure_ascii=False).encode() + b"\n"))
     written.append(_write(folder / "predict.py", _snippet(preparation, with_onnx).encode()))
-    reader = resources.files("fedlgd") / "data" / "folders" / "eight_bit.py"
+    reader = resources.files("fedlgd") / "data" / "dicom.py"
     written.append(_write(folder / "eight_bit.py", reader.read_bytes()))
     for name, virtual in result.virtual.items():
         written += _write_images(folder / "virtual", safe_name(name), virtual, preparation.scale(name), preparation)
@@ -99,23 +99,20 @@ def _exported(model: nn.Module, example: Tensor, label: str) -> torch.export.Exp
             return torch.export.export(model, (example,), dynamic_shapes=({0: batch},))
     except Exception as error:  # torch.export raises errors of many kinds, from user code too
         first = str(error).strip().partition("\n")[0]
-        raise RunError(
-            f"net {label!r} cannot be exported by torch.export ({first}); rewrite what it names in the network, or "
-            "use fedlgd predict"
-        ) from error
+        raise RunError("net-not-exportable", net=label, error=first) from error
 
 
 def _as_onnx(program: torch.export.ExportedProgram, label: str) -> bytes:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise RunError(f"ONNX needs {', '.join(missing)}; install them with pip install 'fedlgd[export]'")
+        raise RunError("onnx-missing", packages=missing)
     try:
         with _quiet():
             converted = torch.onnx.export(
                 program, input_names=["images"], output_names=["probabilities"], dynamo=True, verbose=False
             )
     except Exception as error:
-        raise RunError(f"net {label!r} cannot be converted to ONNX ({error}); use model.pt2") from error
+        raise RunError("net-not-convertible", net=label, error=str(error)) from error
     assert converted is not None
     return bytes(converted.model_proto.SerializeToString())
 
@@ -130,7 +127,7 @@ def _compare(content: bytes, model: nn.Module, example: Tensor) -> None:
         with torch.no_grad():
             gap = float((torch.from_numpy(ours) - model(images)).abs().max())
         if not gap <= CLOSE:
-            raise RunError(f"the ONNX model differs from the original by {gap:.2g} in a probability; use model.pt2")
+            raise RunError("onnx-differs", gap=gap)
 
 
 @contextmanager
