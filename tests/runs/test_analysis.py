@@ -14,7 +14,7 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Scale
 from fedlgd.runs import analysis
-from fedlgd.runs.analysis import Analysis, Sources
+from fedlgd.runs.analysis import SiteAnalysis, Sources
 from fedlgd.runs.config import RunSettings
 from fedlgd.runs.contact_sheets import write_samples
 from fedlgd.runs.run import execute
@@ -89,7 +89,7 @@ def test_a_look_that_a_crash_prevented_is_made_up_for(data, how, tmp_path, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Analysis, "distances", crash)
+        patched.setattr(SiteAnalysis, "distances", crash)
         with pytest.raises(KeyboardInterrupt):
             execute(how, data, tmp_path / "cut")
     execute(how, data, tmp_path / "cut")
@@ -99,7 +99,7 @@ def test_a_look_that_a_crash_prevented_is_made_up_for(data, how, tmp_path, monke
 def test_a_complete_run_is_not_looked_at_again(data, how, tmp_path, monkeypatch):
     execute(how, data, tmp_path / "run")
     before = snapshot(tmp_path / "run")
-    monkeypatch.setattr(Analysis, "at_the_end", lambda _: pytest.fail("analysed twice"))
+    monkeypatch.setattr(SiteAnalysis, "at_the_end", lambda _: pytest.fail("analysed twice"))
     execute(how, data, tmp_path / "run")
     assert snapshot(tmp_path / "run") == before
 
@@ -152,7 +152,7 @@ def test_a_model_that_is_not_a_number_says_nothing(data):
     broken = {name: torch.full_like(value, torch.nan) for name, value in state.params.items()}
     run.memory.commit(replace(state, params=broken), run.records[-1], {})
     sources = Sources(data, tiny.net(), run.memory, run.memory.states, Stream(0))
-    broken_run = Analysis(sources, Path("absent.json"))
+    broken_run = SiteAnalysis(sources, Path("absent.json"))
     assert broken_run.distances() == {}
     assert broken_run.at_the_end() == {}
 
@@ -162,7 +162,7 @@ def test_the_map_puts_like_beside_like_the_same_every_time():
     shift = torch.zeros(40, 8)
     shift[:, 0] = 30.0
     classes = torch.arange(40) % 4
-    near, far, shared = (analysis.Embedded(torch.randn(40, 8) + by, classes) for by in (0.0, shift, 0.0))
+    near, far, shared = (analysis.ImageFeatures(torch.randn(40, 8) + by, classes) for by in (0.0, shift, 0.0))
     sets = {"real": {"a": near, "b": far}, "anchors": {"": shared}}
     clouds = analysis.tsne_map(sets, seed=3)
     assert [(cloud["kind"], cloud["site"], len(cloud["points"])) for cloud in clouds] == [

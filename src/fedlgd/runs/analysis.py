@@ -33,7 +33,7 @@ MAX_IMAGES_IN_MEAN = 10  # virtual images of a class
 BATCH_SIZE = 256
 
 
-class Embedded(NamedTuple):
+class ImageFeatures(NamedTuple):
     """Features of some images, and their classes."""
 
     features: Tensor
@@ -50,7 +50,7 @@ class Sources(NamedTuple):
     rng: Stream
 
 
-class Analysis:
+class SiteAnalysis:
     """`analysis.json` of a run: distances after rounds that changed a virtual set or the anchors, and the end.
 
     last: the last record of an earlier session. If a crash happened between its commit and its analysis, the
@@ -106,9 +106,9 @@ class Analysis:
         state = self._storage.server()
         assert state is not None
 
-        def embed(data: LabelledSet, *path: str) -> Embedded:
+        def embed(data: LabelledSet, *path: str) -> ImageFeatures:
             chosen = data.take(torch.randperm(len(data), generator=self._rng.generator(*path))[:size])
-            return Embedded(_features(self._net, state.params, chosen.x), chosen.y)
+            return ImageFeatures(_features(self._net, state.params, chosen.x), chosen.y)
 
         real = {site.name: embed(site.train, "real", site.name) for site in sites}
         learned = {name: embed(own.data, "virtual", name) for name, own in virtual.items()}
@@ -148,7 +148,9 @@ def _features(net: Net, params: Params, x: Tensor) -> Tensor:
     return torch.cat([net.frozen(params, part).features for part in x.split(BATCH_SIZE)])
 
 
-def _matrices(real: Mapping[str, Embedded], virtual: Mapping[str, Embedded]) -> dict[str, list[list[float]]]:
+def _matrices(
+    real: Mapping[str, ImageFeatures], virtual: Mapping[str, ImageFeatures]
+) -> dict[str, list[list[float]]]:
     """Unbiased squared MMD of all pairs of sites; it can be slightly negative for similar sites."""
     if len(real) < 2 or min(len(each.labels) for each in real.values()) < 2:
         return {}
@@ -157,7 +159,7 @@ def _matrices(real: Mapping[str, Embedded], virtual: Mapping[str, Embedded]) -> 
     return {kind: np.round(between(own, unbiased=True), 6).tolist() for kind, own in rows.items()}
 
 
-def tsne_map(sets: Mapping[str, Mapping[str, Embedded]], seed: int) -> list[dict[str, Any]]:
+def tsne_map(sets: Mapping[str, Mapping[str, ImageFeatures]], seed: int) -> list[dict[str, Any]]:
     """t-SNE (van der Maaten and Hinton, JMLR 2008) of all sets together; empty if there are too few points."""
     named = [(kind, site, each) for kind, own in sets.items() for site, each in own.items()]
     most = max(1, MAX_MAP_POINTS // len(named))

@@ -266,8 +266,11 @@ def plan_jobs(
     ]
     for job in jobs:
         if job.config.data != jobs[0].config.data:
-            specs, names = zip(*((each.entry.spec, each.config.data.name) for each in (job, jobs[0])), strict=True)
-            raise SettingError("entries-of-different-data", entries=specs, data=names)
+            entry, data = job.entry.spec, job.config.data.name
+            other, other_data = jobs[0].entry.spec, jobs[0].config.data.name
+            raise SettingError(
+                "entries-of-different-data", entry=entry, data=data, other=other, other_data=other_data
+            )
     return jobs
 
 

@@ -24,7 +24,7 @@ from fedlgd.methods.common import Training, enrol, training_set
 from fedlgd.methods.protocol import Method
 from fedlgd.nets.registry import named_net
 from fedlgd.rundir.records import RoundRecord, in_order
-from fedlgd.runs.analysis import MAX_ANALYSED_SITES, Analysis, Sources
+from fedlgd.runs.analysis import MAX_ANALYSED_SITES, SiteAnalysis, Sources
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, RunSettings, configure, on_federation
 from fedlgd.runs.contact_sheets import write_samples
@@ -120,7 +120,7 @@ def execute(
                 write_samples(out / "real", safe_name(site.name), site.train, plan.real_samples)
             if plan.analysis and not method.personal:
                 seen = Sources(federation, method.adapt(net), storage, states, Stream(plan.seed).at("analysis"))
-                analysis = Analysis(seen, out / "analysis.json", records[-1:])
+                analysis = SiteAnalysis(seen, out / "analysis.json", records[-1:])
         with closing(engine.run(method, federation, net, plan, storage, states)) as rounds:
             for record in rounds:
                 if analysis:
