@@ -266,10 +266,10 @@ def plan_jobs(
     ]
     for job in jobs:
         if job.config.data != jobs[0].config.data:
-            entry, data = job.entry.spec, job.config.data.name
+            spec, data = job.entry.spec, job.config.data.name
             other, other_data = jobs[0].entry.spec, jobs[0].config.data.name
             raise SettingError(
-                "entries-of-different-data", entry=entry, data=data, other=other, other_data=other_data
+                "entries-of-different-data", entry=spec, data=data, other=other, other_data=other_data
             )
     return jobs
 
