@@ -12,7 +12,7 @@ import torch
 
 from fedlgd.attacks.gradient_inversion import Attack
 from fedlgd.attacks.inversion import Inversion, attack, cells_of, moments_of
-from fedlgd.attacks.replay import open_replay
+from fedlgd.attacks.target import open_replay
 from fedlgd.runs.config import resolve
 from fedlgd.runs.run import execute
 

@@ -7,9 +7,18 @@ import pytest
 import torch
 
 from fedlgd.attacks import shadow
-from fedlgd.attacks.candidates import halved, members_in, pool_of
 from fedlgd.attacks.scores import BLIND, blind_findings, findings_of
-from fedlgd.attacks.shadow import Seen, Shadow, Study, run_shadows, watched, watched_set
+from fedlgd.attacks.shadow import (
+    Seen,
+    Shadow,
+    Study,
+    halved,
+    members_in,
+    pool_of,
+    run_shadows,
+    watched,
+    watched_set,
+)
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet
 from fedlgd.runs.config import Config, RunSettings

@@ -10,7 +10,7 @@ import torch
 
 from fedlgd.attacks import inversion
 from fedlgd.attacks.gradient_inversion import INNER, Attack
-from fedlgd.attacks.replay import open_replay, training_of
+from fedlgd.attacks.target import open_replay, training_of
 from fedlgd.cli import privacy as command
 from fedlgd.core.errors import message
 from fedlgd.core.types import Params
@@ -246,9 +246,9 @@ def test_the_training_that_is_attacked_has_the_anchors_of_an_unselected_round(fe
     quiet, moving = replay.next_rounds(2)
     assert (quiet, moving) == (2, 5)
     seen = training_of(replay, moment, site, quiet)
-    assert seen.beside is not None
-    assert torch.equal(seen.beside.images.x, moment.server.anchors.images)
-    assert training_of(replay, moment, site, moving).beside is None
+    assert seen.anchors_in_loss is not None
+    assert torch.equal(seen.anchors_in_loss.images.x, moment.server.anchors.images)
+    assert training_of(replay, moment, site, moving).anchors_in_loss is None
 
 
 def _same(a: Params, b: Params) -> bool:

@@ -1,4 +1,7 @@
-"""An audit of a stored run: the plan of its federations, the attacks, and the findings in the run folder."""
+"""An audit of a stored run: the plan of its federations, the attacks, and the findings in the run folder.
+
+Whether a random half of the site is enough for every federation is found out before the first is run.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -12,21 +15,39 @@ from typing import Any
 from torch import Tensor
 
 from fedlgd.attacks import paper_attack
-from fedlgd.attacks.candidates import Canaries, Pool, halved, members_in, pool_of
-from fedlgd.attacks.enough import check_halves, check_pool
 from fedlgd.attacks.scores import BLIND, DELTA, Attack, blind_findings, findings_of
-from fedlgd.attacks.shadow import Seen, Shadow, Study, run_shadows, watched_set
+from fedlgd.attacks.shadow import (
+    Canaries,
+    Pool,
+    Seen,
+    Shadow,
+    Study,
+    halved,
+    members_in,
+    pool_of,
+    run_shadows,
+    watched_set,
+)
 from fedlgd.attacks.shadow import watched as watched_federation
 from fedlgd.attacks.target import Subject
-from fedlgd.core.errors import RunError, SettingError
+from fedlgd.core.errors import DataError, PrivacyError, RunError, SettingError
 from fedlgd.core.files import digest, read_json, write_json
-from fedlgd.core.types import LabelledSet
+from fedlgd.core.net import Net
+from fedlgd.core.rng import Stream
+from fedlgd.core.text import plural
+from fedlgd.core.types import LabelledSet, Site
+from fedlgd.data.federation import Federation
+from fedlgd.distill.init import PICKS
+from fedlgd.distill.settings import Distil
+from fedlgd.dp.fedavg import SiteDp
+from fedlgd.dp.release import Told
 from fedlgd.rundir.results import AUDIT, AUDIT_FORMAT, Audit, Finding, Kind, results_of, unused_file
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.estimate import estimate
 from fedlgd.runs.folder import promise_of
 
+LEAST = 60  # smallest pool
 SHADOWS: Mapping[str, int] = {"rmia": 4, "lira": 16}
 CONTROLS = 3  # federations of a control for RMIA, which is almost at its best with two shadows
 IMAGES = 2000  # largest pool
@@ -96,6 +117,60 @@ def _equal_steps(config: Config, subject: Subject, site: str) -> dict[str, int]:
     method: Any = config.method
     cost = method.cost(config.plan.rounds - 1, subject.federation.by_name[site], subject.net.classes)
     return {"local.steps": method.local.count(cost.images)} if cost else {}
+
+
+def check_pool(pool: Pool) -> None:
+    """Refuse a site with too few images to measure anything."""
+    if len(pool) < LEAST:
+        raise DataError(
+            f"site {pool.site!r} has {plural(len(pool), 'training image')}; an audit splits them at random and "
+            f"needs {LEAST} or more to measure anything. Choose a larger site with --site, if there is one"
+        )
+
+
+def check_halves(config: Config, pool: Pool, federation: Federation, net: Net, count: int, rng: Stream) -> None:
+    """Refuse a site of which one of the `count` halves is too small for the method of these federations."""
+    method: Any = config.method
+    hides_images = not isinstance(method.budget, SiteDp | None)
+    for i in range(count):
+        site = halved(federation, pool, members_in(pool, i, rng)).by_name[pool.site]
+        if hides_images:
+            _check_promise(config, site, net)
+        elif getattr(method, "train_on", "real") == "virtual":
+            _check_classes(method.distil, site, pool, net.classes)
+
+
+def _check_classes(distil: Distil, site: Site, pool: Pool, classes: int) -> None:
+    fewest = int(site.train.counts(classes)[pool.data.counts(classes) > 0].min())
+    parts = distil.tiles**2 if distil.start in PICKS else 1
+    if fewest < distil.per_class * parts:
+        tiles = f" of {parts} tiles each" if parts > 1 else ""
+        raise DataError(
+            f"site {site.name!r} is too small: a random half of its images has {fewest} of a class, fewer than "
+            f"distil.per_class = {distil.per_class}{tiles}. Audit a larger site with --site, or a run with a "
+            "smaller distil.per_class"
+        )
+
+
+class _Released(Exception):  # noqa: N818
+    """The site made its first release: this is no error."""
+
+
+def _check_promise(config: Config, site: Site, net: Net) -> None:
+    """Enrol the site up to its first release: what refuses too few images comes before. Nothing is stored."""
+
+    def stop(_: Told) -> None:
+        raise _Released
+
+    try:
+        with suppress(_Released):
+            rng = Stream(config.plan.seed).at("enrol", site.name)
+            config.method.enrol(replace(site, on_release=stop), config.method.adapt(net), rng)
+    except PrivacyError as error:
+        raise PrivacyError(
+            f"site {site.name!r} is too small: an audit trains on random halves of its images, and one of them is "
+            f"refused: {error}; or audit a larger site with --site"
+        ) from error
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,11 +2,12 @@
 
 Cases, all with the same model: a step of FedAvg on real images (what sites would send without distillation), one on
 the virtual set, and the steps of the method itself, with the anchors that the server knows or after refinement.
+`memorisation` asks whether the images of virtual sets and the anchors copy training images.
 """
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -17,9 +18,8 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from fedlgd.attacks.gradient_inversion import INNER, Attack, Reconstruction, Step, invert
-from fedlgd.attacks.memorisation import memorisation, nearness, write_rows
-from fedlgd.attacks.replay import Moment, Replay, training_of
 from fedlgd.attacks.similarity import (
+    Neighbours,
     feature_distance,
     matched,
     neighbours,
@@ -28,18 +28,23 @@ from fedlgd.attacks.similarity import (
     rank,
     ssim,
 )
-from fedlgd.attacks.target import chosen_site
+from fedlgd.attacks.target import Moment, Replay, chosen_site, training_of
 from fedlgd.core import files
 from fedlgd.core.errors import RunError, SettingError, check
+from fedlgd.core.files import safe_name
 from fedlgd.core.meter import tick
 from fedlgd.core.rng import Stream
 from fedlgd.core.text import plural
-from fedlgd.core.types import LabelledSet, Site
+from fedlgd.core.types import LabelledSet, Site, VirtualSet
 from fedlgd.methods.common import training_set
 from fedlgd.methods.objective import AnchorLoss, Term
 from fedlgd.methods.parts import all_settings
+from fedlgd.rundir.contact_sheet import write_sheet
 from fedlgd.rundir.results import results_of, unused_file
+from fedlgd.runs.contact_sheets import DIVISOR
 
+CLOSEST = 5  # pairs that are shown
+COLUMNS = 8  # pictures in a row
 FORMAT = 1
 KIND = "invert"  # of the files with results
 CANDIDATES = 100  # private images among which the true one is looked for
@@ -235,6 +240,62 @@ def _scores(found: Tensor, true: Tensor) -> dict[str, float]:
     if min(found.shape[2:]) > 10:
         measures["ssim"] = ssim
     return {name: float(measure(found, true).clamp(max=100).mean()) for name, measure in measures.items()}
+
+
+def nearness(near: Neighbours) -> dict[str, Any]:
+    """How often pictures are nearer to training images, beside chance, and their mean distances."""
+    if not len(near.rows):
+        return {"nearer_training": None}
+    return {
+        "nearer_training": near.share,
+        "expected": float(near.expected.mean()),
+        "p_value": near.p_value,
+        "distance_training": float(near.near.mean()),
+        "distance_held_out": float(near.far.mean()),
+    }
+
+
+def write_rows(file: Path, rows: Sequence[Tensor]) -> None:
+    """One row of pictures for each tensor of pixels."""
+    shown = torch.stack([row[:COLUMNS] for row in rows])
+    if shown.shape[1]:
+        write_sheet(file.parent, file, shown.flatten(0, 1), range(len(rows)))
+
+
+def memorisation(run: Replay, moments: Mapping[int, Moment], folder: Path) -> Iterator[dict[str, Any]]:
+    """Are virtual images and anchors nearer to training images than to held-out ones? At every site.
+
+    folder: of the pictures of the closest pairs.
+    """
+    seen = set[tuple[str, str, int]]()
+    for moment in moments.values():
+        for site in run.federation.sites:
+            sets = {"virtual set": moment.sites[site.name].virtual, "anchors": moment.server.anchors}
+            for what, virtual in sets.items():
+                if virtual and (key := (what, site.name, virtual.round)) not in seen:
+                    seen.add(key)
+                    yield from _memorised(site, what, virtual, folder)
+
+
+def _memorised(site: Site, what: str, virtual: VirtualSet, folder: Path) -> Iterator[dict[str, Any]]:
+    pictures = virtual.data  # the tiles of an image one by one
+    near = neighbours(pictures.x, pictures.y, site.train, site.test)
+    if not len(near.rows):
+        return
+    closest = near.near.argsort()[:CLOSEST]
+    name = f"memory-{what.partition(' ')[0]}-{safe_name(site.name)}-{virtual.round + 1}.png"
+    pixels = site.train.scale.to_pixels(pictures.x / (DIVISOR if what == "anchors" else 1))
+    rows = (pixels[near.rows[closest]], site.train.pixels(near.training[closest]))
+    write_rows(folder / name, [*rows, site.test.pixels(near.held_out[closest])])
+    yield {
+        "what": what,
+        "site": site.name,
+        "round": virtual.round,
+        "images": len(near.rows),
+        **nearness(near),
+        "closest": near.near[closest].tolist(),
+        "picture": f"{folder.name}/{name}",
+    }
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,20 +1,22 @@
 """Shadow federations: the same run in which one site has a random half of its images, watched by an attacker.
 
-Every message passes the tap. Statistics of all images of the site are computed while the federation runs and are
-stored in one file per federation, so that an interrupted audit goes on. Virtual sets of other sites are cached.
+`Pool` has the attacked images of the site. Every message passes the tap. Statistics of all attacked images are
+computed while the federation runs and are stored in one file per federation, so that an interrupted audit goes on. Virtual sets of other sites are cached.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
+from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from fedlgd.attacks.candidates import Pool, halved
 from fedlgd.attacks.signals import (
     Passed,
     Tracer,
@@ -28,6 +30,7 @@ from fedlgd.attacks.signals import (
 )
 from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError
+from fedlgd.core.files import digest
 from fedlgd.core.meter import tick
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
@@ -44,26 +47,68 @@ from fedlgd.rundir.records import RoundRecord
 from fedlgd.runs.config import Config
 from fedlgd.runs.jobs import run_jobs
 
+Canaries = Literal["none", "mislabelled", "noise"]
 POPULATION = 500  # test images that calibrate RMIA
 WATCHED = 6  # rounds whose updates are attacked, evenly spaced
 
 
-def tapped(work: Work, on: Callable[[Task, Answer], None]) -> Work:
-    """The same work; `on` sees every task with its answer, as the server does."""
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """The attacked images of a site, in an order that depends only on their content, and which are canaries.
 
-    def watched(tasks: Iterator[Task]) -> Iterator[Answer]:
-        asked: dict[str, Task] = {}
+    rest: the other training images of a large site, which every federation has.
+    """
 
-        def noted() -> Iterator[Task]:
-            for task in tasks:
-                asked[task.site] = task
-                yield task
+    site: str
+    data: LabelledSet
+    flipped: Tensor
+    rest: LabelledSet
+    canaries: Canaries = "mislabelled"
 
-        for answer in work(noted()):
-            on(asked[answer.site], answer)
-            yield answer
+    @property
+    def parts(self) -> dict[str, NDArray[np.bool_]]:
+        """What is scored apart: the images, and the canaries, if any."""
+        flipped = self.flipped.numpy()
+        return {"": ~flipped} | ({f", {self.canaries}": flipped} if flipped.any() else {})
 
-    return watched
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+def pool_of(
+    federation: Federation, site: str, size: int, flip: float, rng: Stream, canaries: Canaries = "mislabelled"
+) -> Pool:
+    """At most `size` training images; a share `flip` of them gets another label, or becomes noise as well."""
+    train = federation.by_name[site].train
+    keys = [digest(x.numpy().tobytes(), bytes([int(y) % 256])) for x, y in zip(train.x, train.y, strict=True)]
+    order = torch.tensor(sorted(range(len(keys)), key=keys.__getitem__))
+    drawn = order[torch.randperm(len(order), generator=rng.generator("pool"))]
+    chosen, kept = drawn[:size], drawn[size:]
+    labels, classes = train.y[chosen].clone(), len(federation.classes)
+    flipped = torch.rand(len(chosen), generator=rng.generator("canaries")) < flip
+    others = torch.randint(1, classes, (len(chosen),), generator=rng.generator("labels"))
+    labels[flipped] = (labels + others)[flipped] % classes
+    images = train.x[chosen]
+    if canaries == "noise":
+        pixels = torch.randint(256, images.shape, generator=rng.generator("pixels"), dtype=torch.uint8)
+        images[flipped] = pixels[flipped]
+    rest = LabelledSet(train.x[kept], train.y[kept], train.scale)
+    return Pool(site, LabelledSet(images, labels, train.scale), flipped, rest, canaries)
+
+
+def members_in(pool: Pool, federation: int, rng: Stream) -> Tensor:
+    """Every image is a member with probability 1/2, independently."""
+    return torch.rand(len(pool), generator=rng.generator("members", federation)) < 0.5
+
+
+def halved(
+    federation: Federation, pool: Pool, members: Tensor, on_release: Callable[[Any], None] | None = None
+) -> Federation:
+    """The federation in which the site has only the members of its attacked images, and the rest."""
+    data, rest = pool.data, pool.rest
+    train = LabelledSet(torch.cat([data.x[members], rest.x]), torch.cat([data.y[members], rest.y]), data.scale)
+    half = replace(federation.by_name[pool.site], train=train, on_release=on_release)
+    return replace(federation, sites=tuple(half if site.name == pool.site else site for site in federation.sites))
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +165,24 @@ class Seen:
     members: Tensor
     statistics: dict[str, Tensor]
     accuracy: float | None = None
+
+
+def tapped(work: Work, on: Callable[[Task, Answer], None]) -> Work:
+    """The same work; `on` sees every task with its answer, as the server does."""
+
+    def watched(tasks: Iterator[Task]) -> Iterator[Answer]:
+        asked: dict[str, Task] = {}
+
+        def noted() -> Iterator[Task]:
+            for task in tasks:
+                asked[task.site] = task
+                yield task
+
+        for answer in work(noted()):
+            on(asked[answer.site], answer)
+            yield answer
+
+    return watched
 
 
 class Watch(RamStates):

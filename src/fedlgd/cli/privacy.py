@@ -10,8 +10,7 @@ import typer
 from fedlgd.attacks.audit import Plan, Wish
 from fedlgd.attacks.gradient_inversion import QUICK, THOROUGH, Attack
 from fedlgd.attacks.inversion import Inversion, Stored, attack, cells_of, estimate, moments_of, stored_in
-from fedlgd.attacks.replay import Replay, open_replay
-from fedlgd.attacks.target import chosen_site, open_subject
+from fedlgd.attacks.target import Replay, chosen_site, open_replay, open_subject
 from fedlgd.cli.common import resumable, set_up
 from fedlgd.cli.options import AuditOptions, InvertOptions
 from fedlgd.cli.progress import duration, progress
