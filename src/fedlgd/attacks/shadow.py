@@ -1,7 +1,8 @@
 """Shadow federations: the same run in which one site has a random half of its images, watched by an attacker.
 
 `Pool` has the attacked images of the site. Every message passes the tap. Statistics of all attacked images are
-computed while the federation runs and are stored in one file per federation, so that an interrupted audit goes on. Virtual sets of other sites are cached.
+computed while the federation runs and are stored in one file per federation, so that an interrupted audit goes on.
+Virtual sets of other sites are cached.
 """
 
 from collections.abc import Callable, Iterator, Sequence
