@@ -9,11 +9,10 @@ Run: python examples/00_fedavg_one_page.py
 from torch import Tensor
 
 import fedlgd
-from fedlgd.core.evaluate import score
 from fedlgd.core.losses import cross_entropy
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
-from fedlgd.core.train import Local, sgd
+from fedlgd.core.train import Local, score, sgd
 from fedlgd.core.tree import Mean
 from fedlgd.core.types import Params, Site
 from fedlgd.nets.registry import build_net

@@ -4,8 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench.tools.scene import LR, SITES, Scene
-from fedlgd.core.evaluate import score
-from fedlgd.core.train import Local, sgd
+from fedlgd.core.train import Local, score, sgd
 from fedlgd.core.tree import Mean
 from fedlgd.core.types import Params, ServerState, SiteState, VirtualSet
 from fedlgd.distill.distribution import first_set, refine

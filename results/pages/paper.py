@@ -7,10 +7,10 @@ from fedlgd.paper.page import printed_table, reduction, site_table, tally, verdi
 from fedlgd.paper.runs import Found, measured_cpu, stored, stored_part
 from fedlgd.paper.verdicts import verdicts
 from fedlgd.report.cost import break_even_table, break_evens, cost_table
+from fedlgd.report.figures import find_sweeps, sweep_tables
 from fedlgd.report.formats import Cell, Column, Table, as_markdown, percent_stat
 from fedlgd.report.groups import curves
 from fedlgd.report.summary import caveats
-from fedlgd.report.sweeps import find_sweeps, sweep_tables
 from results import RECORDS
 
 PAPER = RECORDS / "paper"

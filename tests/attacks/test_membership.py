@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedlgd.attacks import membership
 from fedlgd.attacks.membership import GRID, Curve, at_fpr, bootstrap, kde, kde_ratio, lira, log_density, rmia, roc
-from fedlgd.core.evaluate import area
+from fedlgd.core.train import area
 from tests.vectors import TOLERANCE, vector
 
 KDE = {name: np.array(value) for name, value in vector("kde_lira").items()}

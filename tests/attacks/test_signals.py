@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 from fedlgd.attacks import membership, signals
 from fedlgd.attacks.signals import matched
-from fedlgd.core.evaluate import area
 from fedlgd.core.losses import class_means
 from fedlgd.core.rng import Stream
+from fedlgd.core.train import area
 from fedlgd.core.types import LabelledSet
 from fedlgd.dp.budget import Level
 from fedlgd.dp.ledger import generator_for

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from bench import published
-from fedlgd.core.evaluate import score
 from fedlgd.core.rng import Stream
-from fedlgd.core.train import Local, batches, sgd
+from fedlgd.core.train import Local, batches, score, sgd
 from fedlgd.core.tree import Mean, double
 from fedlgd.core.types import LabelledSet, Params, VirtualSet
 from fedlgd.distill.augment import Transform, color, crop, rotate

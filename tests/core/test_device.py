@@ -9,9 +9,9 @@ from torch import nn
 from fedlgd.core import device
 from fedlgd.core.device import Place, moved, to_cpu, to_device
 from fedlgd.core.errors import SettingError
-from fedlgd.core.evaluate import score
 from fedlgd.core.net import Net, Output
 from fedlgd.core.rng import Stream
+from fedlgd.core.train import score
 from fedlgd.core.types import Broadcast, VirtualSet
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import choose, engine

@@ -16,7 +16,7 @@ from PIL import Image
 from fedlgd.core.errors import DataError
 from fedlgd.data import images
 from fedlgd.data.images import Header, ImageError, ImageFile, shown
-from fedlgd.data.own.split import pixel_digest
+from fedlgd.data.own.decode import pixel_digest
 from fedlgd.data.prepare import fitted
 from tests.data.pictures import noise, save
 from tests.errors import refuses

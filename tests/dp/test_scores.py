@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fedlgd.core.errors import PrivacyError, SettingError
-from fedlgd.core.evaluate import score
+from fedlgd.core.train import score
 from fedlgd.distill.settings import Private
 from fedlgd.dp import accounting, ledger, release
 from fedlgd.dp.fedavg import SiteDp
-from fedlgd.dp.scores import MAX_IMAGE_LOSS, NoisyScores
+from fedlgd.dp.release import MAX_IMAGE_LOSS, NoisyScores
 from fedlgd.engines.settings import RoundSettings
 from tests import tiny
 from tests.errors import refuses
@@ -48,7 +48,7 @@ def test_all_scores_of_a_run_together_spend_the_budget_of_test_images_and_nothin
 def test_the_noise_has_the_level_of_the_specification(monkeypatch):
     """Deviation sqrt(3 planned) / mu on counts, and ten times that on the sum of losses."""
     seen = []
-    monkeypatch.setattr("fedlgd.dp.scores.add_noise", lambda value, scale, _: seen.append(scale) or value.double())
+    monkeypatch.setattr("fedlgd.dp.release.add_noise", lambda value, scale, _: seen.append(scale) or value.double())
     scores(planned=9)(NET, PARAMS)
     assert seen == [pytest.approx(math.sqrt(3 * 9) / accounting.mu_for(10.0, 1e-5))]
     scores(planned=9, adjacency="replace")(NET, PARAMS)
@@ -57,7 +57,7 @@ def test_the_noise_has_the_level_of_the_specification(monkeypatch):
 
 def test_one_test_image_moves_what_is_released_by_at_most_its_sensitivity(monkeypatch):
     found = []
-    monkeypatch.setattr("fedlgd.dp.scores.add_noise", lambda value, *_: found.append(value.double()) or value)
+    monkeypatch.setattr("fedlgd.dp.release.add_noise", lambda value, *_: found.append(value.double()) or value)
     for n in range(len(SITE.test) - 5, len(SITE.test)):
         less = replace(SITE, test=replace(SITE.test, x=SITE.test.x[:n], y=SITE.test.y[:n]))
         for site in (SITE, less):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fedlgd.core.cache import Cached
 from fedlgd.core.errors import SettingError
-from fedlgd.core.evaluate import score
 from fedlgd.core.rng import Stream
+from fedlgd.core.train import score
 from fedlgd.engines.settings import RoundSettings, sample_sites
 from fedlgd.nets.registry import build_net
 from tests import tiny

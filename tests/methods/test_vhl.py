@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedlgd.core.evaluate import score
 from fedlgd.core.losses import supervised_contrastive
 from fedlgd.core.rng import Stream
-from fedlgd.core.train import batches
+from fedlgd.core.train import batches, score
 from fedlgd.core.types import Broadcast, LabelledSet, Scale, ServerState, SiteState, Update, VirtualSet
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.methods.objective import Batch

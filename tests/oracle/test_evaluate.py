@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlgd.core.evaluate import area
+from fedlgd.core.train import area
 from tests.oracle import slow
 
 scored = st.tuples(st.integers(-3, 3) | st.floats(-1e6, 1e6), st.booleans())

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from fedlgd.report.figures import epsilon_figure
 from fedlgd.report.groups import group_runs
 from fedlgd.report.inversion import inversion_section
 from fedlgd.report.page import render
-from fedlgd.report.sweeps import epsilon_figure
 from fedlgd.rundir.read import read_run
 from tests.report.conftest import MakeGroups
 from tests.report.fake import TILE, write_run

@@ -16,7 +16,7 @@ from fedlgd.core.types import LabelledSet, Scale
 from fedlgd.runs import analysis
 from fedlgd.runs.analysis import SiteAnalysis, Sources
 from fedlgd.runs.config import RunSettings
-from fedlgd.runs.contact_sheets import write_samples
+from fedlgd.runs.folder import write_samples
 from fedlgd.runs.run import execute
 from tests import tiny
 from tests.runs.folder import config, method, run_until, snapshot

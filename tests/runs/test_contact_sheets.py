@@ -5,7 +5,7 @@ import torch
 from PIL import Image
 
 from fedlgd.core.types import LabelledSet, Scale, VirtualSet
-from fedlgd.runs.contact_sheets import DIVISOR, write_picture, write_samples
+from fedlgd.runs.folder import DIVISOR, write_picture, write_samples
 
 IMAGES = torch.linspace(-3, 3, 2 * 3 * 4 * 4).view(2, 3, 4, 4)
 ANCHORS = VirtualSet(images=IMAGES, labels=torch.tensor([2, 5]), origin="server", round=-1)

@@ -41,7 +41,7 @@ from fedlgd.methods.objective import AnchorLoss, Term
 from fedlgd.methods.parts import all_settings
 from fedlgd.rundir.contact_sheet import write_sheet
 from fedlgd.rundir.results import results_of, unused_file
-from fedlgd.runs.contact_sheets import DIVISOR
+from fedlgd.runs.folder import DIVISOR
 
 CLOSEST = 5  # pairs that are shown
 COLUMNS = 8  # pictures in a row

@@ -2,6 +2,6 @@
 
 `accounting` is the mathematics of Gaussian noise; `budget` divides an (epsilon, delta) into noise levels. The
 `ledger` of a site makes every `release` once. `distil` makes private virtual sets, `sgd` is DP-SGD, `fedavg` is
-DP-FedAvg, `scores` has noisy scores on test images, and `promise` says what a method promises. Methods call this
-package behind one `if`; the parts `dp-sgd` and `dp-fedavg` are in `methods/private.py`.
+DP-FedAvg, and `promise` says what a method promises. Methods call this package behind one `if`; the parts `dp-sgd`
+and `dp-fedavg` are in `methods/private.py`.
 """

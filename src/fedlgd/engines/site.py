@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from fedlgd.core.device import Place
 from fedlgd.core.errors import DivergedError
-from fedlgd.core.evaluate import score
 from fedlgd.core.meter import metered, phase
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.score import Score
+from fedlgd.core.train import score
 from fedlgd.core.types import Broadcast, Hello, SiteState, Update
 from fedlgd.data.federation import Federation
 from fedlgd.engines.settings import RoundSettings
@@ -68,7 +68,7 @@ class Sites:
         self._tested, self._classes = {site.name: site for site in federation.tested}, len(federation.classes)
         self._noisy_scores: dict[str, Any] = {}
         if method.budget and method.budget.scores:
-            from fedlgd.dp.scores import NoisyScores
+            from fedlgd.dp.release import NoisyScores
 
             planned = sum(map(plan.scores, range(plan.rounds)))
             self._noisy_scores = {

@@ -11,12 +11,19 @@ from fedlgd.core.files import write_atomic
 from fedlgd.paper.items import Item, Word, command_of, items, owner_of, printed, reduced
 from fedlgd.paper.runs import Found, stored
 from fedlgd.paper.verdicts import Verdict, verdicts
-from fedlgd.report.figures import Drawing, cost_figures, round_figures, similarity_figures
+from fedlgd.report.figures import (
+    Drawing,
+    cost_figures,
+    find_sweeps,
+    round_figures,
+    similarity_figures,
+    sweep_figures,
+    sweep_tables,
+)
 from fedlgd.report.formats import NONE, Cell, Column, Table, percent_stat, percentage_points
 from fedlgd.report.groups import Group, Stat, site_names
 from fedlgd.report.page import TEMPLATES
 from fedlgd.report.summary import caveats, difference
-from fedlgd.report.sweeps import find_sweeps, sweep_figures, sweep_tables
 
 RIVALS = ("fedavg", "fedavg:local.steps=2", "fedavg:local.steps=7", "fedavg:local.steps=19", "fedlgd")
 PAGES = TEMPLATES.overlay(loader=ChoiceLoader([PackageLoader("fedlgd.paper"), PackageLoader("fedlgd.report")]))

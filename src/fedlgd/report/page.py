@@ -16,7 +16,17 @@ from fedlgd.core.errors import RunError
 from fedlgd.core.files import write_atomic, writing
 from fedlgd.core.text import plural
 from fedlgd.report.cost import break_even_table, break_evens, clock, cost_table
-from fedlgd.report.figures import MAX_SITES_DRAWN, cost_figures, round_figures, similarity_figures, site_figures
+from fedlgd.report.figures import (
+    MAX_SITES_DRAWN,
+    cost_figures,
+    epsilon_figure,
+    find_sweeps,
+    round_figures,
+    similarity_figures,
+    site_figures,
+    sweep_figures,
+    sweep_tables,
+)
 from fedlgd.report.formats import Table, table_formats
 from fedlgd.report.grids import pictures
 from fedlgd.report.groups import Group, group_runs, label_variants, site_names
@@ -24,7 +34,6 @@ from fedlgd.report.inversion import inversion_section
 from fedlgd.report.plots import save
 from fedlgd.report.privacy import audit_parts, privacy_section
 from fedlgd.report.summary import RULE, WINNER, caveats, headline, progress
-from fedlgd.report.sweeps import epsilon_figure, find_sweeps, sweep_figures, sweep_tables
 from fedlgd.report.tables import accuracy_table, binary_table, data_table, mean_first, presence_tables
 from fedlgd.rundir.manifest import DataInfo
 from fedlgd.rundir.read import Run, read_runs, run_folders

@@ -17,12 +17,11 @@ import msgspec
 from fedlgd.core.cache import NoCache
 from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError
-from fedlgd.core.evaluate import score
 from fedlgd.core.files import digest, read_json, reading, safe_name, write_atomic, write_json, writing
 from fedlgd.core.meter import metered
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
-from fedlgd.core.train import Local, sgd
+from fedlgd.core.train import Local, score, sgd
 from fedlgd.core.types import LabelledSet, Site, VirtualSet
 from fedlgd.data.federation import Federation
 from fedlgd.distill.distribution import first_set, first_set_key

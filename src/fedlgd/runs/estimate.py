@@ -16,10 +16,10 @@ import torch
 
 from fedlgd.core.cache import Cache, NoCache
 from fedlgd.core.device import Place
-from fedlgd.core.evaluate import score
 from fedlgd.core.meter import Meter, metered, phase
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
+from fedlgd.core.train import score
 from fedlgd.core.types import Params, ServerState, Site, SiteState
 from fedlgd.data.federation import Federation
 from fedlgd.distill.distribution import first_set_key

@@ -22,6 +22,7 @@ from typing import Annotated, Any
 
 import msgspec
 import torch
+from torch import Tensor
 
 from fedlgd import __version__
 from fedlgd.core import files
@@ -31,15 +32,16 @@ from fedlgd.core.net import Net
 from fedlgd.core.settings import flat
 from fedlgd.core.text import plural
 from fedlgd.core.train import Local
-from fedlgd.core.types import Scale, ServerState, mean_scale
+from fedlgd.core.types import LabelledSet, Scale, ServerState, SiteState, VirtualSet, mean_scale
 from fedlgd.data.federation import Federation
 from fedlgd.engines.loop import Loop
 from fedlgd.engines.registry import Engine
-from fedlgd.engines.storage import Enrolment
+from fedlgd.engines.storage import Enrolment, FolderStates, version_name
 from fedlgd.engines.wire import read_message, write_message
 from fedlgd.methods.parts import name_of
 from fedlgd.methods.protocol import Method
 from fedlgd.rundir import manifest as info
+from fedlgd.rundir.contact_sheet import write_sheet
 from fedlgd.rundir.manifest import MANIFEST, Manifest, read_manifest
 from fedlgd.rundir.records import (
     RECORDS,
@@ -50,8 +52,43 @@ from fedlgd.rundir.records import (
     encode_record,
 )
 from fedlgd.runs.config import Config
-from fedlgd.runs.contact_sheets import DIVISOR, DrawnStates, write_picture
 from fedlgd.runs.extend import expected_restarts, restarts_of, rounds_before
+
+DIVISOR = 3  # for anchors, whose values are not bounded: most are within 3 standard deviations of an input
+
+
+def write_picture(root: Path, folder: str, virtual: VirtualSet, scale: Scale, divisor: int = 1) -> None:
+    """`root/<version>/<folder>.png`; values outside the valid range are clipped in the image only."""
+    file = root / version_name(virtual.round) / f"{folder}.png"
+    notes = {"divided by": str(divisor)} if divisor > 1 else {}
+    write_sheet(root, file, scale.to_pixels(virtual.images / divisor), virtual.labels.unique().tolist(), notes)
+
+
+def write_samples(root: Path, folder: str, data: LabelledSet, per_class: int) -> None:
+    """Write `root/<folder>.png` once: the first real images of each class of the site; missing ones are blank."""
+    file = root / f"{folder}.png"
+    if per_class and not file.exists():
+        classes = data.y.unique().tolist()
+        write_sheet(root, file, torch.cat([_first(data, k, per_class) for k in classes]), classes)
+
+
+def _first(data: LabelledSet, k: int, count: int) -> Tensor:
+    pixels = data.pixels(data.of_class(k)[:count])
+    return torch.cat([pixels, pixels.new_full((count - len(pixels), *pixels.shape[1:]), 255)])
+
+
+class DrawnStates(FolderStates):
+    """States of the sites. A virtual set that changed is also written as an image."""
+
+    def __init__(self, path: Path, pictures: Path, scales: Mapping[str, Scale]) -> None:
+        super().__init__(path)
+        self._pictures, self._scales = pictures, scales
+
+    def save(self, site: str, version: int, state: SiteState, before: int) -> None:
+        if state.virtual and state.virtual.round == version:
+            write_picture(self._pictures, safe_name(site), state.virtual, self._scales[site])
+        super().save(site, version, state, before)
+
 
 HEAD_FORMAT = 2  # of state/head.json
 

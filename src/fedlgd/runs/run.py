@@ -27,9 +27,8 @@ from fedlgd.rundir.records import RoundRecord, in_order
 from fedlgd.runs.analysis import MAX_ANALYSED_SITES, SiteAnalysis, Sources
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, RunSettings, configure, on_federation
-from fedlgd.runs.contact_sheets import write_samples
 from fedlgd.runs.extend import continued, rounds_before
-from fedlgd.runs.folder import locked_folder, open_directory
+from fedlgd.runs.folder import locked_folder, open_directory, write_samples
 from fedlgd.runs.result import Kept, Result, result_of
 
 Listener = Callable[[RoundRecord], None]

@@ -10,9 +10,8 @@ import pytest
 import torch
 from fontTools.ttLib import TTFont
 
-from fedlgd.core.evaluate import score
 from fedlgd.core.rng import Stream
-from fedlgd.core.train import Local, sgd
+from fedlgd.core.train import Local, score, sgd
 from fedlgd.core.types import LabelledSet
 from fedlgd.data.builtin import digits, rendering
 from fedlgd.data.builtin.digits import BANDS, MNIST, RECIPES, BuiltinDigits, bands, share

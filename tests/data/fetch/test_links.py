@@ -4,8 +4,8 @@ import io
 from urllib.parse import urlsplit
 
 from fedlgd.data.fetch import download
+from fedlgd.data.fetch.download import DATASETS, Original
 from fedlgd.data.fetch.prepare import fetch
-from fedlgd.data.fetch.sources import DATASETS, Original
 
 
 def test_no_address_is_a_link_shortener(tmp_path):

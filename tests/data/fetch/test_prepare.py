@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from fedlgd.cli.app import app
 from fedlgd.core.errors import DataError
 from fedlgd.data.arrays import read_domain
-from fedlgd.data.fetch import download, prepare, sources
-from fedlgd.data.fetch.sources import Dataset, Original
+from fedlgd.data.fetch import download, prepare
+from fedlgd.data.fetch.download import Dataset, Original
 from tests.data.fetch import writing
 from tests.data.fetch.serving import Site, serving
 from tests.errors import refuses
@@ -208,7 +208,7 @@ def small(site: Site, folder: Path, name: str = "mnist", **changes: object) -> D
         site.files[path.name] = content = path.read_bytes()
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         files.append(Original(name=path.name, urls=(site.url(path.name),), hash=digest, size=len(content)))
-    source = replace(sources.DATASETS[name], files=tuple(files), counts=((5, 3),), room=10_000)
+    source = replace(download.DATASETS[name], files=tuple(files), counts=((5, 3),), room=10_000)
     return replace(source, **changes)
 
 
@@ -324,7 +324,7 @@ def test_a_failed_download_says_how_to_do_without_a_network(mnist, site, tmp_pat
 
 def test_cifar10_gives_a_file_of_all_and_one_of_the_test_photographs(site, tmp_path):
     writing.cifar(tmp_path / "cifar-10-binary.tar.gz")
-    source = replace(sources.DATASETS["cifar10"], files=(), counts=((15, 3),))
+    source = replace(download.DATASETS["cifar10"], files=(), counts=((15, 3),))
     assert prepare.fetch(source, tmp_path / "home", given=tmp_path).state == "prepared"
     assert set(np.load(tmp_path / "home" / "cifar10_test.npz")) == {"test_x", "test_y"}
     assert len(read_domain(tmp_path / "home" / "cifar10.npz")["train_x"]) == 15
@@ -364,11 +364,11 @@ def test_a_given_folder_that_lacks_a_file_names_it(mnist, tmp_path):
 @pytest.fixture
 def run(tmp_path, monkeypatch, mnist):
     """The command with a group of two: MNIST from here, and a data set to be got by hand."""
-    by_hand = sources.DATASETS["synth_ganin"]
+    by_hand = download.DATASETS["synth_ganin"]
     monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
-    monkeypatch.setattr(prepare, "GROUPS", {"digits": (mnist, by_hand), "retina": sources.GROUPS["retina"]})
+    monkeypatch.setattr(prepare, "GROUPS", {"digits": (mnist, by_hand), "retina": download.GROUPS["retina"]})
     monkeypatch.setattr(
-        prepare, "DATASETS", {"mnist": mnist, "synth_ganin": by_hand, "usps": sources.DATASETS["usps"]}
+        prepare, "DATASETS", {"mnist": mnist, "synth_ganin": by_hand, "usps": download.DATASETS["usps"]}
     )
 
     def fedlgd(*words: str) -> object:
@@ -452,7 +452,7 @@ def test_an_interrupt_says_how_to_go_on(run, monkeypatch):
 
 def test_retina_says_for_each_site_where_it_is_and_where_it_goes(run, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        prepare, "GROUPS", {"retina": tuple(replace(s, files=()) for s in sources.GROUPS["retina"])}
+        prepare, "GROUPS", {"retina": tuple(replace(s, files=()) for s in download.GROUPS["retina"])}
     )
     done = run("retina")
     assert done.exit_code == 2
@@ -467,7 +467,7 @@ def test_retina_says_for_each_site_where_it_is_and_where_it_goes(run, tmp_path, 
 # What is written down
 
 
-@pytest.mark.parametrize("source", sources.DATASETS.values(), ids=lambda source: source.name)
+@pytest.mark.parametrize("source", download.DATASETS.values(), ids=lambda source: source.name)
 def test_every_source_says_its_terms_and_can_be_had(source):
     assert source.what
     assert source.terms
@@ -484,6 +484,6 @@ def test_every_source_says_its_terms_and_can_be_had(source):
 
 
 def test_plain_http_only_where_a_hash_protects():
-    for source in sources.DATASETS.values():
+    for source in download.DATASETS.values():
         for file in source.files:
             assert file.hash or all(url.startswith("https://") for url in file.urls)

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlgd.data.own.split import held_out
+from fedlgd.data.own.decode import held_out
 
 images = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 60)), min_size=1, max_size=80)
 shares = st.floats(0.01, 0.99)

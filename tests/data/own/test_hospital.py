@@ -19,7 +19,7 @@ from fedlgd.core.errors import message
 from fedlgd.data.dicom import open_image, windowed
 from fedlgd.data.images import Depth, Header, ImageError, ImageFile
 from fedlgd.data.own.check import check_data
-from fedlgd.data.own.split import held_out
+from fedlgd.data.own.decode import held_out
 from fedlgd.data.own.suite import Folders
 from tests.data.dicoms import dataset, noisy, save_dicom
 from tests.data.pictures import divided, noise, save, tree

@@ -8,7 +8,7 @@ import fedlgd
 from fedlgd.core.errors import SettingError
 from fedlgd.core.types import Scale
 from fedlgd.data.arrays import npz_digest, write_arrays
-from fedlgd.data.fetch.sources import DATASETS
+from fedlgd.data.fetch.download import DATASETS
 from fedlgd.data.published import digits
 from fedlgd.data.published.digits import Digits, release_note
 from tests.errors import refuses

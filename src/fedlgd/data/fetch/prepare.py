@@ -20,7 +20,7 @@ from fedlgd.core.files import locked
 from fedlgd.core.meter import tick
 from fedlgd.data.arrays import PARTS, Arrays, read_domain, refuse_without_space, saving, write_arrays
 from fedlgd.data.fetch import readers
-from fedlgd.data.fetch.download import DownloadError, download, missing_bytes, wrong
+from fedlgd.data.fetch.download import DATASETS, GROUPS, Dataset, DownloadError, download, missing_bytes, wrong
 from fedlgd.data.fetch.readers import (
     MAX_PICTURE_BYTES,
     PICTURE_SUFFIXES,
@@ -28,7 +28,6 @@ from fedlgd.data.fetch.readers import (
     members_named,
     reading_original,
 )
-from fedlgd.data.fetch.sources import DATASETS, GROUPS, Dataset
 from fedlgd.data.published.cifar10c import SEVERITIES
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from fedlgd.core.errors import DataError
 from fedlgd.core.meter import track
 from fedlgd.data.arrays import PARTS, Pixels
 from fedlgd.data.images import ImageError, ImageFile, Picture
-from fedlgd.data.own.decode import DICOM, look, size_list
+from fedlgd.data.own.decode import DICOM, DIGEST_BYTES, THUMBNAIL_SIDE, is_test, look, near_duplicates, size_list
 from fedlgd.data.own.sites import (
     ArrayRow,
     Problem,
@@ -22,7 +22,6 @@ from fedlgd.data.own.sites import (
     natural_key,
     problem_of,
 )
-from fedlgd.data.own.split import DIGEST_BYTES, THUMBNAIL_SIDE, is_test, near_duplicates
 from fedlgd.data.own.suite import Folders
 
 MIN_TRAINING_IMAGES = 10  # of a class; fewer are reported

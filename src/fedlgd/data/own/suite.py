@@ -19,9 +19,8 @@ from fedlgd.data.arrays import Arrays, site_from_arrays
 from fedlgd.data.federation import Federation, federation
 from fedlgd.data.images import Depth, ImageError, ImageFile, shown
 from fedlgd.data.own.decode import DICOM, Decoding, load_or_decode
-from fedlgd.data.own.layouts import Names, Tree, survey, survey_site
+from fedlgd.data.own.layouts import COLUMNS, OPTIONAL, Names, Tree, survey, survey_site
 from fedlgd.data.own.sites import SiteImages, refuse_errors
-from fedlgd.data.own.table import COLUMNS, OPTIONAL
 from fedlgd.data.prepare import Colour, Fit, Scaling, scales
 from fedlgd.data.suites import SuiteSettings
 

@@ -23,7 +23,7 @@ from fedlgd.data.arrays import (
 )
 from fedlgd.data.builtin import rendering
 from fedlgd.data.federation import Federation, federation
-from fedlgd.data.fetch.sources import DATASETS, Dataset
+from fedlgd.data.fetch.download import DATASETS, Dataset
 from fedlgd.data.suites import SuiteSettings, data_home
 
 NAME = "digits"

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedlgd.report.figures import find_sweeps, sweep_figures, sweep_tables
 from fedlgd.report.page import render
-from fedlgd.report.sweeps import find_sweeps, sweep_figures, sweep_tables
 from fedlgd.rundir.sweep import points, swept, with_note, without_note
 from tests.report.conftest import run_of
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedlgd.core.rng import Stream
-from fedlgd.distill.vhl_images import from_class_noise, from_style
+from fedlgd.methods.vhl import from_class_noise, from_style
 
 SOURCES = {"style": from_style, "noise": from_class_noise}
 every_source = pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES.keys())

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 import torch
 
-from fedlgd.core.evaluate import area, score
 from fedlgd.core.meter import metered
 from fedlgd.core.net import Net
 from fedlgd.core.score import Score
+from fedlgd.core.train import area, score
 from fedlgd.core.types import LabelledSet
 from fedlgd.nets.registry import build_net
 from fedlgd.rundir.records import RoundRecord
