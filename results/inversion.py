@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fedlgd.attacks.gradient_inversion import Attack
-from fedlgd.attacks.inversion import Inversion, attack, cells_of, moments_of
+from fedlgd.attacks.inversion import InversionPlan, attack_cells, cells_of, moments_of
 from fedlgd.attacks.target import open_replay
 from fedlgd.runs.config import resolve
 from fedlgd.runs.run import execute
@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
     "real_samples": 0,
 }
 SPLIT = {"name": "split", "by": "iid", "sites": 2, "size": 16, "limit": 2000, "test_limit": 500}
-HOW = Inversion(attack=Attack(iterations=200), targets=4, rounds=(0,))
+PLAN = InversionPlan(attack=Attack(iterations=200), targets=4, rounds=(0,))
 
 
 def main() -> None:
@@ -40,8 +40,8 @@ def main() -> None:
         config = resolve({}, SETTINGS | {"data": SPLIT | {"of": name}})
         execute(config, config.data.open(), out / name, command=f"python -m results.inversion OUT {name}")
         run = open_replay(out / name)
-        moments = moments_of(run, HOW)
-        found = attack(run, HOW, cells_of(run, HOW, moments), moments)
+        moments = moments_of(run, PLAN)
+        found = attack_cells(run, PLAN, cells_of(run, PLAN, moments), moments)
         for cell in found.content["cells"].values():
             print(f"{name}, {cell['title']}, batch {cell['batch']}: {cell['identified']:.2f}", flush=True)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedlgd.attacks.gradient_inversion import Attack, Step, cosine_cost, invert, squared_cost, total_variation
-from fedlgd.attacks.similarity import distances
+from fedlgd.attacks.similarity import correlation_distances
 from fedlgd.core.errors import SettingError
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import Scale
@@ -26,9 +26,9 @@ def some(net, count, seed=0):
     return tiny.labelled(net, 2, seed).take(torch.arange(count))
 
 
-def inverted(known, part, how=SHORT, seed=0):
+def inverted(known, part, attack=SHORT, seed=0):
     shape = tuple(part.x.shape)
-    return invert(known.gradient, known.update(part.x, 0.05), shape, Scale(), how, Stream(seed))
+    return invert(known.gradient, known.update(part.x, 0.05), shape, Scale(), attack, Stream(seed))
 
 
 def linear():
@@ -74,9 +74,9 @@ def test_the_attack_finds_the_image_of_a_linear_softmax(loss):
     inside = part.x.clamp(-1, 1)
     known = step(net, part)
     target = known.update(inside, 0.05)
-    how = Attack(iterations=200, tv=0.0, loss=loss)
-    found = invert(known.gradient, target, tuple(inside.shape), Scale(), how, Stream(0))
-    assert distances(found.images, inside).item() < 0.05
+    attack = Attack(iterations=200, tv=0.0, loss=loss)
+    found = invert(known.gradient, target, tuple(inside.shape), Scale(), attack, Stream(0))
+    assert correlation_distances(found.images, inside).item() < 0.05
 
 
 def test_an_update_is_the_gradient_of_the_true_images():

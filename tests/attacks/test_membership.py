@@ -9,7 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlgd.attacks import membership
-from fedlgd.attacks.membership import GRID, Curve, at_fpr, bootstrap, kde, kde_ratio, lira, log_density, rmia, roc
+from fedlgd.attacks.membership import (
+    FPR_GRID,
+    Curve,
+    at_fpr,
+    bootstrap,
+    kde,
+    kde_ratio,
+    lira,
+    log_density,
+    rmia,
+    roc,
+)
 from fedlgd.core.train import area
 from tests.vectors import TOLERANCE, vector
 
@@ -68,7 +79,7 @@ def test_the_area_is_that_by_ranks(points):
 def test_a_curve_rises_from_its_threshold_and_is_never_interpolated():
     curve = roc(np.array([3.0, 2.0, 2.0, 1.0]), np.array([True, True, False, False]))
     assert curve.tpr[0] == 0.5
-    assert curve.tpr[np.searchsorted(GRID, 0.49)] == 0.5
+    assert curve.tpr[np.searchsorted(FPR_GRID, 0.49)] == 0.5
     assert curve.tpr[-1] == 1
 
 

@@ -7,17 +7,17 @@ import pytest
 import torch
 
 from fedlgd.attacks import shadow
-from fedlgd.attacks.scores import BLIND, blind_findings, findings_of
+from fedlgd.attacks.scores import BLIND_LABEL, blind_findings, findings_of
 from fedlgd.attacks.shadow import (
-    Seen,
+    Observations,
     Shadow,
     Study,
+    distil_watched,
+    draw_pool,
     halved,
     members_in,
-    pool_of,
     run_shadows,
-    watched,
-    watched_set,
+    run_watched,
 )
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet
@@ -35,7 +35,7 @@ def data():
 
 
 def study_of(federation, flip: float = 0.0) -> Study:
-    return Study.of(federation, pool_of(federation, "ape", 1000, flip, RNG), tiny.net(), RNG)
+    return Study.of(federation, draw_pool(federation, "ape", 1000, flip, RNG), tiny.net(), RNG)
 
 
 def config(**settings) -> Config:
@@ -52,7 +52,7 @@ def permuted(federation):
 
 
 def test_a_site_has_only_its_members_and_others_have_everything(data):
-    pool = pool_of(data, "ape", 1000, 0.0, RNG)
+    pool = draw_pool(data, "ape", 1000, 0.0, RNG)
     members = members_in(pool, 0, RNG)
     half = halved(data, pool, members)
     assert len(half.by_name["ape"].train) == int(members.sum())
@@ -62,7 +62,7 @@ def test_a_site_has_only_its_members_and_others_have_everything(data):
 
 
 def test_a_large_site_keeps_the_images_that_are_not_attacked(data):
-    pool = pool_of(data, "ape", 50, 0.0, RNG)
+    pool = draw_pool(data, "ape", 50, 0.0, RNG)
     train = data.by_name["ape"].train
     assert (len(pool), len(pool.rest)) == (50, 130)
     for members in (torch.ones(50, dtype=torch.bool), members_in(pool, 0, RNG)):
@@ -74,15 +74,15 @@ def test_a_large_site_keeps_the_images_that_are_not_attacked(data):
 
 
 def test_canaries_have_a_wrong_label_and_nothing_else_changes(data):
-    plain, flipped = (pool_of(data, "ape", 1000, flip, RNG) for flip in (0.0, 0.05))
+    plain, flipped = (draw_pool(data, "ape", 1000, flip, RNG) for flip in (0.0, 0.05))
     assert torch.equal(plain.data.x, flipped.data.x)
     assert torch.equal(plain.data.y != flipped.data.y, flipped.flipped)
     assert 2 <= int(flipped.flipped.sum()) <= 20
 
 
 def test_noise_canaries_are_other_images_with_a_wrong_label(data):
-    plain = pool_of(data, "ape", 1000, 0.0, RNG)
-    noise = pool_of(data, "ape", 1000, 0.1, RNG, "noise")
+    plain = draw_pool(data, "ape", 1000, 0.0, RNG)
+    noise = draw_pool(data, "ape", 1000, 0.1, RNG, "noise")
     changed = (plain.data.x != noise.data.x).flatten(1).any(1)
     assert torch.equal(changed, noise.flipped)
     assert torch.equal(plain.data.y != noise.data.y, noise.flipped)
@@ -107,7 +107,7 @@ def test_the_order_of_sites_and_images_does_not_change_an_audit(data):
     results = []
     for federation in (data, permuted(data)):
         study = study_of(federation)
-        results.append(watched(config(), federation, tiny.net(), study, members_in(study.pool, 0, RNG)))
+        results.append(run_watched(config(), federation, tiny.net(), study, members_in(study.pool, 0, RNG)))
     first, second = results
     assert first.statistics.keys() == second.statistics.keys()
     for name, values in first.statistics.items():
@@ -118,10 +118,10 @@ def test_the_order_of_sites_and_images_does_not_change_an_audit(data):
 def test_every_target_of_fedlgd_is_seen_and_fedavg_has_only_model_and_updates(data):
     study = study_of(data)
     members = members_in(study.pool, 0, RNG)
-    whole = watched(config(), data, tiny.net(), study, members)
+    whole = run_watched(config(), data, tiny.net(), study, members)
     assert {"model/phi", "model/p", "virtual/trace", "anchors/nearest", "updates/along"} < whole.statistics.keys()
     real = replace(config(), method=tiny.fedavg(train_on="real"))
-    seen = watched(real, data, tiny.net(), study, members).statistics
+    seen = run_watched(real, data, tiny.net(), study, members).statistics
     assert {name.partition("/")[0] for name in seen} == {"model", "updates", "blind"}
 
 
@@ -131,7 +131,8 @@ def test_noisy_sums_are_a_target_of_a_simulation_of_privacy(data):
     values = {"epsilon": 60.0, "counts": 0.2, "releases": 3, "blocks": 1, "test_key": "k"}
     private = tiny.fedlgd(distil__plan="bank", **{f"distil__private__{k}": v for k, v in values.items()})
     first, again = (
-        watched(Config(method=private, plan=PLAN), data, tiny.net(), study, members).statistics for _ in range(2)
+        run_watched(Config(method=private, plan=PLAN), data, tiny.net(), study, members).statistics
+        for _ in range(2)
     )
     assert "releases/filter" in first
     assert torch.equal(first["releases/filter"], again["releases/filter"])
@@ -142,13 +143,13 @@ def test_a_start_from_real_images_is_detected_and_blind_controls_are_at_chance(d
     study = study_of(data)
     start = replace(config(), method=tiny.fedavg(distil__start="real", distil__steps=0, distil__per_class=10))
     masks = [members_in(study.pool, i, RNG) for i in range(5)]
-    seen = [watched_set(start, data, tiny.net(), study, members) for members in masks]
+    seen = [distil_watched(start, data, tiny.net(), study, members) for members in masks]
     found = findings_of(seen, "rmia", EVERYONE, RNG, "positive", "real start", 1e-5)
     closest = next(each for each in found if each.statistic == "nearest image")
     assert closest.auc[0] > 0.55
     net = tiny.net()
     blind = blind_findings(study, net, tiny.params(net), seen, RNG)
-    assert {each.label for each in blind} == {BLIND}
+    assert {each.label for each in blind} == {BLIND_LABEL}
     for each in blind:
         assert each.auc[0] <= 0.5 <= each.auc[2], each.statistic
 
@@ -157,7 +158,7 @@ def test_the_tiles_of_a_virtual_set_are_attacked_one_by_one(data, monkeypatch):
     seen, study = [], study_of(data)
     monkeypatch.setattr(Study, "of_images", lambda _, images, labels: seen.append((len(images), len(labels))) or {})
     start = replace(config(), method=tiny.fedavg(distil__start="real", distil__steps=0, distil__tiles=2))
-    watched_set(start, data, tiny.net(), study, members_in(study.pool, 0, RNG))
+    distil_watched(start, data, tiny.net(), study, members_in(study.pool, 0, RNG))
     pictures = 4 * start.method.distil.per_class * len(data.classes)
     assert seen == [(pictures, pictures)]
 
@@ -168,7 +169,7 @@ def test_mislabelled_images_are_scored_apart(data):
     for i in range(3):
         phi = torch.randn(180, 5, generator=torch.Generator().manual_seed(i), dtype=torch.float64)
         statistics = {"model/phi": phi, "model/p": phi[:, 0].sigmoid(), "model/population": torch.rand(50)}
-        seen.append(Seen(members=members_in(study.pool, i, RNG), statistics=statistics, accuracy=0.5))
+        seen.append(Observations(members=members_in(study.pool, i, RNG), statistics=statistics, accuracy=0.5))
     found = findings_of(seen, "lira", study.pool.parts, RNG, "run", "x", 1e-5)
     sizes = {each.statistic: each.n_in + each.n_out for each in found}
     flipped = int(study.pool.flipped.sum())
@@ -181,7 +182,9 @@ def test_finished_federations_are_not_run_again(tmp_path, jobs):
         def run(on_round):
             assert allowed
             on_round()
-            return Seen(members=torch.tensor([True]), statistics={"a": torch.tensor([float(i)])}, accuracy=0.5)
+            return Observations(
+                members=torch.tensor([True]), statistics={"a": torch.tensor([float(i)])}, accuracy=0.5
+            )
 
         return run
 

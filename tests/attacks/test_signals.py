@@ -9,7 +9,7 @@ from scipy.stats import norm
 from torch.nn import functional as F
 
 from fedlgd.attacks import membership, signals
-from fedlgd.attacks.signals import matched
+from fedlgd.attacks.signals import matched_filter
 from fedlgd.core.losses import class_means
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import area
@@ -44,7 +44,7 @@ def test_queries_are_the_image_and_four_shifts_by_two_pixels(data):
 def test_gradient_norms_are_those_of_autograd(data):
     net, few = tiny.net(), LabelledSet(data.x[:3], data.y[:3])
     params = tiny.params(net)
-    found = signals.gradients(net, params, few)
+    found = signals.gradient_norms(net, params, few)
     module = net.module(params)
     for i in range(3):
         loss = F.cross_entropy(module(few.x[i : i + 1])[1], few.y[i : i + 1])
@@ -60,7 +60,7 @@ def test_gradient_norms_are_those_of_autograd(data):
 def test_the_cosine_along_an_update_is_that_of_autograd(data):
     net = tiny.net()
     before, after = tiny.params(net, 0), tiny.params(net, 1)
-    found = signals.along(net, before, after, data)
+    found = signals.update_cosine(net, before, after, data)
     module = net.module(before)
     loss = F.cross_entropy(module(data.x[:1])[1], data.y[:1])
     gradient = torch.autograd.grad(loss, [module.head.weight, module.head.bias])
@@ -76,7 +76,7 @@ def test_the_cosine_of_all_layers_is_that_of_autograd(data):
     module = net.module(before)
     names = list(dict(module.named_parameters()))
     update = torch.cat([(before[name] - after[name]).flatten() for name in names])
-    for i, found in enumerate(signals.along_all(net, before, after, few)):
+    for i, found in enumerate(signals.update_cosine_all_layers(net, before, after, few)):
         loss = F.cross_entropy(module(few.x[i : i + 1])[1], few.y[i : i + 1])
         grads = torch.autograd.grad(loss, [*module.parameters()], materialize_grads=True)
         wanted = F.cosine_similarity(torch.cat([g.flatten() for g in grads]), update, dim=0)
@@ -89,15 +89,20 @@ def test_an_update_towards_an_image_has_the_cosine_one(data):
     leaves = {k: v.clone().requires_grad_() for k, v in before.items()}
     grads = torch.autograd.grad(tiny.cross_entropy(net, leaves, one), [*leaves.values()], materialize_grads=True)
     after = {k: v - 0.1 * g for (k, v), g in zip(before.items(), grads, strict=True)}
-    found = signals.along(net, before, after, one)
+    found = signals.update_cosine(net, before, after, one)
     assert found is not None
     assert found.item() == pytest.approx(1, abs=1e-4)
 
 
 def test_the_nearest_image_ignores_contrast_brightness_and_other_classes(data):
     copies = 3 * data.x + 1
-    assert signals.nearest(data.x, data.y, copies, data.y).abs().max() < 1e-5
-    assert signals.nearest(data.x[:1], data.y[:1], copies[data.y != data.y[0]], data.y[data.y != data.y[0]]) == -2
+    assert signals.nearest_correlation(data.x, data.y, copies, data.y).abs().max() < 1e-5
+    assert (
+        signals.nearest_correlation(
+            data.x[:1], data.y[:1], copies[data.y != data.y[0]], data.y[data.y != data.y[0]]
+        )
+        == -2
+    )
 
 
 def test_tracing_a_mean_of_gaussians_reaches_its_expected_area():
@@ -138,7 +143,10 @@ def test_the_matched_filter_finds_members_in_sums_with_little_noise_and_not_in_s
     areas = {}
     for sigma in (0.2, 1000.0):
         found = [
-            sum(matched(told(data, torch.from_numpy(mask), sigma, 4 * f + r), data.x, data.y) for r in range(4))
+            sum(
+                matched_filter(told(data, torch.from_numpy(mask), sigma, 4 * f + r), data.x, data.y)
+                for r in range(4)
+            )
             for f, mask in enumerate(masks)
         ]
         values = torch.stack(found).numpy()[:, :, None]
@@ -151,7 +159,7 @@ def test_the_matched_filter_finds_members_in_sums_with_little_noise_and_not_in_s
 def test_the_matched_filter_is_the_inner_product_with_the_clipped_features_in_units_of_the_noise():
     data = LabelledSet(torch.randn(90, *tiny.net().shape, generator=torch.Generator().manual_seed(0)), LABELS)
     release = told(data, torch.ones(90, dtype=torch.bool), 2.0, 0)
-    found = matched(release, data.x, data.y)
+    found = matched_filter(release, data.x, data.y)
     for i in (0, 1, 89):
         feature = release.net.by_batch(release.params, data.x[i : i + 1]).features[0].double()
         feature = feature - release.centre[int(data.y[i])].double()
@@ -159,4 +167,4 @@ def test_the_matched_filter_is_the_inner_product_with_the_clipped_features_in_un
         wanted = float(short @ release.sums[int(data.y[i])]) / (2.0 * 0.5) ** 2
         assert float(found[i]) == pytest.approx(wanted, rel=1e-3)
     unreleased = release._replace(classes=[1], centre=release.centre[1:2], sums=release.sums[1:2])
-    assert matched(unreleased, data.x, data.y)[data.y != 1].abs().max() == 0
+    assert matched_filter(unreleased, data.x, data.y)[data.y != 1].abs().max() == 0

@@ -8,9 +8,9 @@ from scipy.stats import binom
 
 from fedlgd.attacks.similarity import (
     aligned,
-    distances,
+    best_order,
+    correlation_distances,
     feature_distance,
-    matched,
     neighbours,
     psnr,
     psnr_aligned,
@@ -30,7 +30,7 @@ def test_a_picture_is_like_itself():
     assert psnr(x, x).isinf().all()
     torch.testing.assert_close(ssim(x, x), torch.ones(3, dtype=torch.float64))
     assert feature_distance(x, x).abs().max() < 1e-6
-    assert distances(x, x).diagonal().abs().max() < 1e-9
+    assert correlation_distances(x, x).diagonal().abs().max() < 1e-9
 
 
 def test_a_tenth_brighter_is_twenty_decibels():
@@ -42,7 +42,7 @@ def test_contrast_and_brightness_of_each_channel_do_not_count_when_aligned():
     x = pictures()
     change = torch.tensor([0.3, 0.7, 1.1]).view(3, 1, 1)
     assert (psnr_aligned(change * x + change / 5, x) > 100).all()
-    assert (distances(change * x + change / 5, x).diagonal() < 1e-6).all()
+    assert (correlation_distances(change * x + change / 5, x).diagonal() < 1e-6).all()
 
 
 def test_a_negative_is_not_aligned():
@@ -55,7 +55,7 @@ def test_other_pictures_are_farther_than_the_same():
     x, y = pictures(), pictures(seed=1)
     assert (ssim(x, y) < 0.9).all()
     assert (feature_distance(x, y) > 0.01).all()
-    assert (distances(x, y) > 0.5).all()
+    assert (correlation_distances(x, y) > 0.5).all()
 
 
 @given(st.permutations(range(6)))
@@ -66,18 +66,20 @@ def test_matching_undoes_an_order_within_labels(order):
         rows = (labels == k).nonzero().flatten()
         ranked = sorted(range(len(rows)), key=lambda i: order[i])
         mixed[rows] = x[rows[ranked]]
-    assert torch.equal(mixed[matched(mixed, x, labels)], x)
+    assert torch.equal(mixed[best_order(mixed, x, labels)], x)
 
 
 def test_matching_never_crosses_labels():
     x = pictures(2)
-    assert matched(x.flip(0), x, torch.tensor([0, 1])).tolist() == [0, 1]
+    assert best_order(x.flip(0), x, torch.tensor([0, 1])).tolist() == [0, 1]
 
 
 def test_the_rank_is_one_only_for_the_nearest():
     x = pictures(20)
     assert rank(x[0], x) == 1
-    assert rank(x[3], x) == next(i + 1 for i, j in enumerate(distances(x[3:4], x)[0].argsort()) if j == 0)
+    assert rank(x[3], x) == next(
+        i + 1 for i, j in enumerate(correlation_distances(x[3:4], x)[0].argsort()) if j == 0
+    )
     assert rank(x[0], x[:1].expand(20, -1, -1, -1)) == 20  # equal candidates identify nobody
 
 

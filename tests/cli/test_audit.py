@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedlgd.attacks.audit import Plan, Wish
-from fedlgd.attacks.target import open_subject
+from fedlgd.attacks.audit import AuditPlan, AuditRequest
+from fedlgd.attacks.target import open_target
 from fedlgd.core.files import write_json
 from tests.cli.conftest import tiny_run
 
@@ -67,21 +67,21 @@ def test_audits_with_other_settings_stay_beside_each_other(fedlgd, audited):
 
 
 def test_an_audit_of_an_older_version_or_a_damaged_one_is_not_in_the_way(audited):
-    plan = Plan(open_subject(audited), Wish(), "scans")
+    plan = AuditPlan(open_target(audited), AuditRequest(), "scans")
     known = {name: value for name, value in plan.settings.items() if name != "rounds"} | {"site": ""}
     write_json(audited / "audit.json", {"site": "scans", "settings": known})
     assert plan.file == audited / "audit.json"
     (audited / "audit.json").write_text("{")
-    assert Plan(plan.subject, Wish(), "scans").file == audited / "audit-2.json"
+    assert AuditPlan(plan.target, AuditRequest(), "scans").file == audited / "audit-2.json"
 
 
 def test_the_time_of_a_federation_is_that_of_the_run_with_one_distillation(audited):
-    subject = open_subject(audited)
-    enrolment, *rounds = subject.result.records
+    target = open_target(audited)
+    enrolment, *rounds = target.result.records
     spent = {"train": 2.0, "server": 1.0, "evaluate": 9.0}
     known = [replace(enrolment, cpu={"distil": 50.0}), *(replace(each, cpu=spent) for each in rounds)]
-    subject.result.records[:] = known
-    plan = Plan(subject, Wish(), "scans")
+    target.result.records[:] = known
+    plan = AuditPlan(target, AuditRequest(), "scans")
     assert plan._seconds_of(plan.arms[0]) == pytest.approx(50 / 5 + 2 * 3)  # five sites, two rounds
 
 
@@ -126,7 +126,7 @@ def test_a_private_run_is_refused_with_commands_that_can_be_run_even_if_it_was_r
     larger = ("--set=data.limit=400", "--quiet")
     simulated = fedlgd(*command.replace("NAME", "x").split(), *larger)
     assert simulated.code == 0, simulated.err
-    assert open_subject(tmp_path / "NEW").config.method.distil.private.test_key == "x"
+    assert open_target(tmp_path / "NEW").config.method.distil.private.test_key == "x"
 
 
 def test_a_simulation_that_was_refused_is_not_said_to_be_only_unfinished(fedlgd, tmp_path):

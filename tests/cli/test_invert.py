@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedlgd.attacks import inversion
-from fedlgd.attacks.gradient_inversion import INNER, Attack
+from fedlgd.attacks.gradient_inversion import LBFGS_ITERATIONS, Attack
 from fedlgd.attacks.target import open_replay, training_of
 from fedlgd.cli import privacy as command
 from fedlgd.core.errors import message
@@ -25,7 +25,7 @@ DP = [f"--set=distil.private.{each}" for each in ("epsilon=100", "counts=0.4", "
 
 @pytest.fixture(autouse=True)
 def few_iterations(monkeypatch):
-    monkeypatch.setattr(command, "QUICK", Attack(iterations=2))
+    monkeypatch.setattr(command, "QUICK_ATTACK", Attack(iterations=2))
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +81,9 @@ def names(monkeypatch):
     """The names of the cells that are attacked."""
     attack, names = inversion.attack_cell, list[str]()
 
-    def noted(run, how, cell, *rest):
+    def noted(run, plan, cell, *rest):
         names.append(cell.name)
-        return attack(run, how, cell, *rest)
+        return attack(run, plan, cell, *rest)
 
     monkeypatch.setattr(inversion, "attack_cell", noted)
     return names
@@ -147,16 +147,20 @@ def test_the_estimate_counts_iterations_and_not_what_the_first_one_loads(made, m
     """A clock that each iteration moves by 10 ms, and what torch loads in the first step by 100 s."""
     run, clock, calls = open_replay(made), [0.0], list[int]()
 
-    def timed(run, how, cell, i):
-        whole = -(-how.attack.iterations // INNER) * INNER if loss == "l2" else how.attack.iterations
+    def timed(run, plan, cell, i):
+        whole = (
+            -(-plan.attack.iterations // LBFGS_ITERATIONS) * LBFGS_ITERATIONS
+            if loss == "l2"
+            else plan.attack.iterations
+        )
         clock[0] += 0.01 * whole + (0 if calls else 100)
         calls.append(i)
 
     monkeypatch.setattr(inversion, "_reconstructed", timed)
     monkeypatch.setattr(inversion.time, "perf_counter", lambda: clock[0])
-    how = inversion.Inversion(attack=Attack(iterations=1000, restarts=2, loss=loss), targets=3, rounds=(2,))
-    cells = inversion.cells_of(run, how, inversion.moments_of(run, how))
-    assert inversion.estimate(run, how, cells) == pytest.approx(len(cells) * 3 * 2 * 1000 * 0.01)
+    plan = inversion.InversionPlan(attack=Attack(iterations=1000, restarts=2, loss=loss), targets=3, rounds=(2,))
+    cells = inversion.cells_of(run, plan, inversion.moments_of(run, plan))
+    assert inversion.estimate_seconds(run, plan, cells) == pytest.approx(len(cells) * 3 * 2 * 1000 * 0.01)
 
 
 def test_published_images_are_shown_in_the_report(fedlgd, run):

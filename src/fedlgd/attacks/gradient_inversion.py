@@ -25,9 +25,9 @@ from fedlgd.core.types import LabelledSet, Params, Scale
 from fedlgd.distill.gradient import pseudo_gradient
 from fedlgd.methods.objective import AnchorLoss, Term, batch_loss
 
-DROPS = (3 / 8, 5 / 8, 7 / 8)  # of the iterations, after which the learning rate is divided by 10
-BETAS = (0.9, 0.999)
-INNER = 20  # iterations in one call of L-BFGS
+LR_DROPS = (3 / 8, 5 / 8, 7 / 8)  # of the iterations, after which the learning rate is divided by 10
+ADAM_BETAS = (0.9, 0.999)
+LBFGS_ITERATIONS = 20  # of one call
 
 Gradients = list[Tensor]
 
@@ -48,7 +48,7 @@ class Attack:
         check(self.tv >= 0, "tv", self.tv, "use 0 or more")
 
 
-QUICK, THOROUGH = Attack(iterations=300), Attack(iterations=24_000, restarts=4)
+QUICK_ATTACK, THOROUGH_ATTACK = Attack(iterations=300), Attack(iterations=24_000, restarts=4)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,8 +79,8 @@ class Step:
 
     def update(self, images: Tensor, lr: float) -> Gradients:
         """G = (theta_t - theta_c) / eta after the step of SGD that the site takes on its images."""
-        how = Local(steps=1, batch=1, lr=lr)
-        trained = sgd(self.net, self.params, 1, lambda weights, _: self.loss(weights, images), how, Stream(0))
+        local = Local(steps=1, batch=1, lr=lr)
+        trained = sgd(self.net, self.params, 1, lambda weights, _: self.loss(weights, images), local, Stream(0))
         moved = pseudo_gradient(self.params, trained.params, lr)
         return [moved[name] for name in self.names]
 
@@ -120,33 +120,32 @@ def invert(
     target: Gradients,
     shape: tuple[int, ...],
     scale: Scale,
-    how: Attack,
+    attack: Attack,
     rng: Stream,
 ) -> Reconstruction:
     """The reconstruction with the lowest cost of all restarts."""
-    costs = {"cosine": cosine_cost, "l2": squared_cost}[how.loss]
+    costs = {"cosine": cosine_cost, "l2": squared_cost}[attack.loss]
     box = [scale.to_input(torch.full(shape[1:], level)) for level in (0.0, 255.0)]
 
     def cost(x: Tensor) -> Tensor:
         return costs(gradient(x), target)
 
-    follow = _signed_adam if how.loss == "cosine" else _l_bfgs
-    starts = (torch.randn(shape, generator=rng.generator("start", r)) for r in range(how.restarts))
-    found = [follow(cost, start, box, how) for start in starts]
-    return min((Reconstruction(x, cost(x).item()) for x in found), key=_finite_cost)
+    follow = _signed_adam if attack.loss == "cosine" else _l_bfgs
+    starts = (torch.randn(shape, generator=rng.generator("start", r)) for r in range(attack.restarts))
+    found = [follow(cost, start, box, attack) for start in starts]
+    return min(
+        (Reconstruction(x, cost(x).item()) for x in found),
+        key=lambda each: each.cost if math.isfinite(each.cost) else math.inf,
+    )
 
 
-def _finite_cost(found: Reconstruction) -> float:
-    return found.cost if math.isfinite(found.cost) else math.inf
-
-
-def _signed_adam(cost: Callable[[Tensor], Tensor], start: Tensor, box: list[Tensor], how: Attack) -> Tensor:
+def _signed_adam(cost: Callable[[Tensor], Tensor], start: Tensor, box: list[Tensor], attack: Attack) -> Tensor:
     """Adam on the signs of the gradient; lr / 10 at 3/8, 5/8 and 7/8 of the iterations; pixels stay in range."""
     x = start.clone().requires_grad_()
-    adam = torch.optim.Adam([x], how.lr, BETAS)
-    drops = torch.optim.lr_scheduler.MultiStepLR(adam, [math.ceil(part * how.iterations) for part in DROPS])
-    for _ in track("invert", how.iterations):
-        (slope,) = torch.autograd.grad(cost(x) + how.tv * total_variation(x), x)
+    adam = torch.optim.Adam([x], attack.lr, ADAM_BETAS)
+    drops = torch.optim.lr_scheduler.MultiStepLR(adam, [math.ceil(part * attack.iterations) for part in LR_DROPS])
+    for _ in track("invert", attack.iterations):
+        (slope,) = torch.autograd.grad(cost(x) + attack.tv * total_variation(x), x)
         x.grad = slope.sign()
         adam.step()
         drops.step()
@@ -154,14 +153,14 @@ def _signed_adam(cost: Callable[[Tensor], Tensor], start: Tensor, box: list[Tens
     return x.detach()
 
 
-def _l_bfgs(cost: Callable[[Tensor], Tensor], start: Tensor, box: list[Tensor], how: Attack) -> Tensor:
+def _l_bfgs(cost: Callable[[Tensor], Tensor], start: Tensor, box: list[Tensor], attack: Attack) -> Tensor:
     """L-BFGS as published for DLG, with the pixels in range after each call."""
     x = start.clone().requires_grad_()
-    calls = math.ceil(how.iterations / INNER)
-    optimiser = torch.optim.LBFGS([x], max_iter=INNER, line_search_fn="strong_wolfe")
+    calls = math.ceil(attack.iterations / LBFGS_ITERATIONS)
+    optimiser = torch.optim.LBFGS([x], max_iter=LBFGS_ITERATIONS, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
-        loss = cost(x) + how.tv * total_variation(x)
+        loss = cost(x) + attack.tv * total_variation(x)
         (x.grad,) = torch.autograd.grad(loss, x)
         return loss.detach()
 

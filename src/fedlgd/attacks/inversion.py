@@ -14,14 +14,14 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from scipy.stats import binomtest
 from torch import Tensor
 
-from fedlgd.attacks.gradient_inversion import INNER, Attack, Reconstruction, Step, invert
+from fedlgd.attacks.gradient_inversion import LBFGS_ITERATIONS, Attack, Reconstruction, Step, invert
+from fedlgd.attacks.membership import clopper_pearson
 from fedlgd.attacks.similarity import (
     Neighbours,
+    best_order,
     feature_distance,
-    matched,
     neighbours,
     psnr,
     psnr_aligned,
@@ -34,7 +34,6 @@ from fedlgd.core.errors import RunError, SettingError, check
 from fedlgd.core.files import safe_name
 from fedlgd.core.meter import tick
 from fedlgd.core.rng import Stream
-from fedlgd.core.text import plural
 from fedlgd.core.types import LabelledSet, Site, VirtualSet
 from fedlgd.methods.common import training_set
 from fedlgd.methods.objective import AnchorLoss, Term
@@ -43,16 +42,16 @@ from fedlgd.rundir.contact_sheet import write_sheet
 from fedlgd.rundir.results import results_of, unused_file
 from fedlgd.runs.folder import DIVISOR
 
-CLOSEST = 5  # pairs that are shown
-COLUMNS = 8  # pictures in a row
-FORMAT = 1
-KIND = "invert"  # of the files with results
-CANDIDATES = 100  # private images among which the true one is looked for
-TRIED = INNER  # iterations of an estimate: L-BFGS takes them in whole calls
+PAIRS_SHOWN = 5  # the closest of each virtual set
+PICTURES_PER_ROW = 8
+INVERSION_FORMAT = 1
+INVERSION_KIND = "invert"  # of the files with results
+MAX_CANDIDATES = 100  # private images among which the true one is looked for
+TRIAL_ITERATIONS = LBFGS_ITERATIONS  # iterations of an estimate: L-BFGS takes them in whole calls
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inversion:
+class InversionPlan:
     """What is attacked: `targets` batches of each size, at the beginning of each round, of one site.
 
     rounds: (): the first, and the one after the last. site "": the one with the fewest images. show: pictures of
@@ -85,7 +84,7 @@ class Case:
 
 
 @dataclass(frozen=True, eq=False)
-class Cell:
+class InversionCell:
     """Attacks on batches of one size in one case."""
 
     case: Case
@@ -101,23 +100,21 @@ class Cell:
         return f"{self.case.title}, round {self.case.round}, batch {self.batch}"
 
 
-def cells_of(run: Replay, how: Inversion, moments: dict[int, Moment]) -> list[Cell]:
+def cells_of(run: Replay, plan: InversionPlan, moments: dict[int, Moment]) -> list[InversionCell]:
     """All cells of a run; batches that are larger than the data of a case are left out."""
-    site = site_of(run, how.site)
+    site = site_of(run, plan.site)
     cases = [(moment, case) for t, moment in moments.items() for case in _cases(run, moment, site, t)]
-    found = [Cell(case, moment, b) for moment, case in cases for b in how.batches if b <= len(case.data)]
+    found = [InversionCell(case, moment, b) for moment, case in cases for b in plan.batches if b <= len(case.data)]
     if not found:
-        asked, most = ", ".join(map(str, how.batches)), max(len(case.data) for _, case in cases)
-        raise SettingError(
-            f"--batch is {asked}, but site {site.name!r} has {plural(most, 'image')}; use smaller batches"
-        )
+        most = max(len(case.data) for _, case in cases)
+        raise SettingError("inverted-batch-too-large", batches=list(plan.batches), site=site.name, images=most)
     return found
 
 
-def moments_of(run: Replay, how: Inversion) -> dict[int, Moment]:
+def moments_of(run: Replay, plan: InversionPlan) -> dict[int, Moment]:
     """The rounds that are attacked; of a run with differential privacy by default only the stored one."""
     default = (run.rounds,) if run.protected else (0, run.rounds)
-    return {t: run.at(t) for t in sorted(set(how.rounds or default))}
+    return {t: run.at(t) for t in sorted(set(plan.rounds or default))}
 
 
 def site_of(run: Replay, name: str) -> Site:
@@ -140,12 +137,14 @@ def _cases(run: Replay, moment: Moment, site: Site, t: int) -> Iterator[Case]:
             yield Case("refined" if moved else "own", title, t, data, seen.terms, seen.anchors_in_loss)
 
 
-def estimate(run: Replay, how: Inversion, cells: Sequence[Cell]) -> float:
+def estimate_seconds(run: Replay, plan: InversionPlan, cells: Sequence[InversionCell]) -> float:
     """Seconds of these cells, from a few iterations of each kind after a warm-up, which is not counted.
 
     The first step of all takes seconds, because torch loads parts of itself; thousands of others do not.
     """
-    begin, tried = (replace(how, attack=replace(how.attack, iterations=n, restarts=1)) for n in (1, TRIED))
+    begin, tried = (
+        replace(plan, attack=replace(plan.attack, iterations=n, restarts=1)) for n in (1, TRIAL_ITERATIONS)
+    )
     seconds, measured = 0.0, dict[tuple[str, int], float]()
     for cell in cells:
         key = cell.case.kind, cell.batch
@@ -153,15 +152,15 @@ def estimate(run: Replay, how: Inversion, cells: Sequence[Cell]) -> float:
             _reconstructed(run, begin, cell, 0)
             begun = time.perf_counter()
             _reconstructed(run, tried, cell, 0)
-            measured[key] = (time.perf_counter() - begun) / TRIED
-        seconds += measured[key] * how.attack.iterations * how.attack.restarts * how.targets
+            measured[key] = (time.perf_counter() - begun) / TRIAL_ITERATIONS
+        seconds += measured[key] * plan.attack.iterations * plan.attack.restarts * plan.targets
     return seconds
 
 
-def _reconstructed(run: Replay, how: Inversion, cell: Cell, i: int) -> tuple[Tensor, Reconstruction]:
+def _reconstructed(run: Replay, plan: InversionPlan, cell: InversionCell, i: int) -> tuple[Tensor, Reconstruction]:
     """The indices of a batch and its reconstruction. With anchors, a batch has them in the ratio of the sets."""
-    case, b, site = cell.case, cell.batch, site_of(run, how.site)
-    rng = Stream(how.seed).at("invert", site.name, case.kind, b, i)
+    case, b, site = cell.case, cell.batch, site_of(run, plan.site)
+    rng = Stream(plan.seed).at("invert", site.name, case.kind, b, i)
     chosen = torch.randperm(len(case.data), generator=rng.generator("batch"))[:b]
     index = torch.arange(b)
     if case.anchors_in_loss and case.anchors_in_loss.in_loss:
@@ -179,24 +178,24 @@ def _reconstructed(run: Replay, how: Inversion, cell: Cell, i: int) -> tuple[Ten
     )
     target = step.update(part.x, all_settings(run.config.method)["local"].lr)
     shape, scale = tuple(part.x.shape), site.train.scale
-    return chosen, invert(step.gradient, target, shape, scale, how.attack, rng.at("attack"))
+    return chosen, invert(step.gradient, target, shape, scale, plan.attack, rng.at("attack"))
 
 
-def attack_cell(run: Replay, how: Inversion, cell: Cell, folder: Path, label: str) -> dict[str, Any]:
+def attack_cell(run: Replay, plan: InversionPlan, cell: InversionCell, folder: Path, label: str) -> dict[str, Any]:
     """Invert all targets of a cell, write their pictures to the folder, and describe how near they came.
 
     label: its name while it is in progress.
     """
-    tick(label, 0, how.targets)
-    site, indices, images, costs = site_of(run, how.site), list[Tensor](), list[Tensor](), list[float]()
+    tick(label, 0, plan.targets)
+    site, indices, images, costs = site_of(run, plan.site), list[Tensor](), list[Tensor](), list[float]()
     scale, data = site.train.scale, replace(cell.case.data, scale=site.train.scale)
-    for i in range(how.targets):
-        chosen, found = _reconstructed(run, how, cell, i)
-        order = matched(found.images, data.take(chosen).x, data.y[chosen])
+    for i in range(plan.targets):
+        chosen, found = _reconstructed(run, plan, cell, i)
+        order = best_order(found.images, data.take(chosen).x, data.y[chosen])
         indices.append(chosen)
         images.append(found.images[order])
         costs.append(found.cost)
-        tick(label, i + 1, how.targets)
+        tick(label, i + 1, plan.targets)
     index = torch.cat(indices)
     found_pixels, true_pixels = scale.to_pixels(torch.cat(images)), data.pixels(index)
     near = neighbours(found_pixels, data.y[index], site.train, site.test)
@@ -204,7 +203,7 @@ def attack_cell(run: Replay, how: Inversion, cell: Cell, folder: Path, label: st
     rows = (true_pixels[near.rows], found_pixels[near.rows], site.train.pixels(near.training))
     write_rows(file, [*rows, site.test.pixels(near.held_out)])
     about = {"case": cell.case.kind, "title": cell.case.title, "round": cell.case.round, "batch": cell.batch}
-    ranks = _ranks(found_pixels, data, index, Stream(how.seed).at("candidates"))
+    ranks = _ranks(found_pixels, data, index, Stream(plan.seed).at("candidates"))
     scores = _scores(found_pixels.double() / 255, true_pixels.double() / 255)
     picture = f"{folder.name}/{file.name}"
     return {**about, **_identified(ranks), **scores, **nearness(near), "cost": fmean(costs), "picture": picture}
@@ -216,7 +215,7 @@ def _ranks(found: Tensor, data: LabelledSet, index: Tensor, rng: Stream) -> list
     for row, true in zip(found, index.tolist(), strict=True):
         members = data.of_class(int(data.y[true]))
         others = members[members != true]
-        drawn = others[torch.randperm(len(others), generator=rng.generator(true))[: CANDIDATES - 1]]
+        drawn = others[torch.randperm(len(others), generator=rng.generator(true))[: MAX_CANDIDATES - 1]]
         candidates = torch.cat([torch.tensor([true]), drawn])
         ranks.append((rank(row, data.pixels(candidates)), len(candidates)))
     return ranks
@@ -224,11 +223,10 @@ def _ranks(found: Tensor, data: LabelledSet, index: Tensor, rng: Stream) -> list
 
 def _identified(ranks: list[tuple[int, int]]) -> dict[str, Any]:
     hits = sum(first == 1 for first, _ in ranks)
-    interval = binomtest(hits, len(ranks)).proportion_ci(method="exact")
     return {
         "images": len(ranks),
         "identified": hits / len(ranks),
-        "interval": [float(interval.low), float(interval.high)],
+        "interval": list(clopper_pearson(hits, len(ranks))),
         "chance": fmean(1 / among for _, among in ranks),
         "rank": fmean(first for first, _ in ranks),
         "candidates": max(among for _, among in ranks),
@@ -257,7 +255,7 @@ def nearness(near: Neighbours) -> dict[str, Any]:
 
 def write_rows(file: Path, rows: Sequence[Tensor]) -> None:
     """One row of pictures for each tensor of pixels."""
-    shown = torch.stack([row[:COLUMNS] for row in rows])
+    shown = torch.stack([row[:PICTURES_PER_ROW] for row in rows])
     if shown.shape[1]:
         write_sheet(file.parent, file, shown.flatten(0, 1), range(len(rows)))
 
@@ -282,7 +280,7 @@ def _memorised(site: Site, what: str, virtual: VirtualSet, folder: Path) -> Iter
     near = neighbours(pictures.x, pictures.y, site.train, site.test)
     if not len(near.rows):
         return
-    closest = near.near.argsort()[:CLOSEST]
+    closest = near.near.argsort()[:PAIRS_SHOWN]
     name = f"memory-{what.partition(' ')[0]}-{safe_name(site.name)}-{virtual.round + 1}.png"
     pixels = site.train.scale.to_pixels(pictures.x / (DIVISOR if what == "anchors" else 1))
     rows = (pixels[near.rows[closest]], site.train.pixels(near.training[closest]))
@@ -299,7 +297,7 @@ def _memorised(site: Site, what: str, virtual: VirtualSet, folder: Path) -> Iter
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
+class StoredInversion:
     """The results of one `Inversion` of a run, in a file beside those with other settings."""
 
     file: Path
@@ -309,7 +307,7 @@ class Stored:
     def pictures(self) -> Path:
         return self.file.with_suffix("")
 
-    def left(self, cells: Sequence[Cell]) -> list[Cell]:
+    def left(self, cells: Sequence[InversionCell]) -> list[InversionCell]:
         """The cells that are not attacked yet."""
         return [cell for cell in cells if cell.name not in self.content["cells"]]
 
@@ -317,13 +315,15 @@ class Stored:
         files.write_json(self.file, self.content, private=True)
 
 
-def attack(run: Replay, how: Inversion, cells: Sequence[Cell], moments: dict[int, Moment]) -> Stored:
+def attack_cells(
+    run: Replay, plan: InversionPlan, cells: Sequence[InversionCell], moments: dict[int, Moment]
+) -> StoredInversion:
     """Attack all cells that are not yet stored, and store each."""
-    stored = stored_in(run, how)
+    stored = stored_in(run, plan)
     left = stored.left(cells)
     for number, cell in enumerate(left, 1 + len(cells) - len(left)):
         label = f"[{number}/{len(cells)}] {cell.label}"
-        stored.content["cells"][cell.name] = attack_cell(run, how, cell, stored.pictures, label)
+        stored.content["cells"][cell.name] = attack_cell(run, plan, cell, stored.pictures, label)
         stored.write()
         tick("attacks", number, len(cells))
     stored.content["memorisation"] = list(memorisation(run, moments, stored.pictures))
@@ -331,19 +331,19 @@ def attack(run: Replay, how: Inversion, cells: Sequence[Cell], moments: dict[int
     return stored
 
 
-def stored_in(run: Replay, how: Inversion) -> Stored:
+def stored_in(run: Replay, plan: InversionPlan) -> StoredInversion:
     """What the run folder has for these settings and this state of the run; else a new file. The same attack may be
     shown or not."""
-    settings = asdict(replace(how, site=site_of(run, how.site).name)) | {"of": run.rounds}
+    settings = asdict(replace(plan, site=site_of(run, plan.site).name)) | {"of": run.rounds}
     settings = json.loads(json.dumps(settings))  # as it is read back, with lists for tuples
-    show = {"show": how.show or run.federation.public}
-    for file in results_of(run.folder, KIND):
+    show = {"show": plan.show or run.federation.public}
+    for file in results_of(run.folder, INVERSION_KIND):
         old = files.read_json(file)
-        if old.get("format") != FORMAT:
-            raise RunError(f"{str(file)!r} is of another version of fedlgd; remove it")
+        if old.get("format") != INVERSION_FORMAT:
+            raise RunError("inversion-format", path=str(file))
         if old["settings"] | show == settings | show:
-            return Stored(file, old | {"settings": settings | show})
+            return StoredInversion(file, old | {"settings": settings | show})
     budget = run.config.method.budget
     promise = budget.statement if budget else ""
-    fresh = {"format": FORMAT, "settings": settings | show, "promise": promise, "cells": {}}
-    return Stored(unused_file(run.folder, KIND), fresh)
+    fresh = {"format": INVERSION_FORMAT, "settings": settings | show, "promise": promise, "cells": {}}
+    return StoredInversion(unused_file(run.folder, INVERSION_KIND), fresh)

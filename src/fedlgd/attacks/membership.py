@@ -11,17 +11,17 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp, ndtr
-from scipy.stats import beta, binom
+from scipy.stats import binom, binomtest
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-DRAWS = 1000  # of the bootstrap
-LEVEL = 0.95
-PRIOR = 8.0  # weight of the pooled variance, in observations
-LEAST = 10.0  # expected false positives below which a true positive rate is not reported
-UNDERFLOW = math.log(1e-300)
-GRID = np.concatenate([[0.0], np.geomspace(1e-3, 1, 100)])  # false positive rates of a stored curve
+BOOTSTRAP_DRAWS = 1000
+CONFIDENCE_LEVEL = 0.95
+PRIOR_WEIGHT = 8.0  # of the pooled variance, in observations
+MIN_FALSE_POSITIVES = 10.0  # expected ones, below which a true positive rate is not reported
+MIN_LOG_DENSITY = math.log(1e-300)
+FPR_GRID = np.concatenate([[0.0], np.geomspace(1e-3, 1, 100)])  # false positive rates of a stored curve
 
 
 def log_density(sample: Array, at: Array) -> Array:
@@ -37,7 +37,7 @@ def log_density(sample: Array, at: Array) -> Array:
 def kde_ratio(members: Array, others: Array, at: Array) -> Array:
     """log p_in(x) - log p_out(x); 0 where both densities underflow."""
     both = log_density(members, at), log_density(others, at)
-    unknown = np.maximum(*both) < UNDERFLOW
+    unknown = np.maximum(*both) < MIN_LOG_DENSITY
     return np.where(unknown, 0.0, both[0] - both[1])
 
 
@@ -67,7 +67,9 @@ def lira(statistic: Array, members: Mask, target: int, online: bool = True) -> A
     shadows = np.arange(len(members)) != target
     others, side = statistic[shadows], members[shadows][:, :, None]
     (mu_in, var_in), (mu_out, var_out) = _fitted(others, side), _fitted(others, ~side)
-    gap = _mean(mu_in - mu_out)
+    gaps = mu_in - mu_out
+    known = gaps[~np.isnan(gaps)]
+    gap = float(known.mean()) if len(known) else 0.0
     mu_in = np.where(np.isnan(mu_in), mu_out + gap, mu_in)
     mu_out = np.where(np.isnan(mu_out), mu_in - gap, mu_out)
     seen = statistic[target]
@@ -86,12 +88,7 @@ def _fitted(statistic: Array, side: Mask) -> tuple[Array, Array]:
     squares, count = np.nansum((kept - middle) ** 2, axis=0), side.sum(0)
     free = np.maximum(count - 1, 0).sum()
     pooled = squares.sum(0) / free if free else np.nanvar(statistic, axis=(0, 1))
-    return middle, (PRIOR * pooled + squares) / (PRIOR + count) + 1e-12
-
-
-def _mean(values: Array) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else 0.0
+    return middle, (PRIOR_WEIGHT * pooled + squares) / (PRIOR_WEIGHT + count) + 1e-12
 
 
 def rmia(p: Array, members: Mask, target: int, population: Array, gamma: float = 1.0, a: float = 0.3) -> Array:
@@ -153,13 +150,13 @@ def _curve(inside: Array, outside: Array, last: Mask) -> Curve:
     """From the weights of members and others in the order of their scores."""
     tp, fp = (np.append(0.0, np.cumsum(each)[last]) for each in (inside, outside))
     area = float(np.dot(np.diff(fp), tp[1:] + tp[:-1]) / (2 * tp[-1] * fp[-1]))
-    return Curve(area, tp[np.searchsorted(fp, (GRID + 1e-12) * fp[-1], side="right") - 1] / tp[-1])
+    return Curve(area, tp[np.searchsorted(fp, (FPR_GRID + 1e-12) * fp[-1], side="right") - 1] / tp[-1])
 
 
 def at_fpr(scores: Array, members: Mask, rate: float) -> float | None:
     """True positive rate at this false positive rate; None if fewer than ten false positives are expected."""
     others = int((~members).sum())
-    if others * rate < LEAST - 1e-9:
+    if others * rate < MIN_FALSE_POSITIVES - 1e-9:
         return None
     threshold = np.sort(scores[~members])[::-1][math.floor(others * rate + 1e-9)]
     return float((scores[members] > threshold).mean())
@@ -182,7 +179,11 @@ class Bands(NamedTuple):
 
 
 def bootstrap(
-    scores: Array, members: Mask, rng: np.random.Generator, rates: Sequence[float] = (), draws: int = DRAWS
+    scores: Array,
+    members: Mask,
+    rng: np.random.Generator,
+    rates: Sequence[float] = (),
+    draws: int = BOOTSTRAP_DRAWS,
 ) -> Bands:
     """95 % intervals over draws of images with replacement; all scores `[f, u]` of an image stay together."""
     images = scores.shape[1]
@@ -197,20 +198,21 @@ def bootstrap(
             drawn = _curve(tp, fp, last)
             areas.append(drawn.auc)
             curves.append(drawn.tpr)
-    low, high = np.quantile(curves, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    ends = np.quantile(areas, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(curves, [(1 - CONFIDENCE_LEVEL) / 2, (1 + CONFIDENCE_LEVEL) / 2], axis=0)
+    ends = np.quantile(areas, [(1 - CONFIDENCE_LEVEL) / 2, (1 + CONFIDENCE_LEVEL) / 2])
     tpr: dict[float, Interval | None] = {}
     for rate in rates:
-        found, at = at_fpr(flat, inside, rate), int(np.argmin(np.abs(GRID - rate)))
+        found, at = at_fpr(flat, inside, rate), int(np.argmin(np.abs(FPR_GRID - rate)))
         tpr[rate] = None if found is None else Interval(float(low[at]), found, float(high[at]))
     return Bands(Interval(float(ends[0]), best.auc, float(ends[1])), tpr, best.tpr, low, high)
 
 
-def clopper_pearson(hits: int, of: int, level: float = LEVEL) -> tuple[float, float]:
-    """The exact interval of a binomial probability."""
-    tail = (1 - level) / 2
-    low = float(beta.ppf(tail, hits, of - hits + 1)) if hits else 0.0
-    return low, float(beta.ppf(1 - tail, hits + 1, of - hits)) if hits < of else 1.0
+def clopper_pearson(hits: int, of: int, level: float = CONFIDENCE_LEVEL) -> tuple[float, float]:
+    """The exact interval of a binomial probability; everything without a trial."""
+    if not of:
+        return 0.0, 1.0
+    found = binomtest(hits, of).proportion_ci(level, method="exact")
+    return float(found.low), float(found.high)
 
 
 def epsilon_from_rates(scores: Array, members: Mask, rate: float, delta: float, alpha: float = 0.05) -> float:

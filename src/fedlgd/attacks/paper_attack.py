@@ -13,8 +13,8 @@ import torch
 
 from fedlgd.attacks import membership
 from fedlgd.attacks.scores import finding
-from fedlgd.attacks.shadow import Seen
-from fedlgd.attacks.signals import gradients
+from fedlgd.attacks.shadow import Observations
+from fedlgd.attacks.signals import gradient_norms
 from fedlgd.core.device import Place
 from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
@@ -27,12 +27,12 @@ from fedlgd.rundir.records import RoundRecord
 from fedlgd.rundir.results import Finding, Kind
 from fedlgd.runs.config import Config
 
-IMAGES = 2000  # of each side
+MAX_IMAGES_PER_SIDE = 2000  # members, and as many others
 
 
-def sample(site: Site, rng: Stream) -> tuple[LabelledSet, torch.Tensor]:
+def draw_sample(site: Site, rng: Stream) -> tuple[LabelledSet, torch.Tensor]:
     """As many training images (members) as test images, in random order, and which of them are members."""
-    n = min(IMAGES, len(site.train), len(site.test))
+    n = min(MAX_IMAGES_PER_SIDE, len(site.train), len(site.test))
     parts = []
     for name, data in (("train", site.train), ("test", site.test)):
         parts.append(data.take(torch.randperm(len(data), generator=rng.generator("paper", name))[:n]))
@@ -40,26 +40,28 @@ def sample(site: Site, rng: Stream) -> tuple[LabelledSet, torch.Tensor]:
     return both, torch.arange(2 * n) < n
 
 
-def seen_in(net: Net, params: Params, attacked: tuple[LabelledSet, torch.Tensor], accuracy: float | None) -> Seen:
+def observe_model(
+    net: Net, params: Params, attacked: tuple[LabelledSet, torch.Tensor], accuracy: float | None
+) -> Observations:
     """The paper does not name its scalar: the log of the gradient's norm, and three alternatives."""
     data, members = attacked
-    found = gradients(net, params, data)
+    found = gradient_norms(net, params, data)
     statistics = {
         "log gradient norm": found.norm.clamp(min=1e-30).log(),
         "gradient norm": found.norm,
         "gradient norm of the last layer": found.last_layer,
         "loss": found.loss,
     }
-    return Seen(members=members, statistics=statistics, accuracy=accuracy)
+    return Observations(members=members, statistics=statistics, accuracy=accuracy)
 
 
-def trained(
+def run_and_observe(
     config: Config,
     federation: Federation,
     net: Net,
     attacked: tuple[LabelledSet, torch.Tensor],
     on_round: Callable[[RoundRecord], None],
-) -> Seen:
+) -> Observations:
     """Run a control on all images, and attack its model."""
     method, plan, memory = config.method, config.plan, RamStorage()
     net = method.adapt(net)
@@ -68,10 +70,10 @@ def trained(
         on_round(record)
     state = memory.server()
     assert state is not None
-    return seen_in(net, state.params, attacked, fmean(score.accuracy for score in record.scores.values()))
+    return observe_model(net, state.params, attacked, fmean(score.accuracy for score in record.scores.values()))
 
 
-def paper_findings(seen: Seen, in_sample: bool, rng: Stream, kind: Kind, label: str) -> list[Finding]:
+def paper_findings(seen: Observations, in_sample: bool, rng: Stream, kind: Kind, label: str) -> list[Finding]:
     """The attack with each statistic; the first is the headline, and controls have it alone."""
     inside, found = seen.members.numpy(), []
     for name, values in list(seen.statistics.items())[: None if kind == "run" else 1]:

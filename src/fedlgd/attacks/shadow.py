@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlgd.attacks.signals import (
-    Passed,
+    ForwardPass,
     Tracer,
-    along,
-    along_all,
     confidence,
-    matched,
-    nearest,
-    passed,
+    forward_pass,
+    matched_filter,
+    nearest_correlation,
     queries,
+    update_cosine,
+    update_cosine_all_layers,
 )
 from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError
@@ -49,12 +49,12 @@ from fedlgd.runs.config import Config
 from fedlgd.runs.jobs import run_jobs
 
 Canaries = Literal["none", "mislabelled", "noise"]
-POPULATION = 500  # test images that calibrate RMIA
-WATCHED = 6  # rounds whose updates are attacked, evenly spaced
+POPULATION_SIZE = 500  # test images that calibrate RMIA
+WATCHED_ROUNDS = 6  # whose updates are attacked, evenly spaced
 
 
 @dataclass(frozen=True, eq=False)
-class Pool:
+class CandidatePool:
     """The attacked images of a site, in an order that depends only on their content, and which are canaries.
 
     rest: the other training images of a large site, which every federation has.
@@ -76,9 +76,9 @@ class Pool:
         return len(self.data)
 
 
-def pool_of(
+def draw_pool(
     federation: Federation, site: str, size: int, flip: float, rng: Stream, canaries: Canaries = "mislabelled"
-) -> Pool:
+) -> CandidatePool:
     """At most `size` training images; a share `flip` of them gets another label, or becomes noise as well."""
     train = federation.by_name[site].train
     keys = [digest(x.numpy().tobytes(), bytes([int(y) % 256])) for x, y in zip(train.x, train.y, strict=True)]
@@ -94,16 +94,16 @@ def pool_of(
         pixels = torch.randint(256, images.shape, generator=rng.generator("pixels"), dtype=torch.uint8)
         images[flipped] = pixels[flipped]
     rest = LabelledSet(train.x[kept], train.y[kept], train.scale)
-    return Pool(site, LabelledSet(images, labels, train.scale), flipped, rest, canaries)
+    return CandidatePool(site, LabelledSet(images, labels, train.scale), flipped, rest, canaries)
 
 
-def members_in(pool: Pool, federation: int, rng: Stream) -> Tensor:
+def members_in(pool: CandidatePool, federation: int, rng: Stream) -> Tensor:
     """Every image is a member with probability 1/2, independently."""
     return torch.rand(len(pool), generator=rng.generator("members", federation)) < 0.5
 
 
 def halved(
-    federation: Federation, pool: Pool, members: Tensor, on_release: Callable[[Any], None] | None = None
+    federation: Federation, pool: CandidatePool, members: Tensor, on_release: Callable[[Any], None] | None = None
 ) -> Federation:
     """The federation in which the site has only the members of its attacked images, and the rest."""
     data, rest = pool.data, pool.rest
@@ -116,7 +116,7 @@ def halved(
 class Study:
     """What is the same in all federations of an audit: the attacked images as network input, and the references."""
 
-    pool: Pool
+    pool: CandidatePool
     attacked: LabelledSet
     population: LabelledSet
     reference: LabelledSet
@@ -128,7 +128,7 @@ class Study:
     def of(
         cls,
         federation: Federation,
-        pool: Pool,
+        pool: CandidatePool,
         net: Net,
         rng: Stream,
         all_layers: bool = False,
@@ -141,26 +141,26 @@ class Study:
         test = federation.by_name[pool.site].test
         drawn = torch.randperm(len(test), generator=rng.generator("population"))
         attacked, reference = pool.data.take(slice(None)), test.take(drawn)
-        population = LabelledSet(reference.x[:POPULATION], reference.y[:POPULATION])
+        population = LabelledSet(reference.x[:POPULATION_SIZE], reference.y[:POPULATION_SIZE])
         trace = Tracer.of(net, attacked, reference, rng)
         return cls(pool, attacked, population, reference, trace, all_layers, shifted)
 
     def of_images(self, images: Tensor, labels: Tensor) -> dict[str, Tensor]:
         """The statistics of every attacked image against a set of images."""
         x, y = self.attacked.x, self.attacked.y
-        return {"trace": self.trace(images, labels), "nearest": nearest(x, y, images, labels)}
+        return {"trace": self.trace(images, labels), "nearest": nearest_correlation(x, y, images, labels)}
 
     def of_model(self, net: Net, params: Params) -> dict[str, Tensor]:
         """phi of every query, the probability of the true label, and that of the population."""
         x, y = self.attacked.x, self.attacked.y
         asked = queries(x) if self.shifted else [x]
-        phi = torch.stack([confidence(passed(net, params, each).logits, y) for each in asked], 1)
-        others = confidence(passed(net, params, self.population.x).logits, self.population.y)
+        phi = torch.stack([confidence(forward_pass(net, params, each).logits, y) for each in asked], 1)
+        others = confidence(forward_pass(net, params, self.population.x).logits, self.population.y)
         return {"phi": phi, "p": phi[:, 0].sigmoid(), "population": others.sigmoid()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Seen:
+class Observations:
     """What an attacker of one federation has: statistics by "target/name", and the accuracy of the model."""
 
     members: Tensor
@@ -171,7 +171,7 @@ class Seen:
 def tapped(work: Work, on: Callable[[Task, Answer], None]) -> Work:
     """The same work; `on` sees every task with its answer, as the server does."""
 
-    def watched(tasks: Iterator[Task]) -> Iterator[Answer]:
+    def work_and_tell(tasks: Iterator[Task]) -> Iterator[Answer]:
         asked: dict[str, Task] = {}
 
         def noted() -> Iterator[Task]:
@@ -183,7 +183,7 @@ def tapped(work: Work, on: Callable[[Task, Answer], None]) -> Work:
             on(asked[answer.site], answer)
             yield answer
 
-    return watched
+    return work_and_tell
 
 
 class Watch(RamStates):
@@ -195,10 +195,10 @@ class Watch(RamStates):
     def __init__(self, study: Study, net: Net, rounds: int) -> None:
         super().__init__()
         self._study, self._net = study, net
-        self._rounds = {round(i * (rounds - 1) / max(1, WATCHED - 1)) for i in range(WATCHED)}
+        self._rounds = {round(i * (rounds - 1) / max(1, WATCHED_ROUNDS - 1)) for i in range(WATCHED_ROUNDS)}
         self._found: dict[str, list[Tensor]] = {}
         self._anchors = -1
-        self._pass: tuple[Params, Passed] | None = None
+        self._pass: tuple[Params, ForwardPass] | None = None
         self._sums = torch.zeros(0)
 
     @property
@@ -234,33 +234,33 @@ class Watch(RamStates):
 
     def release(self, told: Told) -> None:
         """Releases add up: their noise is independent."""
-        values = matched(told, self._study.attacked.x, self._study.attacked.y)
+        values = matched_filter(told, self._study.attacked.x, self._study.attacked.y)
         self._sums = self._sums + values if len(self._sums) else values
 
     def _update(self, name: str, before: Params, after: Params) -> None:
         attacked = self._study.attacked
         if self._study.all_layers:
-            values: Tensor | None = along_all(self._net, before, after, attacked)
+            values: Tensor | None = update_cosine_all_layers(self._net, before, after, attacked)
         else:
-            values = along(self._net, before, after, attacked, self._passed(before))
+            values = update_cosine(self._net, before, after, attacked, self._passed(before))
         if values is not None:
             self._found.setdefault(name, []).append(values)
 
-    def _passed(self, params: Params) -> Passed:
+    def _passed(self, params: Params) -> ForwardPass:
         """Of the attacked images; all sites of a round start from the same model."""
         if self._pass is None or self._pass[0] is not params:
-            self._pass = params, passed(self._net, params, self._study.attacked.x)
+            self._pass = params, forward_pass(self._net, params, self._study.attacked.x)
         return self._pass[1]
 
 
-def watched(
+def run_watched(
     config: Config,
     federation: Federation,
     net: Net,
     study: Study,
     members: Tensor,
     on_round: Callable[[RoundRecord], None] = lambda _: None,
-) -> Seen:
+) -> Observations:
     """Run a federation and return what its attacker has seen."""
     method, plan, memory = config.method, config.plan, RamStorage()
     net = method.adapt(net)
@@ -275,10 +275,10 @@ def watched(
         watch.anchors(state.anchors)
     model = {f"model/{name}": values for name, values in study.of_model(net, state.params).items()}
     accuracy = fmean(score.accuracy for score in record.scores.values())
-    return Seen(members=members, statistics=watch.found | model, accuracy=accuracy)
+    return Observations(members=members, statistics=watch.found | model, accuracy=accuracy)
 
 
-def watched_set(config: Config, federation: Federation, net: Net, study: Study, members: Tensor) -> Seen:
+def distil_watched(config: Config, federation: Federation, net: Net, study: Study, members: Tensor) -> Observations:
     """Only the first virtual set of the site; no federation is run."""
     site = halved(federation, study.pool, members).by_name[study.pool.site]
     method = config.method
@@ -286,7 +286,7 @@ def watched_set(config: Config, federation: Federation, net: Net, study: Study, 
     virtual = enrol(method, site, net, Stream(config.plan.seed).at("enrol", site.name))[0].virtual
     assert virtual is not None
     found = study.of_images(virtual.data.x, virtual.data.y)
-    return Seen(members=members, statistics={f"virtual/{name}": values for name, values in found.items()})
+    return Observations(members=members, statistics={f"virtual/{name}": values for name, values in found.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +294,7 @@ class Shadow:
     """One federation to run: where its statistics are stored, and how many ticks of progress it has."""
 
     file: Path
-    run: Callable[[Callable[..., None]], Seen]
+    run: Callable[[Callable[..., None]], Observations]
     ticks: int
 
     @property
@@ -309,8 +309,8 @@ class Shadow:
     def work(self, on_round: Callable[..., None]) -> None:
         write_message(self.file, self.run(on_round), private=True)
 
-    def read(self) -> Seen:
-        return read_message(self.file, Seen)
+    def read(self) -> Observations:
+        return read_message(self.file, Observations)
 
 
 def run_shadows(shadows: Sequence[Shadow], jobs: int) -> None:

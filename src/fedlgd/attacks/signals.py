@@ -14,24 +14,24 @@ from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params
 from fedlgd.dp.release import Told, clip_rows
 
-BATCH = 256
-NETS = 12  # random networks of `trace`
-WIDTH = 16
-SHIFT = 2  # pixels
+BATCH_SIZE = 256
+TRACE_NETS = 12  # random networks of `trace`
+TRACE_NET_WIDTH = 16
+QUERY_SHIFT = 2  # pixels
 
 
-class Passed(NamedTuple):
+class ForwardPass(NamedTuple):
     """Features psi(x) and logits of all images, in float64."""
 
     features: Tensor
     logits: Tensor
 
 
-def passed(net: Net, params: Params, x: Tensor) -> Passed:
+def forward_pass(net: Net, params: Params, x: Tensor) -> ForwardPass:
     """A pass in eval mode; only the logits of the classes."""
-    parts = [net.frozen(params, part) for part in x.split(BATCH)]
+    parts = [net.frozen(params, part) for part in x.split(BATCH_SIZE)]
     features, logits = (torch.cat(each).double() for each in zip(*parts, strict=True))
-    return Passed(features, logits[:, : net.classes])
+    return ForwardPass(features, logits[:, : net.classes])
 
 
 def confidence(logits: Tensor, y: Tensor) -> Tensor:
@@ -43,12 +43,17 @@ def confidence(logits: Tensor, y: Tensor) -> Tensor:
 def queries(x: Tensor) -> Iterator[Tensor]:
     """The images and their shifts by two pixels in four directions. No flips: a digit has none."""
     yield x
-    padded = F.pad(x, (SHIFT,) * 4, mode="replicate")
-    for down, right in ((0, SHIFT), (2 * SHIFT, SHIFT), (SHIFT, 0), (SHIFT, 2 * SHIFT)):
+    padded = F.pad(x, (QUERY_SHIFT,) * 4, mode="replicate")
+    for down, right in (
+        (0, QUERY_SHIFT),
+        (2 * QUERY_SHIFT, QUERY_SHIFT),
+        (QUERY_SHIFT, 0),
+        (QUERY_SHIFT, 2 * QUERY_SHIFT),
+    ):
         yield padded[..., down : down + x.shape[2], right : right + x.shape[3]]
 
 
-class Gradients(NamedTuple):
+class GradientNorms(NamedTuple):
     """Of the cross-entropy of each image, in eval mode: the norm over all parameters, that of the last layer
     ||p - e_y|| sqrt(||psi||^2 + 1), and the loss itself."""
 
@@ -57,13 +62,13 @@ class Gradients(NamedTuple):
     loss: Tensor
 
 
-def gradients(net: Net, params: Params, data: LabelledSet) -> Gradients:
+def gradient_norms(net: Net, params: Params, data: LabelledSet) -> GradientNorms:
     """One image at a time."""
-    seen = passed(net, params, data.x)
+    seen = forward_pass(net, params, data.x)
     norms = [each.norm() for each in single_gradients(net, params, data)]
     error = seen.logits.softmax(1) - F.one_hot(data.y, net.classes)
     last = error.norm(dim=1) * (seen.features.square().sum(1) + 1).sqrt()
-    return Gradients(torch.stack(norms), last, F.cross_entropy(seen.logits, data.y, reduction="none"))
+    return GradientNorms(torch.stack(norms), last, F.cross_entropy(seen.logits, data.y, reduction="none"))
 
 
 def single_gradients(net: Net, params: Params, data: LabelledSet) -> Iterator[Tensor]:
@@ -75,13 +80,15 @@ def single_gradients(net: Net, params: Params, data: LabelledSet) -> Iterator[Te
         yield torch.cat([g.double().flatten() for g in found])
 
 
-def along_all(net: Net, before: Params, after: Params, data: LabelledSet) -> Tensor:
+def update_cosine_all_layers(net: Net, before: Params, after: Params, data: LabelledSet) -> Tensor:
     """c = cos(grad l(x; theta_t), theta_t - theta_{c,t}) over all layers, one image at a time."""
     moved = torch.cat([(before[k] - after[k]).double().flatten() for k in before if k in net.trainable])
     return torch.stack([F.cosine_similarity(g, moved, dim=0) for g in single_gradients(net, before, data)])
 
 
-def along(net: Net, before: Params, after: Params, data: LabelledSet, seen: Passed | None = None) -> Tensor | None:
+def update_cosine(
+    net: Net, before: Params, after: Params, data: LabelledSet, seen: ForwardPass | None = None
+) -> Tensor | None:
     """c = cos(grad l(x; theta_t), theta_t - theta_{c,t}) over the last layer, whose gradient is (p - e_y) (psi, 1).
 
     None if the network does not end in a linear layer on its features. `seen`: the pass of the images, if known.
@@ -92,7 +99,7 @@ def along(net: Net, before: Params, after: Params, data: LabelledSet, seen: Pass
     moved = (before[weight] - after[weight]).double()[: net.classes]
     bias = weight.removesuffix("weight") + "bias"
     shift = (before[bias] - after[bias]).double()[: net.classes] if bias in before else moved.new_zeros(len(moved))
-    seen = seen or passed(net, before, data.x)
+    seen = seen or forward_pass(net, before, data.x)
     error = seen.logits.softmax(1) - F.one_hot(data.y, net.classes)
     product = ((error @ moved) * seen.features).sum(1) + error @ shift
     length = error.norm(dim=1) * (seen.features.square().sum(1) + (bias in before)).sqrt()
@@ -107,7 +114,7 @@ def last_layer(net: Net, params: Params) -> str | None:
     return found[-1] if found else None
 
 
-def nearest(x: Tensor, y: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+def nearest_correlation(x: Tensor, y: Tensor, images: Tensor, labels: Tensor) -> Tensor:
     """max over the images v of the same class of corr(x, v) - 1; contrast and brightness do not count."""
     mine, others = (F.normalize(t.flatten(1) - t.flatten(1).mean(1, keepdim=True), dim=1) for t in (x, images))
     alike = (mine @ others.T).masked_fill(y[:, None] != labels, -1.0)
@@ -119,7 +126,7 @@ def traced(features: Tensor, release: Tensor, reference: Tensor) -> Tensor:
     return ((features - reference) * (release - reference)).sum(1)
 
 
-def matched(told: Told, x: Tensor, y: Tensor) -> Tensor:
+def matched_filter(told: Told, x: Tensor, y: Tensor) -> Tensor:
     r"""Matched filter of a noisy class sum S, the most powerful linear test for u in Gaussian noise:
 
     <u, S_y> / (sigma C)^2,   u = clip_C(psi(A_y x) - c_y);   0 for a class that was not released
@@ -127,7 +134,7 @@ def matched(told: Told, x: Tensor, y: Tensor) -> Tensor:
     found = torch.zeros(len(y), dtype=torch.float64)
     for i, k in enumerate(told.classes):
         mine = (y == k).nonzero().flatten()
-        for index in mine.split(BATCH) if len(mine) else ():
+        for index in mine.split(BATCH_SIZE) if len(mine) else ():
             with torch.no_grad():
                 features = told.net.by_batch(told.params, told.transforms[i](x[index])).features.double()
             u = clip_rows(features - told.centre[i].double(), told.bound)
@@ -150,17 +157,17 @@ class Tracer:
     @classmethod
     def of(cls, net: Net, data: LabelledSet, reference: LabelledSet, rng: Stream) -> "Tracer":
         """The features of the attacked images and the reference means are the same for every release."""
-        base = net.base.narrow(WIDTH) if net.base.narrow else net.base
-        nets = [(base, base.init(rng.at("trace", j))) for j in range(NETS)]
-        features = [passed(*each, data.x).features for each in nets]
+        base = net.base.narrow(TRACE_NET_WIDTH) if net.base.narrow else net.base
+        nets = [(base, base.init(rng.at("trace", j))) for j in range(TRACE_NETS)]
+        features = [forward_pass(*each, data.x).features for each in nets]
         classes = torch.arange(net.classes)
-        means = [class_means(passed(*each, reference.x).features, reference.y, classes) for each in nets]
+        means = [class_means(forward_pass(*each, reference.x).features, reference.y, classes) for each in nets]
         return cls(nets, data.y, features, means)
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
         """T of every attacked image; 0 for a class without released or reference images."""
         total = torch.zeros(len(self.y), dtype=torch.float64)
         for each, features, reference in zip(self.nets, self.features, self.references, strict=True):
-            means = class_means(passed(*each, images).features, labels, torch.arange(len(reference)))
+            means = class_means(forward_pass(*each, images).features, labels, torch.arange(len(reference)))
             total += traced(features, means[self.y], reference[self.y]).nan_to_num()
         return total

@@ -20,9 +20,9 @@ from fedlgd.core.types import LabelledSet
 from fedlgd.nets.fast import AvgPool2x2
 from fedlgd.nets.registry import build_net
 
-WINDOW, SIGMA, K1, K2 = 11, 1.5, 0.01, 0.03  # of SSIM
-NETS, WIDTH = 8, 32  # random networks of the feature distance
-CHUNK = 1024  # images that are compared at once
+SSIM_WINDOW, SSIM_SIGMA, SSIM_K1, SSIM_K2 = 11, 1.5, 0.01, 0.03
+RANDOM_NETS, RANDOM_NET_WIDTH = 8, 32  # of the feature distance
+CHUNK_SIZE = 1024  # images that are compared at once
 
 
 def psnr(a: Tensor, b: Tensor) -> Tensor:
@@ -49,8 +49,8 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
     (2 m_a m_b + c1)(2 s_ab + c2) / ((m_a^2 + m_b^2 + c1)(s_a^2 + s_b^2 + c2))
     """
     a, b = a.double(), b.double()
-    offsets = torch.arange(WINDOW, dtype=torch.float64) - WINDOW // 2
-    line = torch.exp(-offsets.square() / (2 * SIGMA**2))
+    offsets = torch.arange(SSIM_WINDOW, dtype=torch.float64) - SSIM_WINDOW // 2
+    line = torch.exp(-offsets.square() / (2 * SSIM_SIGMA**2))
     window = (line[:, None] * line / line.sum() ** 2)[None, None]
 
     def smooth(x: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ def ssim(a: Tensor, b: Tensor) -> Tensor:
 
     ma, mb = smooth(a), smooth(b)
     va, vb, both = smooth(a * a) - ma * ma, smooth(b * b) - mb * mb, smooth(a * b) - ma * mb
-    c1, c2 = K1**2, K2**2
+    c1, c2 = SSIM_K1**2, SSIM_K2**2
     index = (2 * ma * mb + c1) * (2 * both + c2) / ((ma * ma + mb * mb + c1) * (va + vb + c2))
     return index.mean((1, 2))
 
@@ -69,12 +69,11 @@ def feature_distance(a: Tensor, b: Tensor) -> Tensor:
     u_l are the activations after block l with length 1 over channels. It is not LPIPS, whose networks were trained.
     """
     with torch.no_grad():
-        return torch.stack([_apart(blocks, a, b) for blocks in _random_blocks(tuple(a.shape[1:]))]).mean(0)
-
-
-def _apart(blocks: nn.Sequential, a: Tensor, b: Tensor) -> Tensor:
-    pairs = zip(_activations(blocks, a), _activations(blocks, b), strict=True)
-    return torch.stack([(u - v).square().sum(1).mean((1, 2)) for u, v in pairs]).mean(0)
+        found = []
+        for blocks in _random_blocks(tuple(a.shape[1:])):
+            pairs = zip(_activations(blocks, a), _activations(blocks, b), strict=True)
+            found.append(torch.stack([(u - v).square().sum(1).mean((1, 2)) for u, v in pairs]).mean(0))
+        return torch.stack(found).mean(0)
 
 
 def _activations(blocks: nn.Sequential, x: Tensor) -> Iterator[Tensor]:
@@ -88,15 +87,15 @@ def _activations(blocks: nn.Sequential, x: Tensor) -> Iterator[Tensor]:
 @cache
 def _random_blocks(shape: tuple[int, int, int]) -> list[nn.Sequential]:
     depth = min(3, min(shape[1:]).bit_length() - 1)
-    net = build_net("convnet", shape, 2, {"width": WIDTH, "depth": depth})
-    made = [net.module(net.init(Stream(0).at("feature distance", i))).blocks for i in range(NETS)]
+    net = build_net("convnet", shape, 2, {"width": RANDOM_NET_WIDTH, "depth": depth})
+    made = [net.module(net.init(Stream(0).at("feature distance", i))).blocks for i in range(RANDOM_NETS)]
     return [blocks for blocks in made if isinstance(blocks, nn.Sequential)]
 
 
-def distances(a: Tensor, b: Tensor) -> Tensor:
+def correlation_distances(a: Tensor, b: Tensor) -> Tensor:
     """(n, m): 1 - mean over channels of the correlation of pixels. 0: equal up to contrast and brightness."""
     here = _standardised(a)
-    return torch.cat([1 - here @ _standardised(part).T for part in b.split(CHUNK)], 1)
+    return torch.cat([1 - here @ _standardised(part).T for part in b.split(CHUNK_SIZE)], 1)
 
 
 def _standardised(x: Tensor) -> Tensor:
@@ -106,19 +105,19 @@ def _standardised(x: Tensor) -> Tensor:
     return F.normalize(centred, dim=2).flatten(1) / math.sqrt(x.shape[1])
 
 
-def matched(found: Tensor, true: Tensor, labels: Tensor) -> Tensor:
+def best_order(found: Tensor, true: Tensor, labels: Tensor) -> Tensor:
     """The order of `found` that fits `true` best within each label: images of a batch have no order."""
     order = torch.arange(len(labels))
     for k in labels.unique():
         rows = (labels == k).nonzero().flatten()
-        truth, mine = linear_sum_assignment(distances(true[rows], found[rows]).numpy())
+        truth, mine = linear_sum_assignment(correlation_distances(true[rows], found[rows]).numpy())
         order[rows[truth]] = rows[mine]
     return order
 
 
 def rank(found: Tensor, candidates: Tensor) -> int:
     """The rank, from 1, of the first candidate by distance to a picture; equally near ones come before it."""
-    row = distances(found[None], candidates)[0]
+    row = correlation_distances(found[None], candidates)[0]
     return int((row <= row[0]).sum())
 
 
@@ -167,7 +166,7 @@ def neighbours(pictures: Tensor, labels: Tensor, training: LabelledSet, held_out
 
 
 def _nearest(pictures: Tensor, data: LabelledSet, index: Tensor) -> tuple[Tensor, Tensor]:
-    best = distances(pictures, data.pixels(index)).min(1)
+    best = correlation_distances(pictures, data.pixels(index)).min(1)
     return best.values, index[best.indices]
 
 

@@ -28,8 +28,8 @@ from fedlgd.runs.config import Config
 from fedlgd.runs.folder import RunDirectory
 from fedlgd.runs.result import Result, reopen
 
-NEVER = 1_000_000  # rounds between evaluations of a replay
-AHEAD = 100  # rounds in which a selected or an unselected one is looked for
+ROUNDS_WITHOUT_EVALUATION = 1_000_000  # a replay evaluates never
+ROUNDS_AHEAD = 100  # in which a selected or an unselected one is looked for
 
 
 def chosen_site(federation: Federation, name: str) -> str:
@@ -43,7 +43,7 @@ def chosen_site(federation: Federation, name: str) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class AuditTarget:
     """A finished run that can be audited: its settings, its images, and what it stored."""
 
     folder: Path
@@ -62,7 +62,7 @@ class Subject:
         return self.net.init(Stream(self.config.plan.seed).at("init"))
 
 
-def open_subject(folder: Path) -> Subject:
+def open_target(folder: Path) -> AuditTarget:
     """The run in this folder, if it can be audited. To finish it is no advice if it then cannot."""
     run = reopen(folder)
     _check_method(run.config, folder)
@@ -71,7 +71,7 @@ def open_subject(folder: Path) -> Subject:
         values = {"rounds": result.rounds, "planned": result.planned, "command": run.manifest.command}
         raise RunError("run-unfinished", path=str(folder), **values)
     plan = replace(run.config.plan, evaluate_every=run.config.plan.rounds, analysis=False, real_samples=0)
-    return Subject(folder, replace(run.config, plan=plan), run.federation, run.net, result)
+    return AuditTarget(folder, replace(run.config, plan=plan), run.federation, run.net, result)
 
 
 def _check_method(config: Config, folder: Path) -> None:
@@ -124,7 +124,7 @@ class Replay:
         if self.protected:
             raise PrivacyError("replay-would-release", path=str(self.folder), round=t, rounds=self.rounds)
         memory, states = RamStorage(), RamStates()
-        plan = replace(self.config.plan, evaluate_every=NEVER)
+        plan = replace(self.config.plan, evaluate_every=ROUNDS_WITHOUT_EVALUATION)
         federation = self.federation.with_cache(shared_cache(Place()))
         with closing(Loop().run(self.config.method, federation, self.net.base, plan, memory, states)) as rounds:
             next(record for record in rounds if record.round + 1 == t)
@@ -142,8 +142,8 @@ class Replay:
         """
         groups = all_settings(self.config.method).values()
         movers = [group.move_in for group in groups if hasattr(group, "move_in")]
-        moving = [u for u in range(t, t + AHEAD) if any(moves(u) for moves in movers)]
-        yield next(u for u in range(t, t + AHEAD + 1) if u not in moving)
+        moving = [u for u in range(t, t + ROUNDS_AHEAD) if any(moves(u) for moves in movers)]
+        yield next(u for u in range(t, t + ROUNDS_AHEAD + 1) if u not in moving)
         if moving and not self.protected:
             yield moving[0]
 
@@ -162,7 +162,7 @@ def open_replay(folder: Path) -> Replay:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class SiteTraining:
     """What a site trains on in a round: its state, additional terms of its loss, and anchors."""
 
     state: SiteState
@@ -170,9 +170,9 @@ class Seen:
     anchors_in_loss: AnchorLoss | None
 
 
-def training_of(run: Replay, moment: Moment, site: Site, t: int) -> Seen:
+def training_of(run: Replay, moment: Moment, site: Site, t: int) -> SiteTraining:
     """The training of a site in round t if it began at this moment."""
-    seen: list[Seen] = []
+    seen: list[SiteTraining] = []
 
     def fit(
         method: Method,
@@ -186,7 +186,7 @@ def training_of(run: Replay, moment: Moment, site: Site, t: int) -> Seen:
         anchors_in_loss: AnchorLoss | None = None,
         velocity: Params | None = None,
     ) -> Trained:
-        seen.append(Seen(state, terms, anchors_in_loss))
+        seen.append(SiteTraining(state, terms, anchors_in_loss))
         return Trained(model, 1, 0.0, velocity or {})
 
     method = in_round(run.config.method, t, max(t + 1, run.config.plan.rounds))

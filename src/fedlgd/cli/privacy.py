@@ -7,10 +7,18 @@ from typing import Any
 
 import typer
 
-from fedlgd.attacks.audit import Plan, Wish
-from fedlgd.attacks.gradient_inversion import QUICK, THOROUGH, Attack
-from fedlgd.attacks.inversion import Inversion, Stored, attack, cells_of, estimate, moments_of, stored_in
-from fedlgd.attacks.target import Replay, chosen_site, open_replay, open_subject
+from fedlgd.attacks.audit import AuditPlan, AuditRequest
+from fedlgd.attacks.gradient_inversion import QUICK_ATTACK, THOROUGH_ATTACK, Attack
+from fedlgd.attacks.inversion import (
+    InversionPlan,
+    StoredInversion,
+    attack_cells,
+    cells_of,
+    estimate_seconds,
+    moments_of,
+    stored_in,
+)
+from fedlgd.attacks.target import Replay, chosen_site, open_replay, open_target
 from fedlgd.cli.common import resumable, set_up
 from fedlgd.cli.options import AuditOptions, InvertOptions
 from fedlgd.cli.progress import duration, progress
@@ -24,18 +32,18 @@ from fedlgd.report.privacy import audit_caveats, audit_table, verdict
 from fedlgd.rundir.results import results_of
 from fedlgd.runs.folder import locked_folder
 
-LONG = 3600.0  # seconds above which an audit needs --yes
+MAX_SECONDS_UNASKED = 3600.0  # a longer audit needs --yes
 
 
 def audit(given: AuditOptions) -> None:
     set_up(1)
-    wish, jobs = _wish(given), given.jobs or usable_cores()
+    request, jobs = _request(given), given.jobs or usable_cores()
     done: dict[str, dict[str, Any]] = {}
     for folder in folders_of(given.runs):
         with resumable(f" of {folder}", "Finished federations"):
             with progress(given.silent):
-                subject = open_subject(folder)
-                plan = Plan(subject, wish, chosen_site(subject.federation, wish.site))
+                target = open_target(folder)
+                plan = AuditPlan(target, request, chosen_site(target.federation, request.site))
                 seconds = plan.seconds(jobs)
             _announce(plan, seconds, jobs, given)
             with progress(given.silent):
@@ -56,8 +64,8 @@ def _beside(file: Path) -> str:
     return f" (with other settings: {', '.join(others)})" if others else ""
 
 
-def _wish(given: AuditOptions) -> Wish:
-    return Wish(
+def _request(given: AuditOptions) -> AuditRequest:
+    return AuditRequest(
         attack="lira" if given.thorough and given.attack == "rmia" else given.attack,
         site=given.site,
         thorough=given.thorough,
@@ -67,34 +75,34 @@ def _wish(given: AuditOptions) -> Wish:
     )
 
 
-def _announce(plan: Plan, seconds: float, jobs: int, given: AuditOptions) -> None:
+def _announce(plan: AuditPlan, seconds: float, jobs: int, given: AuditOptions) -> None:
     """The estimated time; more than an hour needs a decision."""
     shadows = [shadow for arm in plan.shadows.values() for shadow in arm]
     left = sum(not shadow.file.exists() for shadow in shadows)
-    if seconds > LONG and not given.yes:
+    if seconds > MAX_SECONDS_UNASKED and not given.yes:
         raise SettingError("audit-too-long", time=duration(seconds), federations=left, jobs=jobs)
     if not given.silent:
-        label, site = plan.subject.config.method.label, plan.site
+        label, site = plan.target.config.method.label, plan.site
         work = f"{left} of {plural(len(shadows), 'federation')} to run, {jobs} at a time"
         typer.echo(f"Audit of {label} at site {site}: {work}; estimated time: {duration(seconds)}", err=True)
 
 
-COLUMNS = ("update", "after round", "batch", "identified", "by chance", "aligned PSNR")
+INVERSION_COLUMNS = ("update", "after round", "batch", "identified", "by chance", "aligned PSNR")
 
 
 def invert(given: InvertOptions) -> None:
-    how = _plan(given)
+    plan = _plan(given)
     set_up(given.threads)
-    results = [_one(open_replay(folder), how, given) for folder in given.runs]
+    results = [_one(open_replay(folder), plan, given) for folder in given.runs]
     if given.json:
         typer.echo(jsonlib.dumps(results))
 
 
-def _plan(given: InvertOptions) -> Inversion:
+def _plan(given: InvertOptions) -> InversionPlan:
     if given.quick and given.thorough:
         raise SettingError("quick-and-thorough")
-    effort = QUICK if given.quick else THOROUGH if given.thorough else Attack()
-    return Inversion(
+    effort = QUICK_ATTACK if given.quick else THOROUGH_ATTACK if given.thorough else Attack()
+    return InversionPlan(
         attack=replace(effort, tv=given.tv, loss=given.loss),
         batches=tuple(given.batch or (1, 4)),
         targets=max(1, given.targets // 2) if given.quick else given.targets,
@@ -105,14 +113,14 @@ def _plan(given: InvertOptions) -> Inversion:
     )
 
 
-def _one(run: Replay, how: Inversion, given: InvertOptions) -> dict[str, Any]:
+def _one(run: Replay, plan: InversionPlan, given: InvertOptions) -> dict[str, Any]:
     with resumable(f" in {run.folder}", "Finished attacks"), locked_folder(run.folder):
         with progress(given.silent):
-            moments = moments_of(run, how)
-            cells = cells_of(run, how, moments)
-        stored = stored_in(run, how)
+            moments = moments_of(run, plan)
+            cells = cells_of(run, plan, moments)
+        stored = stored_in(run, plan)
         left = stored.left(cells)
-        seconds = estimate(run, how, left)
+        seconds = estimate_seconds(run, plan, left)
         if given.estimate:
             if not given.json:
                 typer.echo(duration(seconds))
@@ -125,19 +133,19 @@ def _one(run: Replay, how: Inversion, given: InvertOptions) -> dict[str, Any]:
                 err=True,
             )
         with progress(given.silent, announced=True):
-            stored = attack(run, how, cells, moments)
+            stored = attack_cells(run, plan, cells, moments)
     if not given.json:
         _print(stored)
     return {"run": str(run.folder), "file": str(stored.file), **stored.content}
 
 
-def _print(stored: Stored) -> None:
+def _print(stored: StoredInversion) -> None:
     rows, found = [], stored.content
     for cell in found["cells"].values():
         hits, chance = f"{100 * cell['identified']:.0f} % of {cell['images']}", f"{100 * cell['chance']:.0f} %"
         numbers = (cell["round"], cell["batch"], hits, chance, f"{cell['psnr_aligned']:.1f}")
         rows.append((Cell(cell["title"]), *(Cell(str(number)) for number in numbers)))
-    table = Table(tuple(Column(name, number=at > 0) for at, name in enumerate(COLUMNS)), tuple(rows))
+    table = Table(tuple(Column(name, number=at > 0) for at, name in enumerate(INVERSION_COLUMNS)), tuple(rows))
     typer.echo("Images that the attack identifies among others of their class at the site")
     typer.echo(table_text(table))
     for each in found["memorisation"]:
