@@ -26,7 +26,7 @@ from fedlgd.core.train import Local, sgd
 from fedlgd.core.types import Params, Site
 from fedlgd.data.arrays import read_arrays, write_arrays
 from fedlgd.data.federation import Federation, limited, pooled
-from fedlgd.data.published.digits import Digits
+from fedlgd.data.published.domains import Digits
 from fedlgd.distill.distribution import first_set
 from fedlgd.distill.init import Start, from_real
 from fedlgd.distill.settings import Distil

@@ -12,8 +12,7 @@ import hypothesis
 import pytest
 import torch
 
-from fedlgd.data.builtin import digits as builtin
-from fedlgd.data.builtin import rendering
+from fedlgd.data import builtin, rendering
 from fedlgd.data.federation import Federation
 
 hypothesis.settings.register_profile(

@@ -8,8 +8,7 @@ import pytest
 
 from fedlgd.cli.common import preset_of
 from fedlgd.core.settings import describe_settings
-from fedlgd.data.published.digits import REQUIRED
-from fedlgd.data.published.retina import PAIRED
+from fedlgd.data.published.domains import PAIRED, REQUIRED
 from fedlgd.data.suites import SUITES
 from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlgd.core.rng import Stream
-from fedlgd.data import partition
-from fedlgd.data.partition import allotted, dirichlet, iid, quantity, shards
+from fedlgd.data.published import split as partition
+from fedlgd.data.published.split import allotted, dirichlet, iid, quantity, shards
 from tests.errors import refuses
 
 LABELS = st.lists(st.integers(0, 4), max_size=120).map(lambda y: np.array(y, np.uint8))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedlgd.core.rng import Stream
-from fedlgd.nets.convnet import ConvNet
+from fedlgd.nets.builtin import ConvNet
 from fedlgd.nets.fast import AvgPool2x2, Conv3x3
 from fedlgd.nets.registry import build_net
 

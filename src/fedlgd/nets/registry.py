@@ -15,9 +15,8 @@ from fedlgd.core.net import Net
 from fedlgd.core.plugins import import_object
 from fedlgd.core.rng import Stream
 from fedlgd.core.settings import SettingInfo
-from fedlgd.nets.convnet import ConvNet
+from fedlgd.nets.builtin import ConvNet, ResNet18
 from fedlgd.nets.hooked import copies, with_features
-from fedlgd.nets.resnet import ResNet18
 
 NETS: dict[str, type[nn.Module]] = {"convnet": ConvNet, "resnet18": ResNet18}
 MAX_OF_SETTING = {"depth": 64, "width": 4096}

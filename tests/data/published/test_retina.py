@@ -10,7 +10,7 @@ import torch
 import fedlgd
 from fedlgd.core.errors import SettingError
 from fedlgd.core.types import Scale
-from fedlgd.data.published.retina import Retina, RetinaPair
+from fedlgd.data.published.domains import Retina, RetinaPair
 from tests.data.pictures import noise, save
 from tests.errors import refuses
 

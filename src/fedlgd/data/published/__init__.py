@@ -1,1 +1,1 @@
-"""Suites of published data sets: `digits`, `retina`, `cifar10c` (`corruptions`, `blur`) and `split`."""
+"""Suites of published data sets: `domains` (digits, retina), `cifar10c` with `corruptions` and `blur`, `split`."""

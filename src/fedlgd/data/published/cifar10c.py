@@ -15,7 +15,7 @@ from fedlgd.core.types import Scale, Site
 from fedlgd.data import arrays as store
 from fedlgd.data.arrays import Arrays, Pixels
 from fedlgd.data.federation import Federation, federation
-from fedlgd.data.partition import dirichlet
+from fedlgd.data.published.split import dirichlet
 from fedlgd.data.suites import SuiteSettings, data_home
 
 NAME = "cifar10c"

@@ -1,12 +1,74 @@
-"""ResNet18 as in the released code (default) and as printed in the paper."""
+"""The two networks of the paper: ConvNet and ResNet18."""
 
+import math
 from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedlgd.core.net import Output
-from fedlgd.nets.convnet import Norm, norm_layer
+from fedlgd.nets.fast import AvgPool2x2, Conv3x3
+
+Norm = Literal["instance", "group", "batch", "none"]
+Pooling = Literal["avg", "max", "none"]
+
+
+def norm_layer(kind: Norm, channels: int) -> nn.Module:
+    """`instance` is an affine GroupNorm with one group per channel, GN(128) in the paper."""
+    layers: dict[str, nn.Module] = {
+        "instance": nn.GroupNorm(channels, channels),
+        "group": nn.GroupNorm(math.gcd(8, channels), channels),
+        "batch": nn.BatchNorm2d(channels),
+        "none": nn.Identity(),
+    }
+    return layers[kind]
+
+
+class ConvNet(nn.Module):
+    """ConvNet of dataset condensation: `depth` x [conv 3x3, norm, ReLU, pool 2x2], flatten, linear.
+
+    Features are the flattened output of the last block: 1 152 values for 28x28 images by default.
+    """
+
+    help: ClassVar[dict[str, str]] = {
+        "depth": "Blocks of convolution, normalisation, ReLU and pooling.",
+        "width": "Channels of each block.",
+        "norm": "Normalisation: of each channel (instance), of groups of channels, of the batch, or none.",
+        "pooling": "Pooling by 2 after each block: average, maximum, or none.",
+    }
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        classes: int,
+        depth: int = 3,
+        width: int = 128,
+        norm: Norm = "instance",
+        pooling: Pooling = "avg",
+    ) -> None:
+        super().__init__()
+        channels, height, side = shape
+        blocks: list[nn.Module] = []
+        for i in range(depth):
+            blocks += [Conv3x3(channels if i == 0 else width, width, norm == "instance"), norm_layer(norm, width)]
+            blocks += [nn.ReLU(inplace=True)]
+            if pooling != "none":
+                blocks += [AvgPool2x2() if pooling == "avg" else nn.MaxPool2d(2)]
+                height, side = height // 2, side // 2
+        if not height or not side:
+            allowed = min(shape[1:]).bit_length() - 1
+            raise ValueError(
+                f"images of shape {shape} allow {allowed} poolings by 2, but net.depth is {depth}; "
+                f"use {f'net.depth={allowed} or ' if allowed else ''}net.pooling=none"
+            )
+        self.blocks = nn.Sequential(*blocks)
+        self.head = nn.Linear(width * height * side, classes)
+        self.per_image = norm != "batch"
+
+    def forward(self, x: Tensor) -> Output:
+        features = self.blocks(x).flatten(1)
+        return Output(features, self.head(features))
+
 
 STAGES = ((1, 1), (2, 2), (4, 2), (8, 2))  # channels relative to the stem, and stride
 
@@ -33,8 +95,8 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """`code`: 3x3 stride-1 stem, instance norm, 4x4 average pool, two-layer head on large images.
-    `printed`: 7x7 stride-2 stem, batch norm, global average pool."""
+    """Released `code`: 3x3 stride-1 stem, instance norm, 4x4 average pool, two-layer head on large images.
+    `printed` in the paper: 7x7 stride-2 stem, batch norm, global average pool."""
 
     help: ClassVar[dict[str, str]] = {
         "version": "As in the released code (instance norm), or as printed in the paper (batch norm).",

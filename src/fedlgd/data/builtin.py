@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedlgd.core.rng import Stream
+from fedlgd.data import rendering
 from fedlgd.data.arrays import Arrays, Pixels, both_parts, load_or_make, site_from_arrays
-from fedlgd.data.builtin import rendering
-from fedlgd.data.builtin.rendering import SIDE, Labels, package_file
 from fedlgd.data.federation import Federation, federation
+from fedlgd.data.rendering import SIDE, Labels, package_file
 from fedlgd.data.suites import SuiteSettings
 
 Part = Literal["train", "test"]

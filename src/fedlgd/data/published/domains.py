@@ -1,4 +1,8 @@
-"""The suite `digits`: the paper's five digit sites, MNIST, SVHN, USPS, SynthDigits, MNIST-M, of one size in RGB."""
+"""The suites `digits`, `retina` and `retina-ab`, whose sites are data sets of different origin.
+
+`digits` are the paper's five sites, MNIST, SVHN, USPS, SynthDigits and MNIST-M, of one size in RGB; the other two
+are glaucoma against normal at eye clinics.
+"""
 
 from dataclasses import dataclass
 from functools import partial
@@ -12,18 +16,13 @@ from fedlgd.core.errors import DataError
 from fedlgd.core.rng import Stream
 from fedlgd.core.settings import setting
 from fedlgd.core.types import Scale, Site
-from fedlgd.data.arrays import (
-    PARTS,
-    Arrays,
-    load_domain,
-    load_or_make,
-    npz_digest,
-    resized,
-    site_from_arrays,
-)
-from fedlgd.data.builtin import rendering
+from fedlgd.data import arrays as store
+from fedlgd.data import rendering
+from fedlgd.data.arrays import PARTS, Arrays
 from fedlgd.data.federation import Federation, federation
 from fedlgd.data.fetch.download import DATASETS, Dataset
+from fedlgd.data.own.suite import Folders
+from fedlgd.data.prepare import Scaling, scales
 from fedlgd.data.suites import SuiteSettings, data_home
 
 NAME = "digits"
@@ -79,18 +78,18 @@ class Digits(SuiteSettings):
         scale = OWN.get(name, SYNTH_SCALE) if self.scaling == "own" else Scale()
         folder = f"made/{NAME}-{RECIPE}"
         if name == "rendered":
-            arrays = load_or_make(f"{folder}/synth-rendered-{self.size}", partial(_rendered, self.size))
-            return site_from_arrays("synth-rendered", arrays, CLASSES, scale, STAND_IN)
-        key = f"{folder}/{name}-{self.size}-{npz_digest(_path(name))}"
+            arrays = store.load_or_make(f"{folder}/synth-rendered-{self.size}", partial(_rendered, self.size))
+            return store.site_from_arrays("synth-rendered", arrays, CLASSES, scale, STAND_IN)
+        key = f"{folder}/{name}-{self.size}-{store.npz_digest(_path(name))}"
 
         def make() -> Arrays:
-            whole = load_domain(name, f"get it with: {FETCH}")
-            images = {f"{part}_x": resized(whole[f"{part}_x"], self.size) for part in PARTS}
+            whole = store.load_domain(name, f"get it with: {FETCH}")
+            images = {f"{part}_x": store.resized(whole[f"{part}_x"], self.size) for part in PARTS}
             return images | {f"{part}_y": whole[f"{part}_y"] for part in PARTS}
 
-        arrays = load_or_make(key, make)
+        arrays = store.load_or_make(key, make)
         note = release_note(DATASETS[name], len(arrays["train_y"]), len(arrays["test_y"]))
-        return site_from_arrays(name.replace("_", "-"), arrays, CLASSES, scale, note)
+        return store.site_from_arrays(name.replace("_", "-"), arrays, CLASSES, scale, note)
 
 
 def release_note(source: Dataset, train: int, test: int) -> str:
@@ -112,6 +111,58 @@ def _rendered(size: int) -> Arrays:
     for part, count in RENDERED.items():
         labels = rendering.in_turn(count)
         generator = Generator(PCG64(Stream(RECIPE).at(NAME, "synth-rendered", part).number()))
-        arrays[f"{part}_x"] = resized(rendering.render_fonts(labels, generator).transpose(0, 2, 3, 1), size)
+        arrays[f"{part}_x"] = store.resized(rendering.render_fonts(labels, generator).transpose(0, 2, 3, 1), size)
         arrays[f"{part}_y"] = labels.astype(np.uint8)
     return arrays
+
+
+RETINA = "retina"
+RETINA_PAIR = "retina-ab"
+RETINA_LAYOUT = "<site>/Training|Testing/glaucoma|normal/<image>"
+RETINA_NOTE = "glaucoma against normal; the paper's own crops and balanced subsets are not published"
+RETINA_CLASSES = ("normal", "glaucoma")
+PAIRED = {
+    "hrf": ("retina_a", "real, the sjchoi86-HRF set; not one of the paper's sites"),
+    "airogs": ("retina_b", "real, part of EyePACS-AIROGS-light; not one of the paper's sites"),
+}
+RETINA_PAIR_NOTE = "glaucoma against normal at two real sites, which are not the paper's four"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetinaSettings(SuiteSettings):
+    """The settings of both suites."""
+
+    scaling: Scaling = setting(
+        "own", 'By mean and std of the training pixels of each site ("own") or of all ("shared"), or "half".'
+    )
+    size: int = setting(96, "Side of the images in pixels; 96 in the paper.", least=8, most=1024)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retina(RetinaSettings):
+    """The four sets of the paper (Drishti, Acrima, Rim, Refuge), or any others, in <data home>/retina/<site>."""
+
+    def open(self) -> Federation:
+        """Every site folder in the data home."""
+        home = data_home() / RETINA
+        if not home.is_dir() or not any(home.iterdir()):
+            raise DataError("no-retina-sites", home=home, command="fedlgd data fetch retina", layout=RETINA_LAYOUT)
+        return Folders(path=str(home), size=self.size, scaling=self.scaling).open(RETINA, RETINA_NOTE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetinaPair(RetinaSettings):
+    """Two real sites from the prepared files retina_a.npz and retina_b.npz in the data home."""
+
+    def open(self) -> Federation:
+        hint = "copy the prepared file there, or use your own images: fedlgd run --data DIR"
+        found = {name: store.load_domain(file, hint) for name, (file, _) in PAIRED.items()}
+        for arrays in found.values():
+            arrays.update({f"{part}_x": store.resized(arrays[f"{part}_x"], self.size) for part in PARTS})
+        scaled = scales([arrays["train_x"] for arrays in found.values()], self.scaling)
+        parts = zip(found.items(), scaled, strict=True)
+        sites = [
+            store.site_from_arrays(name, arrays, RETINA_CLASSES, scale, PAIRED[name][1])
+            for (name, arrays), scale in parts
+        ]
+        return federation(RETINA_PAIR, sites, RETINA_PAIR_NOTE)
