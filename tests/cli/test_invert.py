@@ -201,7 +201,7 @@ def test_wrong_options_are_named(fedlgd, run, more, words):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (("--method", "fedbn"), message("no-global-update", label="FedBN on real data")),
+        (("--method", "fedbn"), message("no-global-update", label="FedBN, personalised, on real data")),
         (("--method", "fedavg", "--set=net.norm=batch"), "net.norm=instance"),
         (("--method", "fedavg+dp-sgd", "--set=dp.test_key=test", "--set=dp.delta=1e-4"), "plain SGD"),
     ],
