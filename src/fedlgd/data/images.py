@@ -148,14 +148,16 @@ def _opened(path: Path, root: Path) -> Iterator[Image.Image | Dicom]:
             with regular_file(path, root) as file:
                 opened = nullcontext(Dicom(file)) if is_dicom(file) else Image.open(file, formats=FORMATS)
                 with opened as image:
-                    _refuse_huge(path, image.size)
+                    width, height = image.size
+                    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
+                        values = {"width": width, "height": height, "most": MAX_PIXELS, "side": MAX_SIDE}
+                        raise ImageError("image-of-too-many-pixels", path=path, **values)
                     yield image
         except DataError:
             raise
         except DepthError as error:
-            raise ImageError(
-                "cannot-show-image", path=path, problem=error.problem, way_out=error.way_out
-            ) from error
+            told = {"problem": error.problem, "way_out": error.way_out}
+            raise ImageError("cannot-show-image", path=path, **told) from error
         except UnidentifiedImageError:
             raise ImageError("unknown-image-format", path=path, formats=FORMATS) from None
         except Image.DecompressionBombError:
@@ -192,13 +194,6 @@ def _refuse_special(path: Path, info: os.stat_result) -> None:
         raise ImageError("image-of-too-many-bytes", path=path, size=info.st_size, most=MAX_FILE_BYTES)
 
 
-def _refuse_huge(path: Path, size: tuple[int, int]) -> None:
-    width, height = size
-    if width * height > MAX_PIXELS or max(width, height) > MAX_SIDE:
-        values = {"width": width, "height": height, "most": MAX_PIXELS, "side": MAX_SIDE}
-        raise ImageError("image-of-too-many-pixels", path=path, **values)
-
-
 def _orientation(image: Image.Image) -> int:
     """The EXIF orientation, 1 when upright. Pillow rotates TIFF itself; in PNG, EXIF must precede the pixels."""
     if image.format == "TIFF" or (image.format == "PNG" and "exif" not in image.info):
@@ -223,14 +218,11 @@ def _plain(image: Image.Image, bits: int) -> tuple[Image.Image, list[Remark]]:
         remark = Remark("sixteen-bits-nearly-black", {"high": high})
         return upper_bits(image, bits), [remark if dark else Remark("sixteen-bits", {"divisor": 2 ** (bits - 8)})]
     if image.has_transparency_data:
-        return _on_black(image.convert("RGBA"), kind)
+        image = image.convert("RGBA")
+        if np.asarray(image.getchannel("A")).min() == 255:
+            return image.convert("RGB").convert(kind), []
+        canvas = Image.new("RGBA", image.size, (0, 0, 0, 255))
+        canvas.alpha_composite(image)
+        return canvas.convert("RGB").convert(kind), [Remark("partly-transparent")]
     colours = [Remark("image-in-cmyk", {"mode": image.mode})] if image.mode == "CMYK" else []
     return image.convert(kind), colours
-
-
-def _on_black(image: Image.Image, kind: Literal["L", "RGB"]) -> tuple[Image.Image, list[Remark]]:
-    if np.asarray(image.getchannel("A")).min() == 255:
-        return image.convert("RGB").convert(kind), []
-    canvas = Image.new("RGBA", image.size, (0, 0, 0, 255))
-    canvas.alpha_composite(image)
-    return canvas.convert("RGB").convert(kind), [Remark("partly-transparent")]

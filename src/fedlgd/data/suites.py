@@ -168,10 +168,8 @@ def load(name: str, limit: int = 0, test_limit: int = 0, **settings: Any) -> "Fe
     known = [f.name for f in fields(cls)]
     for key in settings:
         if key not in known:
-            hint = did_you_mean(key, known) or ";"
-            raise SettingError(
-                "suite-has-no-setting", name=name, key=key, hint=hint, available=[*COMMON_SETTINGS[1:], *known]
-            )
+            hint, available = did_you_mean(key, known) or ";", [*COMMON_SETTINGS[1:], *known]
+            raise SettingError("suite-has-no-setting", name=name, key=key, hint=hint, available=available)
     return DataChoice(name=name, limit=limit, test_limit=test_limit, suite=cls(**settings)).open()
 
 

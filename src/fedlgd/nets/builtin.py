@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from fedlgd.core.net import Output
 from fedlgd.nets.fast import AvgPool2x2, Conv3x3
+from fedlgd.nets.hooked import Shape
 
 Norm = Literal["instance", "group", "batch", "none"]
 Pooling = Literal["avg", "max", "none"]
@@ -39,7 +40,7 @@ class ConvNet(nn.Module):
 
     def __init__(
         self,
-        shape: tuple[int, int, int],
+        shape: Shape,
         classes: int,
         depth: int = 3,
         width: int = 128,
@@ -104,11 +105,7 @@ class ResNet18(nn.Module):
     }
 
     def __init__(
-        self,
-        shape: tuple[int, int, int],
-        classes: int,
-        version: Literal["code", "printed"] = "code",
-        width: int = 64,
+        self, shape: Shape, classes: int, version: Literal["code", "printed"] = "code", width: int = 64
     ) -> None:
         super().__init__()
         printed = version == "printed"

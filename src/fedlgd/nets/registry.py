@@ -4,7 +4,6 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
@@ -16,7 +15,7 @@ from fedlgd.core.plugins import import_object
 from fedlgd.core.rng import Stream
 from fedlgd.core.settings import SettingInfo
 from fedlgd.nets.builtin import ConvNet, ResNet18
-from fedlgd.nets.hooked import copies, with_features
+from fedlgd.nets.hooked import Build, Shape, copies, with_features
 
 NETS: dict[str, type[nn.Module]] = {"convnet": ConvNet, "resnet18": ResNet18}
 MAX_OF_SETTING = {"depth": 64, "width": 4096}
@@ -74,20 +73,16 @@ def named_net(given: Any, features: str = "") -> dict[str, Any]:
     return named | ({"features": features} if features else {})
 
 
-def given_net(given: Any, shape: tuple[int, int, int], classes: int, named: Mapping[str, Any]) -> Net:
+def given_net(given: Any, shape: Shape, classes: int, named: Mapping[str, Any]) -> Net:
     """The network of a Python object: a module, whose architecture is used and not its weights, or its maker."""
-    label = named["name"] + (
-        _edition(type(given), repr(given)) if isinstance(given, nn.Module) else _edition(given)
-    )
-    features = named.get("features", "")
+    is_module, features = isinstance(given, nn.Module), named.get("features", "")
+    label = named["name"] + (_edition(type(given), repr(given)) if is_module else _edition(given))
     label += f",features={features}" if features else ""
-    build = copies(given) if isinstance(given, nn.Module) else _calls(given, shape, {})
+    build = copies(given) if is_module else _calls(given, shape, {})
     return _checked(build, shape, classes, label, features)
 
 
-def build_net(
-    name: str, shape: tuple[int, int, int], classes: int, settings: Mapping[str, Any] | None = None
-) -> Net:
+def build_net(name: str, shape: Shape, classes: int, settings: Mapping[str, Any] | None = None) -> Net:
     """Build a network for images of `shape` and check its interface."""
     if name.startswith(GIVEN):
         raise NetError("net-object", net=name.removeprefix(GIVEN))
@@ -105,11 +100,13 @@ def build_net(
         _check_size(build, classes, label)
     net = _checked(build, shape, classes, label, None if kind in NETS.values() else features)
     if isinstance(own := (accepted | settings).get("width"), int):
-        net.narrow = partial(_narrow, net, own, name, settings)
+        net.narrow = lambda width: (  # the same family so wide; `net` itself if it is no wider
+            net if width >= own else build_net(name, shape, classes, {**settings, "width": width})
+        )
     return net
 
 
-def _calls(kind: Kind, shape: tuple[int, int, int], settings: Mapping[str, Any]) -> Callable[[int], nn.Module]:
+def _calls(kind: Kind, shape: Shape, settings: Mapping[str, Any]) -> Build:
     """Calls `kind` with the shape and the number of outputs, as far as it takes them."""
     parameters = inspect.signature(kind).parameters
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -119,11 +116,6 @@ def _calls(kind: Kind, shape: tuple[int, int, int], settings: Mapping[str, Any])
         return kind(**{k: v for k, v in passed.items() if takes_all or k in parameters}, **settings)
 
     return build
-
-
-def _narrow(net: Net, own: int, name: str, settings: Mapping[str, Any], width: int) -> Net:
-    """The same family so wide; `net` itself if it is no wider."""
-    return net if width >= own else build_net(name, net.shape, net.classes, {**settings, "width": width})
 
 
 def _edition(kind: Kind, layers: str = "") -> str:
@@ -147,7 +139,7 @@ def _check_value(kind: Kind, key: str, value: Any) -> None:
         raise NetError("net-setting-number", key=key, value=value, most=most)
 
 
-def _check_size(build: Callable[[int], nn.Module], classes: int, label: str) -> None:
+def _check_size(build: Build, classes: int, label: str) -> None:
     """Count parameters without memory for them. An image too small for the net is an error here, too."""
     try:
         with torch.device("meta"):
@@ -173,13 +165,7 @@ def find_net(name: str) -> Kind:
     return kind
 
 
-def _checked(
-    build: Callable[[int], nn.Module],
-    shape: tuple[int, int, int],
-    classes: int,
-    label: str,
-    features: str | None = None,
-) -> Net:
+def _checked(build: Build, shape: Shape, classes: int, label: str, features: str | None = None) -> Net:
     """Build the network and run it on two blank images; `features` not None: it may return logits alone."""
     try:
         if features is not None:

@@ -68,7 +68,7 @@ def test_any_size(home, size):
 
 def test_resized_images_are_made_once(home, monkeypatch):
     first = Digits().open().digest
-    monkeypatch.setattr(domains, "resized", lambda *_: pytest.fail("made again"))
+    monkeypatch.setattr(domains.store, "resized", lambda *_: pytest.fail("made again"))
     monkeypatch.setattr(domains, "_rendered", lambda *_: pytest.fail("rendered again"))
     assert Digits().open().digest == first
 

@@ -7,8 +7,7 @@ import hashlib
 import os
 import time
 import tomllib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -164,20 +163,13 @@ def _receive(url: str, original: Original, part: Path) -> None:
             return
         if not answer.ok:
             raise RefusedError(f"HTTP {answer.status_code} {answer.reason}")
-        resumes = answer.status_code == STATUS_PARTIAL and answer.headers.get("Content-Range", "").startswith(
-            f"bytes {have}-"
-        )
-        with _keeping(part), part.open("ab" if resumes else "wb") as file:
-            _append(answer, file, have if resumes else 0, original)
-
-
-@contextmanager
-def _keeping(part: Path) -> Iterator[None]:
-    """A failed write is an error that says how to resume."""
-    try:
-        yield
-    except OSError as error:
-        raise DataError("part-not-written", part=part, error=error.strerror or error) from error
+        sent = answer.headers.get("Content-Range", "")
+        resumes = answer.status_code == STATUS_PARTIAL and sent.startswith(f"bytes {have}-")
+        try:
+            with part.open("ab" if resumes else "wb") as file:
+                _append(answer, file, have if resumes else 0, original)
+        except OSError as error:  # a failed write; the message says how to resume
+            raise DataError("part-not-written", part=part, error=error.strerror or error) from error
 
 
 def _append(answer: requests.Response, file: IO[bytes], have: int, original: Original) -> None:

@@ -21,13 +21,7 @@ from fedlgd.core.meter import tick
 from fedlgd.data.arrays import PARTS, Arrays, read_domain, refuse_without_space, saving, write_arrays
 from fedlgd.data.fetch import readers
 from fedlgd.data.fetch.download import DATASETS, GROUPS, Dataset, DownloadError, download, missing_bytes, wrong
-from fedlgd.data.fetch.readers import (
-    MAX_PICTURE_BYTES,
-    PICTURE_SUFFIXES,
-    digit_labels,
-    members_named,
-    reading_original,
-)
+from fedlgd.data.fetch.readers import reading_original
 from fedlgd.data.published.cifar10c import SEVERITIES
 
 log = logging.getLogger(__name__)
@@ -40,6 +34,7 @@ CIFAR10C = "CIFAR-10-C.tar"
 CIFAR10C_FOLDER = "CIFAR-10-C"
 CIFAR10C_LABELS = "labels"
 CIFAR10C_ARRAYS = (*SEVERITIES, CIFAR10C_LABELS)
+CIFAR10C_FILES = tuple(f"{name}.npy" for name in CIFAR10C_ARRAYS)
 CIFAR10C_SHAPE = (50_000, 32, 32, 3)  # severities 1 to 5 in blocks of 10 000
 
 RIM_ONE = "RIM-ONE_DL_images.zip"
@@ -100,11 +95,9 @@ def fetch(
     outcome = partial(FetchOutcome, name=dataset.name, paths=_paths(dataset, home))
     if not again and _is_there(dataset, home):
         return outcome(state="there")
-    has_reader = dataset.name in READERS or dataset.name in UNPACKERS
-    if not has_reader:
-        return outcome(
-            state="by hand", note=f"{dataset.page}: {dataset.by_hand.format(home=home, site=dataset.name)}"
-        )
+    if dataset.name not in READERS and dataset.name not in UNPACKERS:
+        how = dataset.by_hand.format(home=home, site=dataset.name)
+        return outcome(state="by hand", note=f"{dataset.page}: {how}")
     if not (given or dataset.files):
         return outcome(state="by hand", note=_by_hand(dataset))
     with _originals(dataset, home, given, keep) as folder:
@@ -201,13 +194,10 @@ def _alone(folder: Path) -> Iterator[None]:
 def _prepare(dataset: Dataset, folder: Path, home: Path) -> None:
     """Read the original files, check the number of images, and write the prepared files."""
     arrays = READERS[dataset.name](folder)
-    counts = (len(arrays["train_y"]), len(arrays["test_y"]))
-    if counts not in dataset.counts:
+    counts = {part: len(arrays[f"{part}_y"]) for part in PARTS}
+    if tuple(counts.values()) not in dataset.counts:
         published = " or ".join(f"{train} and {test}" for train, test in dataset.counts)
-        train, test = counts
-        raise DataError(
-            "unpublished-numbers", name=dataset.name, folder=folder, train=train, test=test, published=published
-        )
+        raise DataError("unpublished-numbers", name=dataset.name, folder=folder, published=published, **counts)
     for path in (home / made for made in dataset.makes):
         with saving(path):
             write_arrays(path, {key: arrays[key] for part in _parts(path) for key in (f"{part}_x", f"{part}_y")})
@@ -218,7 +208,7 @@ def unpack_cifar10c(folder: Path, home: Path) -> None:
     path, done = folder / CIFAR10C, 0
     with replacing(home / CIFAR10C_FOLDER) as target:
         with reading_original(path), tarfile.open(path) as archive:
-            for name, size, stream in members_named(archive, tuple(f"{name}.npy" for name in CIFAR10C_ARRAYS)):
+            for name, size, stream in readers.members_named(archive, CIFAR10C_FILES):
                 copy_member(stream, target / name, size)
                 done += size
                 tick("unpacking CIFAR-10-C", done, path.stat().st_size)
@@ -232,7 +222,7 @@ def check_cifar10c(folder: Path) -> None:
         with reading_original(path):
             array = np.load(path, mmap_mode="r", allow_pickle=False)
         if name == CIFAR10C_LABELS and array.shape == CIFAR10C_SHAPE[:1]:
-            digit_labels(path, array)
+            readers.digit_labels(path, array)
         elif array.shape != CIFAR10C_SHAPE or array.dtype != np.uint8:
             found = {"dtype": array.dtype, "shape": array.shape, "expected": CIFAR10C_SHAPE}
             raise DataError("array-of-wrong-shape", path=path, way_out="download it again", **found)
@@ -247,7 +237,7 @@ def unpack_rim_one(given: Path, home: Path) -> None:
             (target / folder).mkdir(parents=True)
         for entry in archive.infolist():
             if place := _rim_one_place(PurePosixPath(entry.filename)):
-                if entry.file_size > MAX_PICTURE_BYTES:
+                if entry.file_size > readers.MAX_PICTURE_BYTES:
                     raise DataError("picture-too-large", name=entry.filename)
                 with archive.open(entry) as stream:
                     copy_member(stream, target / place, entry.file_size)
@@ -260,7 +250,7 @@ def _rim_one_place(name: PurePosixPath) -> str:
     """The target of a member, made of known words and its file name; "" if it is not a picture of the partition."""
     partition, part, diagnosis, picture = ("", "", "", "", *name.parts)[-4:]
     known = partition == RIM_ONE_PARTITION and part in RIM_ONE_PARTS and diagnosis in RIM_ONE_CLASSES
-    if known and PurePosixPath(picture).suffix.lower() in PICTURE_SUFFIXES and not picture.startswith("."):
+    if known and PurePosixPath(picture).suffix.lower() in readers.PICTURE_SUFFIXES and not picture.startswith("."):
         return f"{RIM_ONE_PARTS[part]}/{diagnosis}/{picture}"
     return ""
 
@@ -272,6 +262,7 @@ def replacing(folder: Path) -> Iterator[Path]:
     One process at a time does this, so temporary folders that are there already are of killed processes.
     """
     beside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
+    old = beside.with_name(f"{beside.name}.old")
     with saving(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = folder.with_name(f".{folder.name}.lock")
@@ -282,23 +273,15 @@ def replacing(folder: Path) -> Iterator[Path]:
         with saving(folder):
             beside.mkdir()
         try:
-            yield from _filled(beside, folder)
+            yield beside
+            if is_there := folder.exists():
+                folder.rename(old)
+            beside.rename(folder)
+            if is_there:
+                shutil.rmtree(old)
         finally:
+            shutil.rmtree(beside, ignore_errors=True)
             lock.unlink(missing_ok=True)
-
-
-def _filled(beside: Path, folder: Path) -> Iterator[Path]:
-    try:
-        yield beside
-        if folder.exists():
-            old = beside.with_name(f"{beside.name}.old")
-            folder.rename(old)
-            beside.rename(folder)
-            shutil.rmtree(old)
-        else:
-            beside.rename(folder)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
 
 
 def copy_member(stream: IO[bytes], target: Path, size: int) -> None:
@@ -313,7 +296,4 @@ def copy_member(stream: IO[bytes], target: Path, size: int) -> None:
         raise DataError("member-ends-early", name=target.name, left=left)
 
 
-UNPACKERS: dict[str, Callable[[Path, Path], None]] = {
-    "cifar10c": unpack_cifar10c,
-    "rim_one": unpack_rim_one,
-}
+UNPACKERS: dict[str, Callable[[Path, Path], None]] = {"cifar10c": unpack_cifar10c, "rim_one": unpack_rim_one}

@@ -204,19 +204,14 @@ def mat_variables(file: IO[bytes]) -> Iterator[MatVariable]:
         if len(content) != size:
             raise ValueError(f"it ends early: {size} bytes announced, {len(content)} found")
         if kind == MAT_COMPRESSED:
-            content = _inflated(content)
+            inflate = zlib.decompressobj()
+            content = memoryview(inflate.decompress(content, MAX_MAT_BYTES))
+            if not inflate.eof:
+                raise ValueError("a compressed variable ends early or is too large")
             kind = struct.unpack_from("<I", content)[0]
             content = content[8:]
         if kind == MAT_MATRIX:
             yield _variable(content)
-
-
-def _inflated(content: memoryview) -> memoryview:
-    inflate = zlib.decompressobj()
-    inflated = inflate.decompress(content, MAX_MAT_BYTES)
-    if not inflate.eof:
-        raise ValueError("a compressed variable ends early or is too large")
-    return memoryview(inflated)
 
 
 def _variable(content: memoryview) -> MatVariable:
@@ -318,16 +313,14 @@ def read_pictures(root: Path, side: int = 0) -> Arrays:
 def files_in(root: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
     """Name and content of every small regular file in a folder, zip or tar; nothing is written to disk."""
     if root.is_dir():
-        for file in sorted(path for path in root.rglob("*") if path.is_file()):
-            yield PurePosixPath(file.relative_to(root).as_posix()), _bounded(file.read_bytes(), file)
+        for path in sorted(path for path in root.rglob("*") if path.is_file()):
+            yield PurePosixPath(path.relative_to(root).as_posix()), _bounded(path.read_bytes(), path)
     elif zipfile.is_zipfile(root):
         with zipfile.ZipFile(root) as packed:
             for entry in packed.infolist():
-                with packed.open(entry) as content:
-                    yield (
-                        PurePosixPath(entry.filename),
-                        _bounded(content.read(MAX_PICTURE_BYTES + 1), entry.filename),
-                    )
+                with packed.open(entry) as file:
+                    name = entry.filename
+                    yield PurePosixPath(name), _bounded(file.read(MAX_PICTURE_BYTES + 1), name)
     else:
         with tarfile.open(root) as packed_tar:
             for member in packed_tar:

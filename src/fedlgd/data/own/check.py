@@ -11,17 +11,9 @@ from fedlgd.core.errors import DataError
 from fedlgd.core.meter import track
 from fedlgd.data.arrays import PARTS, Pixels
 from fedlgd.data.images import ImageError, ImageFile, Picture
+from fedlgd.data.own import sites as own
 from fedlgd.data.own.decode import DICOM, DIGEST_BYTES, THUMBNAIL_SIDE, is_test, look, near_duplicates, size_list
-from fedlgd.data.own.sites import (
-    ArrayRow,
-    Problem,
-    SiteImages,
-    found_error,
-    found_warning,
-    natural,
-    natural_key,
-    problem_of,
-)
+from fedlgd.data.own.sites import ArrayRow, Problem, SiteImages
 from fedlgd.data.own.suite import Folders
 
 MIN_TRAINING_IMAGES = 10  # of a class; fewer are reported
@@ -67,14 +59,14 @@ def check_data(path: Path, least: int = MIN_TRAINING_IMAGES, only: str = "", how
     except DataError as error:
         if not path.exists():
             raise
-        return Checked(0, 0, (problem_of(error),))
+        return Checked(0, 0, (own.problem_of(error),))
     problems, seen = list(tree.problems), list[ReadImage]()
     for site in tree.sites:
         seen += _read(site, problems, how)
     names = [site.name for site in tree.sites]
     problems += [*_duplicates(seen), *_near(seen), *_patients(seen, how)]
     problems += [*_classes(names, seen, least), *_kinds(names, seen), *_formats(names, seen)]
-    ordered = sorted(problems, key=lambda p: (p.severity, natural_key(p.site)))
+    ordered = sorted(problems, key=lambda p: (p.severity, own.natural_key(p.site)))
     return Checked(len(names), len(seen), tuple(ordered))
 
 
@@ -100,10 +92,10 @@ def _read(site: SiteImages, problems: list[Problem], how: Folders) -> list[ReadI
 
 def _unusual(site: str, file: str, picture: Picture) -> Iterator[Problem]:
     for code, values in picture.remarks:
-        yield found_warning(code, site, file, **values)
+        yield own.found_warning(code, site, file, **values)
     pixels = np.asarray(picture.image)
     if bool((pixels == pixels[0, 0]).all()):
-        yield found_warning("single-colour", site, file)
+        yield own.found_warning("single-colour", site, file)
 
 
 def _duplicates(seen: Sequence[ReadImage]) -> Iterator[Problem]:
@@ -116,12 +108,13 @@ def _duplicates(seen: Sequence[ReadImage]) -> Iterator[Problem]:
             elsewhere = first.site != image.site
             other = f"{first.file} at site {first.site!r}" if elsewhere else first.file
             if image.label != first.label:
-                yield found_error("same-image-other-class", image.site, image.file, other=other, label=first.label)
+                same = {"other": other, "label": first.label}
+                yield own.found_error("same-image-other-class", image.site, image.file, **same)
             elif image.test and not first.test:
-                yield found_error("test-image-in-training", image.site, image.file, other=other)
+                yield own.found_error("test-image-in-training", image.site, image.file, other=other)
             else:
                 code = "same-image-at-two-sites" if elsewhere else "same-image"
-                yield found_warning(code, image.site, image.file, other=other)
+                yield own.found_warning(code, image.site, image.file, other=other)
 
 
 def _near(seen: Sequence[ReadImage]) -> Iterator[Problem]:
@@ -137,9 +130,8 @@ def _near(seen: Sequence[ReadImage]) -> Iterator[Problem]:
     for image, number in zip(parts[1], near_duplicates([arrays])[0].tolist(), strict=True):
         if number >= 0:
             like = parts[0][number]
-            yield found_warning(
-                "looks-like-training", image.site, image.file, other=like.file, other_site=like.site
-            )
+            other = {"other": like.file, "other_site": like.site}
+            yield own.found_warning("looks-like-training", image.site, image.file, **other)
 
 
 def _patients(seen: Sequence[ReadImage], how: Folders) -> Iterator[Problem]:
@@ -147,10 +139,10 @@ def _patients(seen: Sequence[ReadImage], how: Folders) -> Iterator[Problem]:
     trained = {(each.site, each.patient) for each in seen if each.patient and not each.test}
     for each in seen:
         if each.test and (each.site, each.patient) in trained:
-            yield found_error("patient-in-both-parts", each.site, each.file)
+            yield own.found_error("patient-in-both-parts", each.site, each.file)
     files = Counter((each.site, each.dicom_patient) for each in seen if each.dicom_patient and not each.patient)
     for site in dict.fromkeys(site for (site, _), count in files.items() if count > 1 and how.patient != DICOM):
-        yield found_warning("dicom-patients-unused", site)
+        yield own.found_warning("dicom-patients-unused", site)
 
 
 def _formats(sites: Sequence[str], seen: Sequence[ReadImage]) -> Iterator[Problem]:
@@ -158,42 +150,43 @@ def _formats(sites: Sequence[str], seen: Sequence[ReadImage]) -> Iterator[Proble
     by_site = {site: Counter(each.format for each in seen if each.site == site) for site in sites}
     for site, formats in by_site.items():
         if len(formats) > 1:
-            yield found_warning("formats-at-site", site, formats=size_list(formats))
+            yield own.found_warning("formats-at-site", site, formats=size_list(formats))
     if len({frozenset(formats) for formats in by_site.values() if formats}) > 1:
         listed = "; ".join(f"{site}: {', '.join(sorted(formats))}" for site, formats in by_site.items())
-        yield found_warning("formats-between-sites", formats=listed)
+        yield own.found_warning("formats-between-sites", formats=listed)
 
 
 def _classes(sites: Sequence[str], seen: Sequence[ReadImage], least: int) -> Iterator[Problem]:
     """Classes with no or few images at a site."""
-    classes = natural({image.label for image in seen})
+    classes = own.natural({image.label for image in seen})
     if len(classes) == 1:
-        yield found_error("one-class", label=classes[0])
+        yield own.found_error("one-class", label=classes[0])
     trained = Counter((image.site, image.label) for image in seen if not image.test)
     tested = Counter((image.site, image.label) for image in seen if image.test)
     for site in sites:
         for label in classes:
             count = trained[site, label]
             if not count:
-                yield found_error("class-without-training", site, label=label)
+                yield own.found_error("class-without-training", site, label=label)
             elif count < least:
-                yield found_warning("class-with-few-images", site, count=count, label=label)
+                yield own.found_warning("class-with-few-images", site, count=count, label=label)
             if not tested[site, label]:
-                yield found_warning("class-without-test", site, label=label)
+                yield own.found_warning("class-without-test", site, label=label)
         counts = [trained[site, label] for label in classes] or [0]
         if min(counts) and max(counts) > MAX_CLASS_RATIO * min(counts):
-            yield found_warning("classes-uneven", site, largest=max(counts), smallest=min(counts))
+            yield own.found_warning("classes-uneven", site, largest=max(counts), smallest=min(counts))
 
 
 def _kinds(sites: Sequence[str], seen: Sequence[ReadImage]) -> Iterator[Problem]:
     """Different sizes, and grey images next to colour images."""
     sizes = Counter(image.size for image in seen)
     if len(sizes) > 1:
-        yield found_warning("image-sizes", count=len(sizes), sizes=size_list(sizes))
+        yield own.found_warning("image-sizes", count=len(sizes), sizes=size_list(sizes))
     by_site = {site: [image.grey for image in seen if image.site == site] for site in sites}
     for site, greys in by_site.items():
         if any(greys) and not all(greys):
-            yield found_warning("grey-and-colour", site, grey=sum(greys), colour=len(greys) - sum(greys))
+            yield own.found_warning("grey-and-colour", site, grey=sum(greys), colour=len(greys) - sum(greys))
     all_grey = {site: all(greys) for site, greys in by_site.items() if greys}
     if len({*all_grey.values()}) > 1:
-        yield found_warning("grey-sites", sites=", ".join(repr(site) for site, grey in all_grey.items() if grey))
+        listed = ", ".join(repr(site) for site, grey in all_grey.items() if grey)
+        yield own.found_warning("grey-sites", sites=listed)

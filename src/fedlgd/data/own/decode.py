@@ -60,9 +60,8 @@ def near_duplicates(sites: Sequence[Arrays]) -> list[NDArray[np.intp]]:
         like = np.full(len(test), -1)
         for start in range(0, len(test), THUMBNAILS_AT_ONCE):
             alike = _normalised(test[start : start + THUMBNAILS_AT_ONCE] - middle) @ train.T
-            like[start : start + THUMBNAILS_AT_ONCE] = np.where(
-                alike.max(1) >= MIN_CORRELATION, alike.argmax(1), -1
-            )
+            best = np.where(alike.max(1) >= MIN_CORRELATION, alike.argmax(1), -1)
+            like[start : start + THUMBNAILS_AT_ONCE] = best
         like[[row.tobytes() in copies for row in site["test_print"]]] = -1
         found.append(like)
     return found

@@ -15,18 +15,8 @@ from pathlib import Path
 from fedlgd.core.errors import DataError, similar_path
 from fedlgd.data.dicom import is_dicom
 from fedlgd.data.images import SUFFIXES, ImageFile, Part, regular_file, shown
-from fedlgd.data.own.sites import (
-    Problem,
-    SiteImages,
-    checked_name,
-    found_error,
-    found_warning,
-    natural,
-    natural_key,
-    problem_of,
-    site_of_files,
-    site_of_npz,
-)
+from fedlgd.data.own import sites as own
+from fedlgd.data.own.sites import Problem, SiteImages, checked_name
 
 MANIFEST = "manifest.csv"
 COLUMNS = ("path", "site", "label")
@@ -52,20 +42,20 @@ def read_table(file: Path, problems: list[Problem], names: Mapping[str, str]) ->
             lines[image.path] = number
             sites.setdefault(checked_name(row["site"], "site", file), []).append(image)
         except DataError as error:
-            problems.append(problem_of(error, shown(row["site"]), f"{shown(file.name)}, line {number}"))
+            problems.append(own.problem_of(error, shown(row["site"]), f"{shown(file.name)}, line {number}"))
     problems += _incomplete(shown(file.name), sites)
     if not (sites or problems):
         raise DataError("table-without-images", path=shown(file), columns=COLUMNS)
-    return [site_of_files(name, sites[name]) for name in natural(sites)]
+    return [own.site_of_files(name, sites[name]) for name in own.natural(sites)]
 
 
 def _incomplete(file: str, sites: Mapping[str, list[ImageFile]]) -> Iterator[Problem]:
     """Sites whose columns split or patient are filled in some lines only."""
     for name, images in sites.items():
         if {image.part for image in images} not in ({""}, {"train"}, {"train", "test"}):
-            yield found_error("split-incomplete", name, file)
+            yield own.found_error("split-incomplete", name, file)
         if len({bool(image.patient) for image in images}) > 1:
-            yield found_error("patient-incomplete", name, file)
+            yield own.found_error("patient-incomplete", name, file)
 
 
 def _image(row: Row, root: Path) -> ImageFile:
@@ -121,7 +111,7 @@ class Tree:
     @property
     def classes(self) -> tuple[str, ...]:
         """All classes of all sites, in natural order."""
-        return tuple(natural({image.label for site in self.sites for image in site.images}))
+        return tuple(own.natural({image.label for site in self.sites for image in site.images}))
 
 
 @dataclass(frozen=True)
@@ -145,7 +135,7 @@ class Names:
             found = self.patient and isinstance(image, ImageFile) and self.patient.search(image.path.name)
             if self.patient and isinstance(image, ImageFile) and not found:
                 pattern = self.patient.pattern
-                problems.append(found_error("name-without-patient", site.name, image.where, pattern=pattern))
+                problems.append(own.found_error("name-without-patient", site.name, image.where, pattern=pattern))
             images.append(replace(image, label=label, patient=found[1] if found else image.patient))
         stamp = (site.stamp, sorted(self.classes.items()), self.patient)
         return replace(site, images=images, stamp=stamp) if self.classes or self.patient else site
@@ -180,7 +170,7 @@ def survey_site(path: Path, name: str, names: Names = Names()) -> Tree:
     images = _site(path.resolve(), path.resolve(), problems)
     if not images:
         raise DataError("site-without-images", path=shown(path))
-    return names.tree(path, "one site", [site_of_files(name, images)], problems)
+    return names.tree(path, "one site", [own.site_of_files(name, images)], problems)
 
 
 def _survey_folder(
@@ -208,7 +198,7 @@ def _folder_sites(path: Path, root: Path, folders: list[Path], problems: list[Pr
     sites = []
     for folder in folders:
         if images := _site(folder, root, problems):
-            sites.append(site_of_files(checked_name(folder.name, "site", folder), images))
+            sites.append(own.site_of_files(checked_name(folder.name, "site", folder), images))
         else:
             problems.append(_empty(folder, root, folder.name))
     if not sites:
@@ -222,9 +212,9 @@ def _npz_sites(files: Sequence[Path], root: Path, problems: list[Problem]) -> li
     for file in files:
         name = checked_name(file.stem, "site", file)
         try:
-            sites.append(site_of_npz(name, file, root))
+            sites.append(own.site_of_npz(name, file, root))
         except DataError as error:
-            problems.append(problem_of(error, name))
+            problems.append(own.problem_of(error, name))
     return sites
 
 
@@ -279,7 +269,7 @@ def _children(folder: Path, root: Path) -> Iterator[Path]:
         names = os.listdir(folder)  # noqa: PTH208
     except OSError as error:
         raise DataError("folder-cannot-be-listed", path=shown(folder), error=error.strerror) from error
-    for name in sorted(names, key=natural_key):
+    for name in sorted(names, key=own.natural_key):
         if not name.startswith(".") and name.lower() not in JUNK:
             yield folder / name
 
@@ -299,11 +289,11 @@ def _is_image(path: Path) -> bool:
 
 def _skipped(path: Path, root: Path, site: str) -> Problem:
     kind = "folder-in-class" if path.is_dir() else "image-outside-class" if _is_image(path) else "not-an-image"
-    return found_warning(kind, shown(site), shown(path.relative_to(root)))
+    return own.found_warning(kind, shown(site), shown(path.relative_to(root)))
 
 
 def _empty(folder: Path, root: Path, site: str) -> Problem:
-    return found_warning("folder-without-images", shown(site), shown(folder.relative_to(root)))
+    return own.found_warning("folder-without-images", shown(site), shown(folder.relative_to(root)))
 
 
 def _seen(paths: list[Path]) -> str:
@@ -316,10 +306,10 @@ def _equal_names(sites: Sequence[SiteImages]) -> Iterator[Problem]:
     """Class names that differ only in case, whitespace or the encoding of an accent."""
     variants: dict[str, dict[str, str]] = {}
     for site in sites:
-        for label in natural({image.label for image in site.images}):
+        for label in own.natural({image.label for image in site.images}):
             plain = " ".join(unicodedata.normalize("NFKC", label).casefold().replace("_", " ").split())
             variants.setdefault(plain, {}).setdefault(label, site.name)
     for names in variants.values():
         if len(names) > 1:
             listed = ", ".join(f"{name!r} (site {site!r})" for name, site in names.items())
-            yield found_error("class-names-alike", count=len(names), names=listed, mapping="=".join(names))
+            yield own.found_error("class-names-alike", count=len(names), names=listed, mapping="=".join(names))

@@ -66,9 +66,8 @@ class Folders(SuiteSettings):
 
     @property
     def decoding(self) -> Decoding:
-        return Decoding(
-            self.size, self.fit, self.colour, self.depth, self.patient, self.test_share, self.split_seed
-        )
+        image = self.size, self.fit, self.colour, self.depth
+        return Decoding(*image, self.patient, self.test_share, self.split_seed)
 
     @property
     def names(self) -> Names:
@@ -191,9 +190,8 @@ def _readable(tree: Tree, depth: Depth) -> tuple[Tree, list[int]]:
         stamp = (site.stamp, [image.where for image in good])
         sites.append(replace(site, images=good, stamp=stamp) if left_out[-1] else site)
     if sum(left_out):
-        counts = ", ".join(
-            f"{count} of site {site.name!r}" for site, count in zip(sites, left_out, strict=True) if count
-        )
+        bad = zip(sites, left_out, strict=True)
+        counts = ", ".join(f"{count} of site {site.name!r}" for site, count in bad if count)
         warnings.warn(f"files that cannot be read are left out: {counts}", stacklevel=3)
     return replace(tree, sites=tuple(sites)), left_out
 
@@ -216,9 +214,8 @@ def _refuse_unusable(tree: Tree, least: int) -> None:
         counts = Counter(image.label for image in site.images if image.part != "test")
         for label in classes:
             if counts[label] < least:
-                raise DataError(
-                    "class-too-small-at-site", site=site.name, count=counts[label], label=label, least=least
-                )
+                values = {"count": counts[label], "label": label, "least": least}
+                raise DataError("class-too-small-at-site", site=site.name, **values)
     if tree.problems:
         skipped = f"skipped files or folders: {len(tree.problems)}"
         warnings.warn(f"{path}: {skipped}; fedlgd data check {path} lists them", stacklevel=3)

@@ -116,7 +116,11 @@ class Cifar10C(SuiteSettings):
         sites: list[Site] = []
         for i in track("cifar10c", len(self.corruptions)):
             sites += self._sites(origin, self.corruptions[i])
-        return federation(NAME, sites, self._note(origin), self.min_per_class)
+        note = (
+            f"{origin.note}; severity {self.severity}; trained on photographs 0 to {self.train_photos - 1}, "
+            f"tested on {self.test_photos} of the last tenth, the same for every corruption"
+        )
+        return federation(NAME, sites, note, self.min_per_class)
 
     def _sites(self, origin: "Made | Official", name: str) -> list[Site]:
         """The sites of one corruption: each has its own training images, all share the test images."""
@@ -150,16 +154,9 @@ class Cifar10C(SuiteSettings):
         held_out = count // HELD_OUT
         for name, most in (("train_photos", count - held_out), ("test_photos", held_out)):
             if (wanted := getattr(self, name)) > most:
-                raise DataError(
-                    "too-few-photographs", setting=f"data.{name}", wanted=wanted, most=most, count=count
-                )
+                values = {"wanted": wanted, "most": most, "count": count}
+                raise DataError("too-few-photographs", setting=f"data.{name}", **values)
         return range(self.train_photos), range(count - held_out, count - held_out + self.test_photos)
-
-    def _note(self, origin: "Made | Official") -> str:
-        return (
-            f"{origin.note}; severity {self.severity}; trained on photographs 0 to {self.train_photos - 1}, "
-            f"tested on {self.test_photos} of the last tenth, the same for every corruption"
-        )
 
 
 class Made:
@@ -184,8 +181,7 @@ class Made:
         return corrupted(self._photographs["test_x"], name, severity, wanted, self._seed)
 
     def digest(self, name: str) -> str:
-        path = data_home() / f"{PHOTOGRAPHS}.npz"
-        return store.npz_digest(path) if path.is_file() else ""
+        return store.npz_digest(data_home() / f"{PHOTOGRAPHS}.npz")
 
     def describe(self, name: str, severity: int) -> str:
         drawn = "; the frost is drawn, the original overlays photographs of frost" if name == "frost" else ""

@@ -11,20 +11,8 @@ from scipy import ndimage
 
 from fedlgd.core.rng import Stream
 from fedlgd.data.arrays import Pixels
-from fedlgd.data.published.blur import (
-    Photos,
-    Reals,
-    defocus_blur,
-    elastic_transform,
-    filtered,
-    gaussian_blur,
-    gaussian_smoothed,
-    glass_blur,
-    motion_blur,
-    trails,
-    zoom_blur,
-    zoomed,
-)
+from fedlgd.data.published import blur
+from fedlgd.data.published.blur import Photos, Reals, filtered, gaussian_smoothed, trails, zoomed
 from fedlgd.data.published.cifar10c import SEVERITIES
 
 BLOCK_SIZE = 100  # photographs that share a generator and are always corrupted together
@@ -66,22 +54,12 @@ def speckle_noise(photos: Photos, std: float, *, rng: Generator) -> Photos:
     return photos + photos * np.float32(std) * rng.standard_normal(photos.shape, np.float32)
 
 
-def snow(
-    photos: Photos,
-    mean: float,
-    std: float,
-    zoom: float,
-    threshold: float,
-    radius: float,
-    sigma: float,
-    share: float,
-    *,
-    rng: Generator,
-) -> Photos:
+def snow(photos: Photos, *constants: float, rng: Generator) -> Photos:
     """Falling flakes, and the same flakes rotated by 180 degrees, over a paler photograph.
 
     Flakes are enlarged noise above a threshold; paler is share x + (1 - share) max(x, 1.5 grey + 0.5).
     """
+    mean, std, zoom, threshold, radius, sigma, share = constants
     flakes = zoomed(rng.normal(mean, std, photos.shape[:3]).astype(np.float32), zoom)
     flakes = np.where(flakes < threshold, 0, np.clip(flakes, 0, 1)).astype(np.float32)
     falling = trails(flakes, radius, sigma, np.radians(rng.uniform(-135, -45, len(photos))))[..., None]
@@ -147,18 +125,9 @@ def _even(layers: Photos) -> Photos:
     return np.asarray(even, np.float32)
 
 
-def spatter(
-    photos: Photos,
-    mean: float,
-    std: float,
-    sigma: float,
-    threshold: float,
-    strength: float,
-    mud: float,
-    *,
-    rng: Generator,
-) -> Photos:
+def spatter(photos: Photos, *constants: float, rng: Generator) -> Photos:
     """Liquid where smoothed noise exceeds the threshold: mud covers, water brightens."""
+    mean, std, sigma, threshold, strength, mud = constants
     liquid = gaussian_smoothed(rng.normal(mean, std, photos.shape[:3]).astype(np.float32), sigma)
     if mud:
         mud_layer = gaussian_smoothed((liquid > threshold).astype(np.float32), strength)
@@ -276,10 +245,10 @@ def _each(photos: Photos, change: Callable[[Image.Image], Image.Image]) -> Photo
 
 _FUNCTIONS: tuple[Callable[..., Photos], ...] = (
     *(gaussian_noise, shot_noise, impulse_noise),
-    *(defocus_blur, glass_blur, motion_blur, zoom_blur),
+    *(blur.defocus_blur, blur.glass_blur, blur.motion_blur, blur.zoom_blur),
     *(snow, frost, fog),
-    *(brightness, contrast, elastic_transform, pixelate, jpeg_compression),
-    *(speckle_noise, gaussian_blur, spatter, saturate),
+    *(brightness, contrast, blur.elastic_transform, pixelate, jpeg_compression),
+    *(speckle_noise, blur.gaussian_blur, spatter, saturate),
 )
 CORRUPTIONS = {function.__name__: function for function in _FUNCTIONS}
 """By name; their constants are in `SEVERITIES`."""
@@ -292,13 +261,10 @@ def corrupted(photos: Pixels, name: str, severity: int, wanted: range, seed: int
     """
     first = wanted.start - wanted.start % BLOCK_SIZE
     rng = Stream(seed).at(name, severity)
-    starts = range(first, wanted.stop, BLOCK_SIZE)
     change, constants, blocks = CORRUPTIONS[name], SEVERITIES[name][severity - 1], []
-    for start in starts:
-        generator = Generator(PCG64(rng.at(start).number()))
-        blocks.append(
-            as_bytes(change(photos[start : start + BLOCK_SIZE] / np.float32(255), *constants, rng=generator))
-        )
+    for start in range(first, wanted.stop, BLOCK_SIZE):
+        block, generator = photos[start : start + BLOCK_SIZE], Generator(PCG64(rng.at(start).number()))
+        blocks.append(as_bytes(change(block / np.float32(255), *constants, rng=generator)))
     return np.concatenate(blocks)[wanted.start - first : wanted.stop - first]
 
 

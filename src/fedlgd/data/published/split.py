@@ -157,20 +157,14 @@ class Split(SuiteSettings):
 
     def open(self) -> Federation:
         """The sites, mapped from the data home; partitioned and cached there on first use."""
-        path = data_home() / f"{self.of}.npz"
-        key = store.cache_key(store.npz_digest(path) if path.is_file() else "", self)
+        key = store.cache_key(store.npz_digest(data_home() / f"{self.of}.npz"), self)
         arrays = store.load_or_make(f"made/{NAME}-{RECIPE}/{self.of}-{self.by}-{self.sites}-{key}", self._made)
         classes = tuple(str(k) for k in range(1 + max(int(arrays[f"{part}_y"].max()) for part in store.PARTS)))
         how, digits = self._how(), len(str(self.sites))
-        sites = [
-            store.site_from_arrays(
-                f"{self.of}-{i + 1:0{digits}}",
-                store.site_share(arrays, i),
-                classes,
-                note=f"part of {self.of}, {how}",
-            )
-            for i in range(self.sites)
-        ]
+        sites = []
+        for i in range(self.sites):
+            name, note = f"{self.of}-{i + 1:0{digits}}", f"part of {self.of}, {how}"
+            sites.append(store.site_from_arrays(name, store.site_share(arrays, i), classes, note=note))
         note = f"{self.of} partitioned among {plural(self.sites, 'site')}, {how}, seed {self.seed}"
         return federation(NAME, sites, note, self.min_per_class)
 
