@@ -43,10 +43,8 @@ def upper_bits(image: Image.Image, bits: int = 16) -> Image.Image:
     values = np.asarray(image).astype(np.int64)
     low, high = int(values.min()), int(values.max())
     if low < 0 or high >= 2**bits:
-        way_out = "set data.bits to its number of bits, or save it with 8 bits per channel"
-        raise DepthError(
-            f"has values from {low} to {high}, not from 0 to {2**bits - 1} (data.bits={bits})", way_out
-        )
+        problem = f"has values from {low} to {high}, not from 0 to {2**bits - 1} (data.bits={bits})"
+        raise DepthError(problem, "set data.bits to its number of bits, or save it with 8 bits per channel")
     return Image.fromarray((values >> (bits - 8)).astype(np.uint8))
 
 
@@ -162,7 +160,6 @@ def windowed(values: Any, centre: float, width: float, function: str = "LINEAR")
     if function == "LINEAR":
         centre, width = centre - 0.5, max(width - 1, 1e-9)
     elif function != "LINEAR_EXACT":
-        raise DepthError(
-            f"has the window function {function}, which is not supported", "set data.window=[CENTRE,WIDTH]"
-        )
+        problem = f"has the window function {function}, which is not supported"
+        raise DepthError(problem, "set data.window=[CENTRE,WIDTH]")
     return (values - centre) / width + 0.5

@@ -86,9 +86,8 @@ class Block(nn.Module):
             nn.Conv2d(out, out, 3, padding=1, bias=False),
             norm_layer(norm, out),
         )
-        same = stride == 1 and channels == out
         self.shortcut: nn.Module = nn.Identity()
-        if not same:
+        if stride != 1 or channels != out:
             self.shortcut = nn.Sequential(nn.Conv2d(channels, out, 1, stride, bias=False), norm_layer(norm, out))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -110,11 +109,8 @@ class ResNet18(nn.Module):
         super().__init__()
         printed = version == "printed"
         norm: Norm = "batch" if printed else "instance"
-        stem = (
-            nn.Conv2d(shape[0], width, 7, 2, padding=3, bias=False)
-            if printed
-            else nn.Conv2d(shape[0], width, 3, padding=1, bias=False)
-        )
+        side, stride, padding = (7, 2, 3) if printed else (3, 1, 1)
+        stem = nn.Conv2d(shape[0], width, side, stride, padding, bias=False)
         stages: list[nn.Module] = []
         channels, sides = width, [(side + 1) // 2 if printed else side for side in shape[1:]]
         for times, stride in STAGES:

@@ -21,7 +21,7 @@ from fedlgd.data.own.sites import Problem, SiteImages, checked_name
 MANIFEST = "manifest.csv"
 COLUMNS = ("path", "site", "label")
 OPTIONAL = ("split", "patient")
-SPLITS: dict[str, Part] = {"train": "train", "training": "train", "test": "test", "testing": "test", "": ""}
+PART_NAMES: dict[str, Part] = {"train": "train", "training": "train", "test": "test", "testing": "test", "": ""}
 
 Row = dict[str, str]
 
@@ -59,7 +59,7 @@ def _incomplete(file: str, sites: Mapping[str, list[ImageFile]]) -> Iterator[Pro
 
 
 def _image(row: Row, root: Path) -> ImageFile:
-    part = SPLITS.get(row["split"].lower())
+    part = PART_NAMES.get(row["split"].lower())
     if part is None:
         raise DataError("row-with-unknown-split", split=shown(row["split"]))
     if not row["path"]:
@@ -90,7 +90,6 @@ def _rows(file: Path, root: Path, names: Mapping[str, str]) -> Iterator[tuple[in
         raise DataError("table-unreadable", path=shown(file), error=error) from error
 
 
-PART_NAMES: dict[str, Part] = {"train": "train", "training": "train", "test": "test", "testing": "test"}
 JUNK = ("thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir", "$recycle.bin", "lost+found", "dicomdir")
 LAYOUTS = (
     "site/class/image, site/train/class/image with site/test/class/image, "

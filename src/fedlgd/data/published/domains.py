@@ -160,9 +160,9 @@ class RetinaPair(RetinaSettings):
         for arrays in found.values():
             arrays.update({f"{part}_x": store.resized(arrays[f"{part}_x"], self.size) for part in PARTS})
         scaled = scales([arrays["train_x"] for arrays in found.values()], self.scaling)
-        parts = zip(found.items(), scaled, strict=True)
+        pairs = zip(found.items(), scaled, strict=True)
         sites = [
             store.site_from_arrays(name, arrays, RETINA_CLASSES, scale, PAIRED[name][1])
-            for (name, arrays), scale in parts
+            for (name, arrays), scale in pairs
         ]
         return federation(RETINA_PAIR, sites, RETINA_PAIR_NOTE)

@@ -185,15 +185,12 @@ class Split(SuiteSettings):
 
     def _partition(self, labels: Labels) -> list[Numbers]:
         rng = Stream(self.seed).at(NAME, self.by)
-        match self.by:
-            case "iid":
-                return iid(labels, self.sites, rng, self.min_per_class)
-            case "dirichlet":
-                return dirichlet(labels, self.sites, rng, self.alpha, self.min_per_class)
-            case "quantity":
-                return quantity(labels, self.sites, rng, self.alpha, self.min_per_class)
-            case "shards":
-                return shards(labels, self.sites, rng, self.shards)
+        if self.by == "iid":
+            return iid(labels, self.sites, rng, self.min_per_class)
+        if self.by == "shards":
+            return shards(labels, self.sites, rng, self.shards)
+        divide = dirichlet if self.by == "dirichlet" else quantity
+        return divide(labels, self.sites, rng, self.alpha, self.min_per_class)
 
     def _how(self) -> str:
         """What makes the sites differ, for the notes."""
