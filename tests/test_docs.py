@@ -11,7 +11,7 @@ import click
 import pytest
 import typer
 
-from fedlgd.cli.app import app
+from fedlgd.cli import app
 from fedlgd.methods import registry
 from results.__main__ import generated
 

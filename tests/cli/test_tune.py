@@ -56,7 +56,7 @@ def test_the_best_settings_of_a_search_can_be_compared_and_the_report_says_what_
 
 def test_the_same_command_continues_and_prints_the_same(tune, monkeypatch):
     first = tune("--candidates", "2", "--json", methods="fedavg")
-    monkeypatch.setattr("fedlgd.cli.tune.run_tracked", lambda *_: 1 / 0)
+    monkeypatch.setattr("fedlgd.cli.compare.run_tracked", lambda *_: 1 / 0)
     again = tune("--candidates", "2", "--json", methods="fedavg")
     assert (first.code, again.code) == (0, 0), first.err + again.err
     assert json.loads(first.out) == json.loads(again.out)

@@ -27,7 +27,7 @@ from fedlgd.data.arrays import read_domain
 from fedlgd.data.images import ImageFile
 from fedlgd.data.own.check import check_data
 from fedlgd.deploy import messages
-from fedlgd.deploy.engine import Sent, _answers
+from fedlgd.deploy.coordinator import Sent, _answers
 from fedlgd.engines.site import Task
 from fedlgd.engines.wire import _digest, pack
 from fedlgd.methods.registry import names

@@ -10,7 +10,7 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUn
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedlgd.core.errors import RunError
-from fedlgd.deploy import connection, engine
+from fedlgd.deploy import connection, coordinator
 from fedlgd.deploy.connection import DAMAGED, OVERSIZED, ArrivingReply, reply_room
 
 BEE, APE = 7, 8
@@ -133,8 +133,8 @@ def test_a_reply_that_was_given_up_is_lost_and_a_lost_server_is_not_the_fault_of
 
 
 def test_the_engine_has_words_for_the_errors():
-    assert (DAMAGED, OVERSIZED) == (engine.DAMAGED, engine.OVERSIZED)
-    assert {DAMAGED, OVERSIZED} <= engine.LOST_REASONS.keys()
+    assert (DAMAGED, OVERSIZED) == (coordinator.DAMAGED, coordinator.OVERSIZED)
+    assert {DAMAGED, OVERSIZED} <= coordinator.LOST_REASONS.keys()
 
 
 def test_the_room_grows_with_the_question():

@@ -12,8 +12,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from fedlgd.core.errors import RunError, SettingError, message
 from fedlgd.deploy import messages
-from fedlgd.deploy.coordinator import Request, coordinate
-from fedlgd.deploy.engine import AWAY
+from fedlgd.deploy.coordinator import AWAY, Request, coordinate
 from fedlgd.engines.registry import engine
 from fedlgd.engines.site import Answer
 from fedlgd.engines.validate import listed

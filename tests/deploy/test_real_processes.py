@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from fedlgd.core.errors import message
 from fedlgd.data.own.suite import Folders
 from fedlgd.deploy.connection import OVERSIZED
-from fedlgd.deploy.engine import LOST_REASONS
+from fedlgd.deploy.coordinator import LOST_REASONS
 from fedlgd.deploy.kit import Address, address, provision
 from fedlgd.deploy.superlink import HANDSHAKE_FAULTS
 from fedlgd.deploy.supernode import ENDING_REASONS, free_port

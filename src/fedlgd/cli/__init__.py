@@ -1,14 +1,26 @@
-"""The command line: its entry point, and memory for large batches.
+"""The command line: the `fedlgd` command with its subcommands, and memory for large batches.
 
-`app` makes the commands from `options`, where each is declared as `command` says. The commands are in `run` (run,
-demo, distil), `compare`, `paper`, `tune`, `data`, `listing` (methods, nets, data list), `report` (report, watch,
-open, predict, export), `privacy` (audit, invert) and `deploy` (provision, serve, join). They share `common`,
-`progress` and `terminal`.
+The commands are declared in `options`, as `command` says. They are in `run` (run, demo, distil), `compare`
+(compare, tune), `paper`, `data` (data, methods, nets), `report` (report, watch, open, predict, export), `privacy`
+(audit, invert) and `deploy` (provision, serve, join). They share `common`, `progress` and `terminal`. Only typer is
+imported for `--help`; a command imports the rest.
 """
 
 import ctypes
+import inspect
 import os
 import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from click import Context
+from typer.core import TyperGroup
+
+from fedlgd.cli import options  # noqa: F401  declares the commands
+from fedlgd.cli.command import COMMANDS, Command
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h
 
@@ -29,9 +41,82 @@ def keep_memory() -> bool:
     return bool(reused and mallopt(M_TRIM_THRESHOLD, 2**31 - 1))
 
 
+class Commands(TyperGroup):
+    """All commands. Ctrl-C ends one with a line, as does an error that the user can fix."""
+
+    def invoke(self, ctx: Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("\nfedlgd: interrupted", err=True)
+            raise typer.Exit(130) from None
+        except (ValueError, RuntimeError, MemoryError) as error:
+            from fedlgd.core.errors import in_words
+
+            if not in_words(error):
+                raise
+            from fedlgd.cli.terminal import complain
+
+            complain(in_words(error))
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    name="fedlgd",
+    cls=Commands,
+    help="Federated learning on small distilled data sets. Start with: fedlgd demo",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="List, inspect, check and download federations.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from fedlgd import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+    data_home: Annotated[
+        Path | None, typer.Option("--data-home", help="Folder of data sets (default: FEDLGD_DATA, or a cache).")
+    ] = None,
+) -> None:
+    if data_home:
+        os.environ["FEDLGD_DATA"] = str(data_home)
+
+
+def _callable(command: Command) -> Callable[..., None]:
+    """A function with one parameter for each field of the options; it imports the command and runs it."""
+    parameters = inspect.signature(command.options).parameters
+    order = [name for base in command.options.__mro__ for name in inspect.get_annotations(base)]
+
+    def call(**given: Any) -> None:
+        module, _, function = command.work.partition(":")
+        getattr(import_module(f"fedlgd.cli.{module}"), function)(command.options(**given))
+
+    call.__signature__ = inspect.Signature([parameters[name] for name in order])  # type: ignore[attr-defined]
+    call.__annotations__ = {name: parameters[name].annotation for name in order}
+    return call
+
+
+for each in COMMANDS:
+    group, _, word = each.words.rpartition(" ")
+    examples = "\n\n".join(("Example: " + each.examples[0], *each.examples[1:]))
+    declare = (data_app if group else app).command(word, help=inspect.getdoc(each.options), epilog=examples)
+    declare(_callable(each))
+
+
 def main() -> None:
     """Run the command. Exit codes: 0 success, 2 an error that the user can fix, 130 interrupted."""
     keep_memory()
-    from fedlgd.cli.app import app
-
     app()

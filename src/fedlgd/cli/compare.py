@@ -1,46 +1,45 @@
-"""`fedlgd compare`: several methods and seeds under equal conditions."""
+"""`fedlgd compare`: several methods and seeds under equal conditions; `fedlgd tune`: the best settings of methods.
+
+The search of `tune` is scored on held-out training images.
+"""
 
 import json as jsonlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import typer
 
+from fedlgd.cli import common
 from fedlgd.cli.command import ConfigOptions
-from fedlgd.cli.common import (
-    announce_copies,
-    announce_jobs,
-    announce_preset,
-    assignments,
-    choose_engine,
-    command_line,
-    open_data,
-    place_of,
-    preset_of,
-    resumable,
-    set_up,
-)
-from fedlgd.cli.options import CompareOptions, PaperOptions
-from fedlgd.cli.progress import duration, progress
+from fedlgd.cli.options import CompareOptions, PaperOptions, TuneOptions
+from fedlgd.cli.progress import Pace, duration, progress
 from fedlgd.cli.terminal import MAX_SITE_COLUMNS, complain, folded, table_text, two_classes
 from fedlgd.core.errors import FedlgdError
+from fedlgd.core.text import duration as exact
 from fedlgd.core.text import plural
-from fedlgd.data.federation import Federation
+from fedlgd.data.federation import Federation, validation_of
 from fedlgd.engines.registry import Engine
 from fedlgd.report.cost import cost_table
+from fedlgd.report.formats import Cell, Column, Table
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.page import write_report
 from fedlgd.report.tables import accuracy_table, without_sites
 from fedlgd.rundir.read import read_runs
 from fedlgd.rundir.records import RoundRecord, committed_records
 from fedlgd.rundir.sweep import swept
+from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.compare import Job, equal_run, matched_steps, parse_entry, plan_jobs, run_job
+from fedlgd.runs.config import RunSettings
+from fedlgd.runs.estimate import estimate
+from fedlgd.runs.folder import locked_folder
 from fedlgd.runs.jobs import Ended, RoundListener, check_jobs, run_jobs
 from fedlgd.runs.parse import parse_axes
 from fedlgd.runs.trackers import Tracked, Tracking, check_trackers
+from fedlgd.runs.tune import SCORES_HEAD, Findings, Halving, Search, TrialLog, cpu_seconds, plan_search, search
 
 Options = CompareOptions | PaperOptions
 
@@ -50,21 +49,21 @@ BEST = " * marks the best method at each site and in the mean."
 
 def compare(given: CompareOptions) -> None:
     check_trackers(given.track or ())
-    check_jobs(given.jobs, given.threads, place_of(given))
-    set_up(given.threads)
-    settings = assignments(given, {})
+    check_jobs(given.jobs, given.threads, common.place_of(given))
+    common.set_up(given.threads)
+    settings = common.assignments(given, {})
     entries = [parse_entry(spec) for spec in swept(given.methods.split(","), parse_axes(given.sweep or ()))]
-    preset = given.preset or preset_of(settings, {}, [entry.name for entry in entries])
+    preset = given.preset or common.preset_of(settings, {}, [entry.name for entry in entries])
     first, *_ = plan_jobs(entries, 1, given.out, settings, preset)
-    federation = open_data(first.config.data, given.silent)
-    announce_preset(given, preset)
+    federation = common.open_data(first.config.data, given.silent)
+    common.announce_preset(given, preset)
     steps = _fedlgd_steps(settings, preset, len(federation.classes)) if given.match_steps else 0
     jobs = plan_jobs(entries, given.seeds, given.out, settings, preset, steps)
     methods = f"{plural(len(entries), 'point' if given.sweep else 'method')} x {plural(given.seeds, 'seed')}"
     budget = _budget(jobs, steps)
     announced = f"{plural(len(jobs), 'run')}: {methods} on {federation.name}; {budget}"
     ended = conduct(jobs, federation, given, given.out, announced)
-    _print(ended, budget, given.out / "report.html", given.json)
+    _print_comparison(ended, budget, given.out / "report.html", given.json)
     raise typer.Exit(1 if any(each.error for each in ended) else 0)
 
 
@@ -72,12 +71,12 @@ def conduct(
     jobs: Sequence[Job], federation: Federation, given: Options, out: Path, announced: str
 ) -> list[Ended[Job]]:
     """Run all jobs, with an estimate first, and write their report."""
-    with resumable():
-        engine = choose_engine(given, federation, "loop" if given.jobs > 1 else None)
+    with common.resumable():
+        engine = common.choose_engine(given, federation, "loop" if given.jobs > 1 else None)
         if not given.silent:
             typer.echo(folded(announced, "  "))
-            announce_jobs(jobs, federation, engine, given.jobs)
-            announce_copies(jobs[0].config, out, federation)
+            common.announce_jobs(jobs, federation, engine, given.jobs)
+            common.announce_copies(jobs[0].config, out, federation)
         ended = _run(jobs, federation, engine, given)
     if done := [each.job.folder for each in ended if not each.error and each.job.folder]:
         write_report(done, out / "report.html")
@@ -155,10 +154,10 @@ def run_tracked(
             show(record)
             track(record)
 
-        return run_job(job, federation, command_line(), listen, engine).records[-1].accuracy
+        return run_job(job, federation, common.command_line(), listen, engine).records[-1].accuracy
 
 
-def _print(ended: Sequence[Ended[Job]], budget: str, page: Path, json: bool) -> None:
+def _print_comparison(ended: Sequence[Ended[Job]], budget: str, page: Path, json: bool) -> None:
     done = [each.job.folder for each in ended if not each.error and each.job.folder]
     failures = {str(each.job.folder): each.error for each in ended if each.error}
     groups = group_runs(read_runs(done)[0]) if done else ()
@@ -187,3 +186,130 @@ def _tables(groups: Sequence[Group]) -> Iterator[str]:
     if two := two_classes(groups):
         yield two
     yield table_text(cost_table(groups))
+
+
+HEDGE = (
+    "From the {trials} candidates of each method after {rounds}, one seed: a small difference can be "
+    "chance, and what pays late does not show. A candidate that diverges counts as 0."
+)
+
+
+def tune(given: TuneOptions) -> None:
+    check_trackers(given.track or ())
+    check_jobs(given.jobs, given.threads, common.place_of(given))
+    common.set_up(given.threads)
+    settings = common.assignments(given, {})
+    how = plan_search(
+        given.methods.split(","),
+        Halving(rounds=settings.pop("rounds", RunSettings().rounds), rungs=given.rungs, eta=given.eta),
+        given.candidates,
+        given.out,
+        given.space,
+        settings=settings,
+        preset=given.preset,
+        seed=given.seed,
+        validation=given.validation,
+    )
+    whole = common.open_data(how.given(how.entries[0]).data, given.silent)
+    federation = validation_of(whole, given.validation, given.seed)
+    engine = common.choose_engine(given, federation, "loop" if given.jobs > 1 else None)
+    if given.estimate:
+        _print_plan(how, _seconds(how, federation, engine, given), given)
+        return
+    with common.resumable(f" in {given.out}", "Finished trials"), locked_folder(given.out):
+        log = TrialLog(how, federation)
+        if not (log.trials or given.silent):
+            _print_plan(how, _seconds(how, federation, engine, given), given)
+        found = search(how, log, _Trials(how, log, federation, engine, given))
+    _print_findings(how, found, given.json)
+
+
+def _seconds(how: Search, federation: Federation, engine: Engine, given: TuneOptions) -> float | None:
+    """The estimated time of the search if all candidates cost as much as the given settings; None: not known."""
+    total, workers = 0.0, engine.processes(federation)
+    shares = sum(count * rounds for count, rounds in how.levels) / how.halving.rounds
+    with progress(given.silent):
+        for entry in how.entries:
+            config = how.given(entry)
+            cache, net = shared_cache(engine.place), config.net_for(federation)
+            if (one := estimate(config, federation, net, None, cache, engine.place)) is None:
+                return None
+            enrolment = one.enrolment / workers
+            total += enrolment + shares * (one.total(workers) - enrolment)
+    return total / given.jobs
+
+
+def _print_plan(how: Search, seconds: float | None, given: TuneOptions) -> None:
+    if given.json:
+        rungs = [{"candidates": count, "rounds": rounds} for count, rounds in how.levels]
+        spaces = {entry.spec: msgspec.to_builtins(how.space_of(entry)) for entry in how.entries}
+        typer.echo(jsonlib.dumps({"seconds": seconds, "rungs": rungs, "spaces": spaces}))
+        return
+    (count, rounds), *rest = how.levels
+    steps = [f"{count} candidates with {plural(rounds, 'round')}", *(f"the best {n} with {r}" for n, r in rest)]
+    lines = [f"For each method: {', '.join(steps)}; scored on {how.validation:.0%} of the training images"]
+    lines += [f"{entry.spec}: {', '.join(how.space_of(entry))}" for entry in how.entries]
+    for line in lines:
+        typer.echo(folded(line, "  "), err=True)
+    if seconds is not None:
+        typer.echo(f"Estimated time: {duration(seconds)}", err=True)
+
+
+class _Trials:
+    """Runs trials and prints a line for each, with the time left."""
+
+    def __init__(
+        self, how: Search, log: TrialLog, federation: Federation, engine: Engine, given: TuneOptions
+    ) -> None:
+        self._federation, self._engine, self._given = federation, engine, given
+        rounds = sum(n * rounds for n, rounds in how.levels)
+        self._done, self._pace = 0, Pace()
+        self._total = len(how.entries) * rounds - sum(trial.rounds for trial in log.trials)
+
+    def __call__(self, jobs: Sequence[Job]) -> Generator[Ended[Job], None, None]:
+        for number, ended in enumerate(run_jobs(jobs, self._given.jobs, self._work), 1):
+            yield ended
+            rounds = ended.job.config.plan.rounds
+            self._done += rounds
+            self._pace.update(self._done)
+            left = self._pace.left(self._total) if self._done < self._total else None
+            score = "diverged" if ended.error else f"{100 * ended.result:.1f} %"
+            rest = "" if left is None else f"  {duration(left)} left"
+            if not self._given.silent:
+                line = f"[{number}/{len(jobs)}] {ended.job.label}, {plural(rounds, 'round')}: {score}{rest}"
+                typer.echo(line, err=True)
+
+    def _work(self, job: Job, listen: RoundListener) -> float:
+        with progress(self._given.silent or self._given.jobs > 1):
+            return run_tracked(job, self._federation, self._engine, self._given, listen)
+
+
+def _print_findings(how: Search, found: Findings, json: bool) -> None:
+    files = {entry.spec: str(how.best_file(entry)) for entry in how.entries}
+    cpu = cpu_seconds(found.trials)
+    if json:
+        best = {
+            spec: {
+                "accuracy": b.trial.accuracy,
+                "rounds": b.trial.rounds,
+                "settings": b.trial.settings,
+                "file": files[spec],
+            }
+            for spec, b in found.best.items()
+        }
+        counts = {"candidates": found.candidates, "rounds": found.rounds, "validation": found.validation}
+        typer.echo(jsonlib.dumps({"best": best, **counts, "cpu_seconds": cpu}))
+        return
+    for title, heads, rows in (
+        ("Accuracy (%) on the validation images", SCORES_HEAD, found.scores()),
+        ("Best values", ("setting", *found.best), found.settings()),
+    ):
+        numbers = 1 if heads is SCORES_HEAD else len(heads)  # the first of these columns
+        columns = tuple(Column(head, number=at >= numbers) for at, head in enumerate(heads))
+        table = Table(columns, tuple(tuple(map(Cell, row)) for row in rows))
+        typer.echo(f"\n{title}\n{table_text(table)}")
+    note = HEDGE.format(trials=found.candidates, rounds=plural(found.rounds[0], "round"))
+    typer.echo(f"\n{folded(note)}")
+    typer.echo(f"CPU time of the search: {exact(cpu)}")
+    typer.echo("Best settings: " + ", ".join(files.values()))
+    typer.echo(f"Next: {common.program()} compare --methods {','.join(files.values())} --seeds 3")

@@ -108,7 +108,7 @@ class PaperOptions(ComputeOptions):
 
 @command(
     "tune",
-    "tune:tune",
+    "compare:tune",
     "fedlgd tune builtin-digits --methods fedavg,fedlgd --budget 2h --preset quick --rounds 30",
 )
 class TuneOptions(ConfigOptions, ComputeOptions):
@@ -263,7 +263,7 @@ class WatchOptions:
     open_page: Annotated[bool, Option("--open", help="Open the page in a browser.")] = False
 
 
-@command("methods", "listing:methods", "fedlgd methods fedprox")
+@command("methods", "data:methods", "fedlgd methods fedprox")
 class MethodsOptions:
     """List the methods, or show the settings and presets of one."""
 
@@ -271,14 +271,14 @@ class MethodsOptions:
     json: Json = False
 
 
-@command("nets", "listing:nets", "fedlgd nets")
+@command("nets", "data:nets", "fedlgd nets")
 class NetsOptions:
     """List the networks with their settings and sizes."""
 
     json: Json = False
 
 
-@command("data list", "listing:suites", "fedlgd data list")
+@command("data list", "data:suites", "fedlgd data list")
 class ListOptions:
     """List the federations and whether their files are in the data home."""
 

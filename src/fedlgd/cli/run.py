@@ -13,20 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from fedlgd.cli.common import (
-    announce_preset,
-    announce_run,
-    assignments,
-    choose_engine,
-    command_line,
-    open_data,
-    place_of,
-    preset_of,
-    print_estimate,
-    program,
-    resumable,
-    set_up,
-)
+from fedlgd.cli import common
 from fedlgd.cli.options import DemoOptions, DistilOptions, RunOptions
 from fedlgd.cli.progress import duration, progress
 from fedlgd.cli.terminal import folded, print_accuracy, two_classes
@@ -67,7 +54,7 @@ DEMO_NEXT = (
 
 def run(given: RunOptions) -> None:
     check_trackers(given.track or ())
-    place_of(given)
+    common.place_of(given)
     file = read_toml(given.config) if given.config else {}
     chosen = {}
     if given.anchors:
@@ -77,23 +64,23 @@ def run(given: RunOptions) -> None:
 
         deploy.check_remote_options(given)
         chosen["data.name"] = "real-sites"
-    values = assignments(given, chosen)
-    preset = given.preset or preset_of(values, file, [values.get("method") or "fedlgd"])
+    values = common.assignments(given, chosen)
+    preset = given.preset or common.preset_of(values, file, [values.get("method") or "fedlgd"])
     config = resolve(file, values, preset)
     folder = given.out or default_folder(config)
     if given.estimate:
         federation, engine = _prepare(config, given, given.json, preset)
-        print_estimate(config, folder, federation, engine, given.json)
+        common.print_estimate(config, folder, federation, engine, given.json)
         return
     title = f"{config.method.label} on {config.data.name}, seed {config.plan.seed}"
     if remote:
-        set_up(given.threads)
-        with resumable(f" in {folder}"):
+        common.set_up(given.threads)
+        with common.resumable(f" in {folder}"):
             shown = _shown(config, folder, given, title)
-            result = deploy.run_at_sites(config, folder, given, command_line(), shown)
+            result = deploy.run_at_sites(config, folder, given, common.command_line(), shown)
     else:
         with _prepared(config, folder, given, title, preset) as (federation, engine, listen):
-            result = execute(config, federation, folder, listen, command_line(), "", engine)
+            result = execute(config, federation, folder, listen, common.command_line(), "", engine)
     page = write_report([folder], folder / "report.html")
     if given.json:
         typer.echo(jsonlib.dumps(_summary(config, folder, page, result)))
@@ -111,7 +98,7 @@ def demo(given: DemoOptions) -> None:
             typer.echo(f"{config.method.label} on builtin-digits")
         same = RunOptions(threads=given.threads, json=given.json, quiet=given.quiet)
         with _prepared(config, folder, same) as (federation, engine, listen):
-            result = execute(config, federation, folder, listen, command_line(), "", engine)
+            result = execute(config, federation, folder, listen, common.command_line(), "", engine)
         accuracies[config.method.label] = result.accuracy
         summaries.append(_summary(config, folder, page, result))
     folders = [given.out / name for name in DEMO_METHODS]
@@ -122,14 +109,16 @@ def demo(given: DemoOptions) -> None:
     _print_result(accuracies, folders)
     typer.echo(f"{DEMO_NOTE}\nReport: {page}")
     if not given.quiet:
-        typer.echo("\n  ".join(["Next:", *(f"{program()} {line.format(out=given.out)}" for line in DEMO_NEXT)]))
+        typer.echo(
+            "\n  ".join(["Next:", *(f"{common.program()} {line.format(out=given.out)}" for line in DEMO_NEXT)])
+        )
 
 
 def _prepare(config: Config, given: RunOptions, quiet: bool, preset: str) -> tuple[Federation, Engine]:
-    set_up(given.threads)
-    federation = open_data(config.data, quiet)
-    announce_preset(given, preset)
-    return federation, choose_engine(given, federation, given.engine, given.workers)
+    common.set_up(given.threads)
+    federation = common.open_data(config.data, quiet)
+    common.announce_preset(given, preset)
+    return federation, common.choose_engine(given, federation, given.engine, given.workers)
 
 
 @contextmanager
@@ -161,10 +150,10 @@ def _prepared(
     config: Config, folder: Path, given: RunOptions, title: str = "", preset: str = ""
 ) -> Iterator[tuple[Federation, Engine, Listener]]:
     """The data, the engine and a listener with progress and trackers, for a run that Ctrl-C can interrupt."""
-    with resumable(f" in {folder}"):
+    with common.resumable(f" in {folder}"):
         federation, engine = _prepare(config, given, given.silent, preset)
         if not given.silent:
-            announce_run(config, folder, federation, engine)
+            common.announce_run(config, folder, federation, engine)
         begin = engine.describe(federation)
         with _shown(config, folder, given, title, begin, federation.names) as listen:
             yield federation, engine, listen
@@ -196,10 +185,10 @@ SECTIONS = ("data", "net", "distil")  # whose settings the sets depend on
 
 
 def distil(given: DistilOptions) -> None:
-    place, config = place_of(given), _config(given)
+    place, config = common.place_of(given), _config(given)
     method: Any = config.method
-    set_up(given.threads)
-    with resumable(f" in {given.out}", "Finished sets"):
+    common.set_up(given.threads)
+    with common.resumable(f" in {given.out}", "Finished sets"):
         with progress(given.silent):
             federation = config.data.open().with_cache(shared_cache(place))
         net = config.net_for(federation)
@@ -235,7 +224,7 @@ def _config(given: DistilOptions) -> Config:
     for path, _ in map(parse_assignment, given.settings or ()):
         if path.partition(".")[0] not in SECTIONS:
             raise SettingError("setting-of-no-set", path=path)
-    return resolve({}, assignments(given, {"method": "fedavg", "train_on": "virtual", "seed": given.seed}))
+    return resolve({}, common.assignments(given, {"method": "fedavg", "train_on": "virtual", "seed": given.seed}))
 
 
 def _table(made: Sequence[Distilled]) -> Table:

@@ -40,6 +40,14 @@ class SuiteSettings(Settings):
         raise NotImplementedError
 
 
+@dataclass(frozen=True, kw_only=True)
+class RealSites(SuiteSettings):
+    """Real sites, reached with the engine flower; see docs/deploy.md."""
+
+    def open(self) -> "Federation":
+        raise DataError("images-at-sites")
+
+
 @dataclass(frozen=True)
 class Suite:
     """A row of the table. source: the class of its settings as `module:Class`.
@@ -107,7 +115,7 @@ SUITES: dict[str, Suite] = {
     ),
     "real-sites": Suite(
         "images at real sites, which keep them: fedlgd run --engine flower --kit KIT",
-        "fedlgd.deploy.real_sites:RealSites",
+        "fedlgd.data.suites:RealSites",
     ),
 }
 

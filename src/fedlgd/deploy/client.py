@@ -36,7 +36,6 @@ from fedlgd.data.federation import Federation
 from fedlgd.data.own.suite import Folders
 from fedlgd.deploy.messages import Description, Order, read_question, reply
 from fedlgd.deploy.policy import Asked, Journal, Policy, TaskError
-from fedlgd.deploy.real_sites import NAME
 from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.storage import FolderStates
 from fedlgd.engines.wire import nbytes, to_bytes
@@ -158,7 +157,10 @@ class SiteHalf:
 def _sites(at: SiteSettings, order: Order) -> Sites:
     """The sites' half for a run. It is kept for the next task, if that comes to the same process."""
     torch.set_num_threads(at.threads)
-    config, federation = resolve(tomllib.loads(order.config)), Federation(NAME, (relabelled(at.open(), order),))
+    config, federation = (
+        resolve(tomllib.loads(order.config)),
+        Federation("real-sites", (relabelled(at.open(), order),)),
+    )
     net = config.net_for(federation)
     states = FolderStates(at.folder / "state" / safe_name(order.run))
     place = Place(device=at.device)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fedlgd.cli.app import app
+from fedlgd.cli import app
 from fedlgd.core.errors import DataError
 from fedlgd.data.arrays import read_domain
 from fedlgd.data.fetch import download, prepare
