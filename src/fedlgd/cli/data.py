@@ -1,4 +1,4 @@
-"""`fedlgd methods`, `nets` and `data list`: what can be chosen; `fedlgd data show`, `check` and `fetch`: federations."""
+"""`fedlgd methods`, `nets` and `data list`: what can be chosen; `fedlgd data show`, `check` and `fetch`."""
 
 import difflib
 import inspect
@@ -157,16 +157,11 @@ def _plain(settings: Iterable[SettingInfo]) -> list[dict[str, Any]]:
 def nets(given: options.NetsOptions) -> None:
     built = {name: build_net(name, (3, 28, 28), 10) for name in NETS}
     if given.json:
-        rows = [
-            {
-                "name": name,
-                "settings": settings_of(name),
-                "parameters": net.size,
-                "MFLOP per image": round(net.flops / 1e6, 1),
-                "setting_details": _plain(describe_net(name)),
-            }
-            for name, net in built.items()
-        ]
+        rows = []
+        for name, net in built.items():
+            row = {"name": name, "settings": settings_of(name), "parameters": net.size}
+            row |= {"MFLOP per image": round(net.flops / 1e6, 1), "setting_details": _plain(describe_net(name))}
+            rows.append(row)
         typer.echo(jsonlib.dumps(rows))
         return
     table = Table("name", "parameters", "MFLOP per image", title="for 28x28 images, 10 classes")
@@ -182,20 +177,14 @@ def chosen_data(name: str | None, folder: Path | None) -> dict[str, str | None]:
         raise SettingError("data-given-twice", name=name, folder=folder)
     if name is not None and name not in SUITES and (os.sep in name or Path(name).exists()):
         folder = Path(name)
-    if folder is None:
-        _refuse_misspelled_folder(name)
-        return {"data.name": name}
-    return {"data.name": "folders", "data.path": str(folder.expanduser().absolute())}
-
-
-def _refuse_misspelled_folder(name: str | None) -> None:
-    """A name that is more like that of a folder here than like that of a federation."""
-    if name is None or name in SUITES or ":" in name:
-        return
-    folders = [each.name for each in Path().iterdir() if each.is_dir()]
-    near = difflib.get_close_matches(name, [*folders, *SUITES], 1)
-    if near and near[0] in folders:
-        raise DataError("no-such-folder", name=name, near=near[0])
+    if folder is not None:
+        return {"data.name": "folders", "data.path": str(folder.expanduser().absolute())}
+    if name is not None and name not in SUITES and ":" not in name:
+        folders = [each.name for each in Path().iterdir() if each.is_dir()]
+        near = difflib.get_close_matches(name, [*folders, *SUITES], 1)
+        if near and near[0] in folders:  # a misspelled folder rather than a misspelled federation
+            raise DataError("no-such-folder", name=name, near=near[0])
+    return {"data.name": name}
 
 
 def show(given: options.ShowOptions) -> None:

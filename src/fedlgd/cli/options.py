@@ -106,11 +106,7 @@ class PaperOptions(ComputeOptions):
         return ()
 
 
-@command(
-    "tune",
-    "compare:tune",
-    "fedlgd tune builtin-digits --methods fedavg,fedlgd --budget 2h --preset quick --rounds 30",
-)
+@command("tune", "compare:tune", "fedlgd tune builtin-digits --methods fedavg,fedlgd --preset quick --rounds 30")
 class TuneOptions(ConfigOptions, ComputeOptions):
     """Search for the best settings of methods on held-out training images. Re-run the same command to continue."""
 

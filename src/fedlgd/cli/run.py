@@ -109,9 +109,8 @@ def demo(given: DemoOptions) -> None:
     _print_result(accuracies, folders)
     typer.echo(f"{DEMO_NOTE}\nReport: {page}")
     if not given.quiet:
-        typer.echo(
-            "\n  ".join(["Next:", *(f"{common.program()} {line.format(out=given.out)}" for line in DEMO_NEXT)])
-        )
+        lines = (f"\n  {common.program()} {line.format(out=given.out)}" for line in DEMO_NEXT)
+        typer.echo(f"Next:{''.join(lines)}")
 
 
 def _prepare(config: Config, given: RunOptions, quiet: bool, preset: str) -> tuple[Federation, Engine]:

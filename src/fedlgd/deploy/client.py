@@ -29,7 +29,6 @@ from flwr.clientapp import ClientApp
 from fedlgd.core import files
 from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError, in_words
-from fedlgd.core.files import safe_name
 from fedlgd.core.settings import flat
 from fedlgd.core.types import LabelledSet, Site
 from fedlgd.data.federation import Federation
@@ -157,14 +156,11 @@ class SiteHalf:
 def _sites(at: SiteSettings, order: Order) -> Sites:
     """The sites' half for a run. It is kept for the next task, if that comes to the same process."""
     torch.set_num_threads(at.threads)
-    config, federation = (
-        resolve(tomllib.loads(order.config)),
-        Federation("real-sites", (relabelled(at.open(), order),)),
-    )
-    net = config.net_for(federation)
-    states = FolderStates(at.folder / "state" / safe_name(order.run))
-    place = Place(device=at.device)
-    return Sites(config.method, federation, config.method.adapt(net), config.plan, states, place)
+    config = resolve(tomllib.loads(order.config))
+    federation = Federation("real-sites", (relabelled(at.open(), order),))
+    net = config.method.adapt(config.net_for(federation))
+    states = FolderStates(at.folder / "state" / files.safe_name(order.run))
+    return Sites(config.method, federation, net, config.plan, states, Place(device=at.device))
 
 
 def relabelled(site: Site, order: Order) -> Site:
@@ -185,9 +181,8 @@ def relabelled(site: Site, order: Order) -> Site:
 def _parts(answer: Answer | Description) -> dict[str, int]:
     """The bytes of an answer by what they tell."""
     if isinstance(answer, Description):
-        return _sizes(
-            {"names of classes": answer.classes, "number of images": answer.images, "reason": answer.fault}
-        )
+        told = {"names of classes": answer.classes, "number of images": answer.images}
+        return _sizes({**told, "reason": answer.fault})
     parts: dict[str, Any] = {}
     if answer.hello:
         parts |= {"class counts": answer.hello.counts, "pixel statistics": answer.hello.statistics}

@@ -4,9 +4,9 @@
 the run configuration names the file of a `Request`. The run folder is on the coordinator, as in any other
 run. Stop it at any moment: the same request resumes.
 
-The engine gives tasks to the sites through a Flower `Grid`; `client` is the program at a site. The coordinator knows
-from the registered keys which node is which site; what an answer says about its sender is not believed. With all
-sites answering, the results have the bits of `loop`.
+The engine gives tasks to the sites through a Flower `Grid`; `client` is the program at a site. The coordinator
+knows from the registered keys which node is which site; what an answer says about its sender is not believed. With
+all sites answering, the results have the bits of `loop`.
 
 For a site that is not connected, is lost, answers late, or sends something unreadable, the answer is a `fault`: the
 server records the reason and goes on if the quorum is met. Before it asks, the engine waits up to `timeout` seconds
