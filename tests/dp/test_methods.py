@@ -14,7 +14,7 @@ from fedlgd.core.train import Local
 from fedlgd.core.types import Hello, Scale, ServerState, Site, Update
 from fedlgd.dp.budget import Level, spent_epsilon
 from fedlgd.dp.ledger import PrivacyLedger, generator_for
-from fedlgd.dp.sgd import Dp, clipped_gradients, dp_sgd, per_sample, training_level
+from fedlgd.dp.training import Dp, clipped_gradients, dp_sgd, per_sample, training_level
 from fedlgd.engines.site import Sites, Task
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg

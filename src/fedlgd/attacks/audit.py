@@ -38,8 +38,8 @@ from fedlgd.core.types import LabelledSet, Site
 from fedlgd.data.federation import Federation
 from fedlgd.distill.init import PICKS
 from fedlgd.distill.settings import Distil
-from fedlgd.dp.fedavg import SiteDp
 from fedlgd.dp.release import Told
+from fedlgd.dp.training import SiteDp
 from fedlgd.rundir.results import AUDIT, AUDIT_FORMAT, Audit, Finding, Kind, results_of, unused_file
 from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, resolve

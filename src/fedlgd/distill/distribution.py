@@ -26,22 +26,9 @@ from fedlgd.core.net import Net
 from fedlgd.core.rng import Stream
 from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet, cut
 from fedlgd.data.federation import site_digest
+from fedlgd.distill import init
 from fedlgd.distill.augment import Sides, Transform, draw_transform
 from fedlgd.distill.files import is_file_name, read_start, set_digest
-from fedlgd.distill.init import (
-    PICKS,
-    as_tiles,
-    class_statistics,
-    from_clusters,
-    from_mean_image,
-    from_neighbours,
-    from_noise,
-    from_real,
-    from_statistics,
-    labels_for,
-    mean_images,
-    present_classes,
-)
 from fedlgd.distill.settings import Distil
 from fedlgd.nets.registry import build_net
 
@@ -50,9 +37,9 @@ def first_set(site: Site, net: Net, distil: Distil, rng: Stream) -> VirtualSet:
     """The first virtual set of a site, from its cache if available."""
     key = first_set_key(site, net, distil, rng)
     random, scaled = narrowed(random_family(net, distil), distil)
-    tiles = distil.tiles**2 if distil.start in PICKS else 1
-    classes = present_classes(site.train, net.classes, distil.per_class, site.name, tiles)
-    labels = to_device(labels_for(classes, distil.per_class))
+    tiles = distil.tiles**2 if distil.start in init.PICKS else 1
+    classes = init.present_classes(site.train, net.classes, distil.per_class, site.name, tiles)
+    labels = to_device(init.labels_for(classes, distil.per_class))
     made = site.cache.get(key)
     if made is None:
         with metered() as meter, phase("distil"):
@@ -80,18 +67,18 @@ def initial_images(
     """The images before the first step: from a file, or `distil.start` for `tiles^2` pictures in each image."""
     start, count, generator = distil.start, distil.pictures, rng.generator("start")
     if is_file_name(start):
-        return read_start(start, site.name, site.train.scale, labels_for(classes, distil.per_class), shape)
-    made_of_real = {"real": from_real, "kmeans": from_clusters, "neighbours": from_neighbours}
+        return read_start(start, site.name, site.train.scale, init.labels_for(classes, distil.per_class), shape)
+    made_of_real = {"real": init.from_real, "kmeans": init.from_clusters, "neighbours": init.from_neighbours}
     if start in made_of_real:
         pictures = made_of_real[start](site.train, classes, count, generator)
     elif start == "noise":
-        pictures = from_noise(len(classes) * count, shape, generator)
+        pictures = init.from_noise(len(classes) * count, shape, generator)
     elif start == "mean-image":
-        pictures = from_mean_image(mean_images(site.train, classes), count, generator)
+        pictures = init.from_mean_image(init.mean_images(site.train, classes), count, generator)
     else:
-        statistics = class_statistics(site.train, classes, distil.statistics)
-        pictures = from_statistics(statistics, count, shape[1:], distil.start_scale, generator)
-    return as_tiles(pictures, distil.tiles)
+        statistics = init.class_statistics(site.train, classes, distil.statistics)
+        pictures = init.from_statistics(statistics, count, shape[1:], distil.start_scale, generator)
+    return init.as_tiles(pictures, distil.tiles)
 
 
 def random_family(net: Net, distil: Distil) -> Net:

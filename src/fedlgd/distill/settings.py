@@ -26,6 +26,8 @@ class Budget(Settings):
     protected then, and no ledger is kept.
     """
 
+    protects: ClassVar[Literal["image", "site"]] = "image"
+
     epsilon: float = setting(0.0, "Privacy budget of this run at each site; 0 or inf: no noise.", least=0)
     delta: float = setting(1e-5, "Probability of failure; below 1 / images of a site.", above=0, below=0.1)
     adjacency: Adjacency = setting(

@@ -1,4 +1,4 @@
-"""The privacy budget of a site: how it is divided, and what a list of releases adds up to.
+"""The privacy budget of a site: how it is divided, what a list of releases adds up to, and what it promises.
 
 Releases of sums over all images are Gaussian mechanisms, whose composition is exact (`accounting`). Sums over a
 random part of the images (`rate` below 1) are composed by the PRV accountant of Opacus (extra `dp`). The
@@ -9,11 +9,12 @@ import math
 import warnings
 from collections.abc import Iterable
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fedlgd.core.errors import SettingError, check
 from fedlgd.distill.settings import Adjacency, Budget, Private
 from fedlgd.dp import accounting
+from fedlgd.rundir.manifest import Promise
 
 BUDGET_SLACK = 1e-6  # relative: rounding of a budget that is spent completely
 STATISTICS_SHARE = 0.01  # of a start from class statistics: two numbers per channel
@@ -117,3 +118,27 @@ def _prv(history: tuple[tuple[float, float, int], ...], delta: float) -> float:
     with warnings.catch_warnings():  # about orders of a first guess, and log 0
         warnings.simplefilter("ignore")
         return float(accountant.get_epsilon(delta=delta))
+
+
+def promise_with(method: Any) -> Promise:
+    """The promise of a method with a budget, and how it is spent."""
+    budget: Budget = method.budget
+    spent: dict[str, Any] = {}
+    if isinstance(budget, Private):
+        refine = getattr(method, "refine", None)
+        spent = {
+            "releases": budget.releases,
+            "refinements": refine.private_releases(method.distil) if refine else 0,
+            "gaussian": budget.rate == 1,
+            "shares": budget_shares(budget, method.distil.start),
+        }
+    return Promise(
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        mu=budget_mu(budget),
+        simulation=bool(budget.test_key),
+        protects=budget.protects,
+        adjacency=budget.adjacency,
+        scores=budget.scores,
+        **spent,
+    )

@@ -22,19 +22,9 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from fedlgd.core import files
 from fedlgd.core.device import to_cpu
 from fedlgd.core.errors import PrivacyError
-from fedlgd.core.files import (
-    MALFORMED,
-    digest,
-    locked,
-    private_folder,
-    read_json,
-    safe_name,
-    write_atomic,
-    write_json,
-    writing,
-)
 from fedlgd.core.types import Params
 from fedlgd.data.suites import data_home
 from fedlgd.distill.settings import Budget
@@ -86,13 +76,13 @@ class PrivacyLedger:
 
     def __init__(self, site: str, budget: Budget) -> None:
         self._site, self._budget = site, budget
-        self._folder = data_home() / "privacy" / safe_name(site)
+        self._folder = data_home() / "privacy" / files.safe_name(site)
 
     @property
     def fingerprint(self) -> str:
         """Identifies the secret, without telling it."""
         with self._opened():
-            return digest(self._secret())
+            return files.digest(self._secret())
 
     def reserve(self, account: str, levels: Mapping[str, Level], only: str = "") -> None:
         """Charge these parts to the budget, before the first release of an account.
@@ -111,16 +101,16 @@ class PrivacyLedger:
         """The release with this number, made now if it was never made."""
         with self._opened() as accounts:
             made = accounts[account][part]["made"]
-            file = self._folder / "released" / f"{digest(repr((account, part, number)).encode())}.safetensors"
+            file = self._folder / "released" / f"{files.digest(repr((account, part, number)).encode())}.safetensors"
             if number in made:
                 return self._read(file, made[number])
             before, made[number] = self._spent(accounts), ""
             self._afford(accounts, before)
             content = save(make(generator_for(self._secret(), account, part, number)))
-            with writing(file, WAY_OUT, PrivacyError):
-                private_folder(file.parent)
-                write_atomic(file, content, private=True)
-            made[number] = digest(content)
+            with files.writing(file, WAY_OUT, PrivacyError):
+                files.private_folder(file.parent)
+                files.write_atomic(file, content, private=True)
+            made[number] = files.digest(content)
             self._write(accounts)
             return _tensors(content)
 
@@ -147,18 +137,18 @@ class PrivacyLedger:
     def _opened(self) -> Iterator[Accounts]:
         """What was reserved and released, by account and part; no other process changes it meanwhile."""
         busy = PrivacyError("ledger-busy", site=self._site)
-        with writing(self._folder, WAY_OUT, PrivacyError):
-            private_folder(self._folder.parent)
-            private_folder(self._folder)
-        with locked(self._folder / ".lock", busy, MAX_LOCK_WAIT):
+        with files.writing(self._folder, WAY_OUT, PrivacyError):
+            files.private_folder(self._folder.parent)
+            files.private_folder(self._folder)
+        with files.locked(self._folder / ".lock", busy, MAX_LOCK_WAIT):
             file = self._folder / "ledger.json"
             yield self._accounts(file) if file.exists() else {}
 
     def _accounts(self, file: Path) -> Accounts:
         try:
-            book = read_json(file)
+            book = files.read_json(file)
             known, accounts = book["format"] == FORMAT, dict(book["accounts"])
-        except MALFORMED as error:
+        except files.MALFORMED as error:
             raise self._damaged(file) from error
         if not known:
             raise PrivacyError("ledger-format", file=str(file), found=book["format"], readable=FORMAT)
@@ -166,14 +156,14 @@ class PrivacyLedger:
 
     def _write(self, accounts: Accounts) -> None:
         book = {"format": FORMAT, "site": self._site, "accounts": accounts}
-        write_json(self._folder / "ledger.json", book, private=True)
+        files.write_json(self._folder / "ledger.json", book, private=True)
 
     def _read(self, file: Path, expected: str) -> Params:
         try:
             content = file.read_bytes()
         except OSError as error:
             raise self._damaged(file) from error
-        if digest(content) != expected:
+        if files.digest(content) != expected:
             raise self._damaged(file)
         return _tensors(content)
 
@@ -181,8 +171,8 @@ class PrivacyLedger:
         """The secret of the site, drawn at its first release."""
         file = self._folder / "secret"
         if not file.exists():
-            with writing(file, WAY_OUT, PrivacyError):
-                write_atomic(file, secrets.token_bytes(32), private=True)
+            with files.writing(file, WAY_OUT, PrivacyError):
+                files.write_atomic(file, secrets.token_bytes(32), private=True)
         return file.read_bytes()
 
     def _damaged(self, file: Path) -> PrivacyError:
@@ -205,4 +195,4 @@ def _tensors(content: bytes) -> Params:
 def params_digest(params: Params) -> str:
     """A hash of the weights of a model."""
     parts = [(name, to_cpu(value).contiguous().numpy().tobytes()) for name, value in sorted(params.items())]
-    return digest(repr(parts).encode())
+    return files.digest(repr(parts).encode())

@@ -18,10 +18,18 @@ from fedlgd.core.device import noise, to_cpu, to_device
 from fedlgd.core.errors import DivergedError, PrivacyError, SettingError
 from fedlgd.core.train import Local
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
-from fedlgd.dp.fedavg import SiteDp, check_sites, noisy_average
 from fedlgd.dp.ledger import params_digest
 from fedlgd.dp.release import check_delta, check_protected, noisy_counts
-from fedlgd.dp.sgd import Dp, counts_level, dp_sgd, training_account, training_level
+from fedlgd.dp.training import (
+    Dp,
+    SiteDp,
+    check_sites,
+    counts_level,
+    dp_sgd,
+    noisy_average,
+    training_account,
+    training_level,
+)
 from fedlgd.methods.common import fit
 from fedlgd.methods.parts import Part, Presets
 from fedlgd.methods.protocol import Fit, Method, Net, Stream, Trained, Visit

@@ -190,8 +190,7 @@ def _plain_stacks() -> dict[str, Stack]:
 
 
 def _private_stacks() -> dict[str, Stack]:
-    from fedlgd.dp.fedavg import SiteDp
-    from fedlgd.dp.sgd import Dp
+    from fedlgd.dp.training import Dp, SiteDp
     from fedlgd.methods.private import LOCAL, DpFedAvg, DpSgd, stack_dp_sgd
 
     return {

@@ -118,8 +118,7 @@ def phases(groups: Iterable[Group]) -> tuple[str, ...]:
 
 def break_evens(groups: Sequence[Group]) -> tuple[BreakEven, ...]:
     """One for each method that trains on virtual data, from its counted run with the lowest seed."""
-    found = (_break_even(group.counted[0]) for group in groups)
-    return tuple(each for each in found if each)
+    return tuple(filter(None, (_break_even(group.counted[0]) for group in groups)))
 
 
 def _break_even(run: Run) -> BreakEven | None:
@@ -156,32 +155,24 @@ def _projected(rounds: Sequence[RoundRecord], selected: set[int]) -> tuple[list[
     """The cost of every round up to the last selected one, and of a round after it."""
     spent = {record.round: _site_flops(record) for record in rounds}
     overall = fmean(spent.values())
-    mean = {
-        kind: fmean([cost for t, cost in spent.items() if (t in selected) is kind] or [overall])
-        for kind in (True, False)
-    }
-    return [spent.get(t, mean[t in selected]) for t in range(max(*spent, *selected, -1) + 1)], mean[False]
+    chosen = fmean([cost for t, cost in spent.items() if t in selected] or [overall])
+    others = fmean([cost for t, cost in spent.items() if t not in selected] or [overall])
+    ahead = range(max(*spent, *selected, -1) + 1)
+    return [spent.get(t, chosen if t in selected else others) for t in ahead], others
 
 
 def cost_table(groups: Sequence[Group]) -> Table:
     """Bytes between the server and all sites, CPU time by phase (else wall time), and floating-point operations."""
-    names, time = phases(groups), clock(groups)
+    names, time, rows = phases(groups), clock(groups), list[Row]()
+    for group in groups:
+        cost, flops = group_cost(group), total(group, "flops")
+        moved = [cost.get(("bytes", way), 0.0) for way in ("up", "down")]
+        spent = [cost.get((time.kind, name), 0.0) for name in names]
+        sizes = (Cell(number_of_bytes(amount), amount) for amount in moved)
+        times = (Cell(duration(seconds) if seconds else NONE, seconds) for seconds in (*spent, sum(spent)))
+        rows.append((Cell(group.label), *sizes, *times, Cell(operations(flops) if flops else NONE, flops)))
     heads = ("bytes up", "bytes down", *names, time.name, "operations")
-    rows = tuple(_cost_row(group, names, time.kind) for group in groups)
-    return Table((METHOD, *map(Column, heads)), rows, (time.note,))
-
-
-def _cost_row(group: Group, names: Sequence[str], time: str) -> Row:
-    cost = group_cost(group)
-    moved = [cost.get(("bytes", way), 0.0) for way in ("up", "down")]
-    spent = [cost.get((time, name), 0.0) for name in names]
-    flops = total(group, "flops")
-    return (
-        Cell(group.label),
-        *(Cell(number_of_bytes(amount), amount) for amount in moved),
-        *(Cell(duration(seconds) if seconds else NONE, seconds) for seconds in (*spent, sum(spent))),
-        Cell(operations(flops) if flops else NONE, flops),
-    )
+    return Table((METHOD, *map(Column, heads)), tuple(rows), (time.note,))
 
 
 def break_even_table(found: Sequence[BreakEven]) -> Table:
@@ -192,13 +183,8 @@ def break_even_table(found: Sequence[BreakEven]) -> Table:
     def after(rounds: int | None) -> Cell:
         return Cell("never") if rounds is None else Cell(f"after {plural(rounds, 'round')}", rounds)
 
-    rows = (
-        (
-            Cell(each.label),
-            *(Cell(operations(amount), amount) for amount in (each.real, each.own, each.enrolment)),
-            after(each.without_enrolment),
-            after(each.with_enrolment),
-        )
-        for each in found
-    )
-    return Table((METHOD, *map(Column, names)), tuple(rows))
+    def row(each: BreakEven) -> Row:
+        amounts = (Cell(operations(amount), amount) for amount in (each.real, each.own, each.enrolment))
+        return (Cell(each.label), *amounts, after(each.without_enrolment), after(each.with_enrolment))
+
+    return Table((METHOD, *map(Column, names)), tuple(map(row, found)))

@@ -5,30 +5,21 @@ A sweep is accuracy over the values of one or two settings, found by the labels 
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from fedlgd.core.score import Score
 from fedlgd.core.text import BYTES, TIME, plural
 from fedlgd.report.cost import clock, cumulative_bytes, cumulative_time
-from fedlgd.report.groups import Group, SeedCurve, Stat, curves, site_names
-from fedlgd.report.plots import CLASSES, heat_map, line_plot, scatter_plot, svg
+from fedlgd.report.formats import METHOD, Cell, Column, Table, share_cell
+from fedlgd.report.groups import Group, SeedCurve, Stat, curves, site_names, summarise
+from fedlgd.report.plots import CLASSES, heat_map, line_plot, scatter_plot, svg, wrapped
 from fedlgd.rundir.records import RoundRecord
 from fedlgd.rundir.results import Analysis, Cloud
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-from collections.abc import Mapping
-from itertools import product
-from typing import TYPE_CHECKING
-
-from fedlgd.report.formats import METHOD, Cell, Column, Table, share_cell
-from fedlgd.report.groups import summarise
-from fedlgd.report.plots import wrapped
 from fedlgd.rundir.sweep import with_note, without_note
 
 if TYPE_CHECKING:
@@ -93,11 +84,8 @@ def site_figures(groups: Sequence[Group]) -> Iterator[Section]:
         accuracy = plot(site, lambda score: 100 * score.accuracy, ACCURACY)
         loss = plot(site, lambda score: None if math.isnan(score.loss) else score.loss, LOSS)
         stem = f"site{number}-{file_name(site)}"
-        both = _drawings(
-            (f"{stem}-accuracy", f"Accuracy at {site} by round", accuracy),
-            (f"{stem}-loss", f"Test loss at {site} by round", loss),
-        )
-        yield Section(site, both)
+        first = (f"{stem}-accuracy", f"Accuracy at {site} by round", accuracy)
+        yield Section(site, _drawings(first, (f"{stem}-loss", f"Test loss at {site} by round", loss)))
 
 
 def cost_figures(groups: Sequence[Group]) -> tuple[Drawing, ...]:
@@ -105,11 +93,10 @@ def cost_figures(groups: Sequence[Group]) -> tuple[Drawing, ...]:
     time = clock(groups)
     by_bytes = curves(groups, _accuracy, cumulative_bytes)
     by_time = curves(groups, _accuracy, partial(cumulative_time, by=time))
-    bytes_plot = line_plot(by_bytes, ACCURACY, "bytes up and down", BYTES)
-    return _drawings(
-        ("accuracy-by-bytes", "Accuracy against bytes", bytes_plot),
-        ("accuracy-by-time", "Accuracy against time", line_plot(by_time, ACCURACY, time.name, TIME)),
-    )
+    against_bytes = line_plot(by_bytes, ACCURACY, "bytes up and down", BYTES)
+    against_time = line_plot(by_time, ACCURACY, time.name, TIME)
+    about_bytes = ("accuracy-by-bytes", "Accuracy against bytes", against_bytes)
+    return _drawings(about_bytes, ("accuracy-by-time", "Accuracy against time", against_time))
 
 
 def _drawings(*parts: "tuple[str, str, Figure | None]") -> tuple[Drawing, ...]:
@@ -126,8 +113,7 @@ def similarity_figures(groups: Sequence[Group]) -> tuple[Section, ...]:
     for number, group in enumerate(groups):
         run = group.counted[0]
         if run.analysis:
-            stem = f"sites{number}-{file_name(group.label)}"
-            data = run.manifest.data
+            stem, data = f"sites{number}-{file_name(group.label)}", run.manifest.data
             analysis = run.analysis.ordered([site.name for site in data.sites])
             drawings = _analysis_figures(analysis, stem, data.classes)
             found.append(Section(f"{group.label}, seed {run.seed}", tuple(drawings)))
@@ -165,8 +151,8 @@ def _by_class(clouds: Sequence[Cloud], classes: Sequence[str]) -> list[Cloud]:
 
 
 def _distance_curves(analysis: Analysis) -> list[SeedCurve]:
-    found = []
-    for style, site in enumerate(dict.fromkeys(site for each in analysis.distances for site in each.sites)):
+    found, sites = [], dict.fromkeys(site for each in analysis.distances for site in each.sites)
+    for style, site in enumerate(sites):
         known = [(each.round + 1, each.sites[site]) for each in analysis.distances if site in each.sites]
         found.append(SeedCurve(site, tuple(t for t, _ in known), tuple(Stat(value) for _, value in known), style))
     return found
@@ -210,11 +196,11 @@ def find_sweeps(groups: Sequence[Group]) -> tuple[Sweep, ...]:
         if note and group.accuracy:
             alike.setdefault((base, tuple(note)), {})[tuple(note.values())] = group
     found = (_varied(label, paths, members) for (label, paths), members in alike.items())
-    return tuple(
-        each
-        for each in found
-        if len(each.axes) == 2 or (len(each.axes) == 1 and all(map(is_number, each.values(0))))
-    )
+
+    def shown(sweep: Sweep) -> bool:
+        return len(sweep.axes) == 2 or (len(sweep.axes) == 1 and all(map(is_number, sweep.values(0))))
+
+    return tuple(filter(shown, found))
 
 
 def _varied(label: str, paths: Point, members: Mapping[Point, Group]) -> Sweep:
@@ -227,11 +213,16 @@ def _varied(label: str, paths: Point, members: Mapping[Point, Group]) -> Sweep:
     return Sweep(name, tuple(paths[at] for at in varied), by_point)
 
 
-def sweep_tables(sweeps: Sequence[Sweep]) -> Iterator[tuple[str, Table]]:
-    """Title and table: methods by values for one axis, then values by values for two."""
+def _single_axes(sweeps: Sequence[Sweep]) -> Iterator[tuple[str, list[Sweep], list[str]]]:
+    """Each setting that is the only axis of sweeps, these sweeps, and all their values."""
     for axis in dict.fromkeys(each.axes[0] for each in sweeps if len(each.axes) == 1):
         same = [each for each in sweeps if each.axes == (axis,)]
-        values = sorted({value for each in same for value in each.values(0)}, key=float)
+        yield axis, same, sorted({value for each in same for value in each.values(0)}, key=float)
+
+
+def sweep_tables(sweeps: Sequence[Sweep]) -> Iterator[tuple[str, Table]]:
+    """Title and table: methods by values for one axis, then values by values for two."""
+    for axis, same, values in _single_axes(sweeps):
         columns = (METHOD, *(Column(value, percent=True) for value in values))
         rows = ((Cell(wrapped(each.label, 60)), *map(share_cell, map(each.accuracy, values))) for each in same)
         yield f"Accuracy (%) by {axis}", Table(columns, tuple(rows))
@@ -245,9 +236,7 @@ def sweep_tables(sweeps: Sequence[Sweep]) -> Iterator[tuple[str, Table]]:
 
 def sweep_figures(sweeps: Sequence[Sweep]) -> Iterator[Drawing]:
     """One figure with a line per method for each axis, and a heat map for each method with two axes."""
-    for axis in dict.fromkeys(each.axes[0] for each in sweeps if len(each.axes) == 1):
-        same = [each for each in sweeps if each.axes == (axis,)]
-        values = sorted({value for each in same for value in each.values(0)}, key=float)
+    for axis, same, values in _single_axes(sweeps):
         curves = [_curve(each, values, style) for style, each in enumerate(same)]
         if figure := line_plot(curves, ACCURACY, axis, values):
             yield Drawing(f"sweep-{file_name(axis)}", f"Accuracy by {axis}", figure)
@@ -269,10 +258,10 @@ def _heat_map(sweep: Sweep) -> "Figure":
     pairs = product(enumerate(rows), enumerate(columns))
     found = {(y, x): 100 * stat.mean for (y, a), (x, b) in pairs if (stat := sweep.accuracy(a, b))}
     low, high = min(found.values()), max(found.values())
-    cells = {
-        at: (1 / 6 + 5 / 6 * (value - low) / (high - low) if high > low else 0.5, f"{value:.1f}")
-        for at, value in found.items()
+    shares = {
+        at: 1 / 6 + 5 / 6 * (value - low) / (high - low) if high > low else 0.5 for at, value in found.items()
     }
+    cells = {at: (shares[at], f"{value:.1f}") for at, value in found.items()}
     return heat_map(cells, rows, columns, f"{sweep.label}: {ACCURACY}", (sweep.axes[0], sweep.axes[1]))
 
 

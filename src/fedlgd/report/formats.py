@@ -110,12 +110,9 @@ def table_formats(table: Table) -> dict[str, str]:
 def as_csv(table: Table) -> str:
     """Numbers as numbers, shares in percent; a standard deviation has its own column."""
     with_std = [any(row[at].std is not None for row in table.rows) for at in range(len(table.columns))]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    names = ((column.name, f"{column.name} std") for column in table.columns)
-    writer.writerow(
-        _no_formula(name) for pair, std in zip(names, with_std, strict=True) for name in pair[: 1 + std]
-    )
+    writer = csv.writer(out := io.StringIO(), lineterminator="\n")
+    names = zip((column.name for column in table.columns), with_std, strict=True)
+    writer.writerow(_no_formula(each) for name, std in names for each in (name, f"{name} std")[: 1 + std])
     for row in table.rows:
         cells = zip(row, table.columns, with_std, strict=True)
         writer.writerow(value for cell, column, std in cells for value in _csv_values(cell, column, std))

@@ -56,9 +56,8 @@ class Grid:
             return 1
         first, last = (self.pictures[at].image.convert("RGB") for at in (0, -1))
         counts = ImageChops.difference(first, last).convert("L").histogram()
-        return next(
-            gain for gain in DIFFERENCE_GAINS if gain == 1 or sum(counts[255 // gain + 1 :]) <= 0.01 * sum(counts)
-        )
+        few = 0.01 * sum(counts)
+        return next(gain for gain in DIFFERENCE_GAINS if gain == 1 or sum(counts[255 // gain + 1 :]) <= few)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +135,7 @@ def _files(run: Run) -> list[Path]:
 
 def _gallery(run: Run, embedded: _Embedded) -> Gallery:
     grids = tuple(grid for owner, folder in _owners(run) if (grid := _grid(run, owner, folder, embedded)))
-    data = run.manifest.data
-    captions = tuple(map(_caption, _versions(run)))
-    hidden = max(0, len(data.sites) - MAX_SITES_SHOWN)
+    captions, hidden = tuple(map(_caption, _versions(run))), max(0, len(run.manifest.data.sites) - MAX_SITES_SHOWN)
     return Gallery(run.label, run.seed, captions, grids, _columns(run, grids), hidden)
 
 

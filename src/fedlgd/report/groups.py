@@ -93,12 +93,8 @@ def label_variants(runs: Sequence[Run]) -> tuple[Run, ...]:
 
 
 def _told(run: Run, others: Sequence[Mapping[str, Any]], own: Mapping[str, Any]) -> Run:
-    paths = [
-        path
-        for path, value in own.items()
-        if path not in RECORDING_SETTINGS and any(each.get(path, value) != value for each in others)
-    ]
-    paths = [path for path in paths if not _idle(path, others)]
+    varied = (path for path, value in own.items() if any(each.get(path, value) != value for each in others))
+    paths = [path for path in varied if path not in RECORDING_SETTINGS and not _idle(path, others)]
     label, note = without_note(run.label)
     if len(paths) > MAX_SETTINGS_IN_LABEL:
         kinds = list(dict.fromkeys(str([each.get(path) for path in paths]) for each in others))
@@ -130,10 +126,8 @@ def group_runs(runs: Iterable[Run]) -> tuple[Group, ...]:
     for run in label_variants(tuple(runs)):
         by_label.setdefault(run.label, []).append(run)
     styles = _styles({label: same[0].manifest.method.name for label, same in by_label.items()})
-    return tuple(
-        Group(label, tuple(sorted(same, key=lambda run: run.seed)), styles[label])
-        for label, same in by_label.items()
-    )
+    seeds = {label: tuple(sorted(same, key=lambda run: run.seed)) for label, same in by_label.items()}
+    return tuple(Group(label, same, styles[label]) for label, same in seeds.items())
 
 
 def _styles(methods: Mapping[str, str]) -> dict[str, int]:

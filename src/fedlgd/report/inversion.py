@@ -47,9 +47,8 @@ def inversion_section(groups: Sequence[Group]) -> Iterator[InversionPart]:
     """Every inversion of every run, with the settings in which it differs from others of the same run."""
     for run in (run for group in groups for run in group.runs):
         known = {name: found for name, found in run.inversions.items() if found.cells}
-        labels = label_results(
-            {name: (f"site {each.settings.site}", asdict(each.settings)) for name, each in known.items()}
-        )
+        settings = {name: each.settings for name, each in known.items()}
+        labels = label_results({name: (f"site {each.site}", asdict(each)) for name, each in settings.items()})
         for name, found in known.items():
             yield _part(run, name, found, f"{run.label}, seed {run.seed}, {labels[name]}")
 
@@ -129,17 +128,13 @@ def memory_table(found: Sequence[Memorised]) -> Table:
         *(Column(name) for name in ("after round", "number", f"closest distance {SAFER}")),
         *(Column(name) for name in ("nearer to training, %", "by chance, %", "p")),
     )
-    rows = (
-        (
-            *map(Cell, (each.what, each.site)),
-            Cell(str(each.round + 1), each.round),
-            Cell(str(each.images), each.images),
-            _number(min(each.closest, default=None), 3),
-            *_nearness(each),
-        )
-        for each in found
-    )
-    return Table(columns, tuple(rows), (MEMORY_NOTE,))
+
+    def row(each: Memorised) -> Row:
+        numbers = (Cell(str(each.round + 1), each.round), Cell(str(each.images), each.images))
+        closest = _number(min(each.closest, default=None), 3)
+        return (Cell(each.what), Cell(each.site), *numbers, closest, *_nearness(each))
+
+    return Table(columns, tuple(map(row, found)), (MEMORY_NOTE,))
 
 
 def _number(value: float | None, places: int) -> Cell:

@@ -15,18 +15,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import write_atomic, writing
 from fedlgd.core.text import plural
+from fedlgd.report import figures
 from fedlgd.report.cost import break_even_table, break_evens, clock, cost_table
-from fedlgd.report.figures import (
-    MAX_SITES_DRAWN,
-    cost_figures,
-    epsilon_figure,
-    find_sweeps,
-    round_figures,
-    similarity_figures,
-    site_figures,
-    sweep_figures,
-    sweep_tables,
-)
 from fedlgd.report.formats import Table, table_formats
 from fedlgd.report.grids import pictures
 from fedlgd.report.groups import Group, group_runs, label_variants, site_names
@@ -39,12 +29,9 @@ from fedlgd.rundir.manifest import DataInfo
 from fedlgd.rundir.read import Run, read_runs, run_folders
 
 Runs = str | Path | Sequence[str | Path]
+_BLOCKS = {"trim_blocks": True, "lstrip_blocks": True}
 TEMPLATES = Environment(
-    loader=PackageLoader("fedlgd.report"),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
+    loader=PackageLoader("fedlgd.report"), autoescape=True, undefined=StrictUndefined, **_BLOCKS
 )
 
 
@@ -85,20 +72,13 @@ def write_figures(run_dirs: Sequence[Path], folder: Path) -> list[Path]:
     """Writes the figures of the page as PDF and PNG."""
     groups = group_runs(read_runs(run_dirs)[0])
     folder.mkdir(parents=True, exist_ok=True)
-    sections = (*site_figures(groups), *similarity_figures(groups))
-    drawings = (
-        *(*round_figures(groups), *cost_figures(groups), *sweep_figures(find_sweeps(groups))),
-        *(drawing for section in sections for drawing in section.drawings),
-        *(
-            drawing
-            for group in groups
-            for run in group.runs
-            for part in audit_parts(run)
-            for drawing in part.drawings
-        ),
-    )
-    if by_epsilon := epsilon_figure(groups):
-        drawings = (*drawings, by_epsilon)
+    drawings = [*figures.round_figures(groups), *figures.cost_figures(groups)]
+    drawings += figures.sweep_figures(figures.find_sweeps(groups))
+    audits = (part for group in groups for run in group.runs for part in audit_parts(run))
+    for section in (*figures.site_figures(groups), *figures.similarity_figures(groups), *audits):
+        drawings += section.drawings
+    if by_epsilon := figures.epsilon_figure(groups):
+        drawings.append(by_epsilon)
     return [file for each in drawings for file in save(each.figure, folder / each.name)]
 
 
@@ -114,10 +94,10 @@ def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
         rounds=rounds_section(groups),
         images=pictures(groups),
         cost=cost_section(groups),
-        similarity=similarity_figures(groups),
+        similarity=figures.similarity_figures(groups),
         privacy=privacy_section(groups),
         inversion=[*inversion_section(groups)],
-        by_epsilon=epsilon_figure(groups),
+        by_epsilon=figures.epsilon_figure(groups),
         presence=[*presence_tables(groups)],
         data=data_section(runs),
         runs=runs,
@@ -157,23 +137,23 @@ def accuracy_section(groups: Sequence[Group]) -> dict[str, Any]:
 
 def sweep_section(groups: Sequence[Group]) -> dict[str, Any] | None:
     """Accuracy over the values of settings; None if the runs are no sweep."""
-    sweeps = find_sweeps(groups)
+    sweeps = figures.find_sweeps(groups)
     if not sweeps:
         return None
-    return {"drawings": [*sweep_figures(sweeps)], "tables": [*sweep_tables(sweeps)]}
+    return {"drawings": [*figures.sweep_figures(sweeps)], "tables": [*figures.sweep_tables(sweeps)]}
 
 
 def rounds_section(groups: Sequence[Group]) -> dict[str, Any]:
     """Accuracy and loss by round, then at each site; `hidden`: the number of sites without figures."""
-    hidden = max(0, len(site_names(groups)) - MAX_SITES_DRAWN)
-    return {"drawings": round_figures(groups), "sites": [*site_figures(groups)], "hidden": hidden}
+    hidden = max(0, len(site_names(groups)) - figures.MAX_SITES_DRAWN)
+    return {"drawings": figures.round_figures(groups), "sites": [*figures.site_figures(groups)], "hidden": hidden}
 
 
 def cost_section(groups: Sequence[Group]) -> dict[str, Any]:
     """Accuracy against cost, the cost by phase, and the break-even with training on real images."""
     cost, even = cost_table(groups), break_evens(groups)
     return {
-        "drawings": cost_figures(groups),
+        "drawings": figures.cost_figures(groups),
         "time": clock(groups),
         "table": cost,
         "copies": table_formats(cost),

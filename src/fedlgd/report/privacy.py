@@ -60,19 +60,13 @@ class AuditPart:
 def privacy_section(groups: Sequence[Group]) -> dict[str, Any]:
     """Every audited run, and one run of each group without an audit. `shares`: parts of the budget in percent."""
     runs = [run for group in groups for run in [run for run in group.runs if run.audits] or group.counted[:1]]
-    return {
-        "spent": spent_together(groups),
-        "runs": [
-            {
-                "heading": f"{run.label}, seed {run.seed}",
-                "left": left_table(run),
-                "promise": promise_sentence(run.manifest.promise),
-                "shares": budget_parts(run.manifest.promise),
-                "audits": [*audit_parts(run)],
-            }
-            for run in runs
-        ],
-    }
+
+    def part(run: Run) -> dict[str, Any]:
+        heading, promised = f"{run.label}, seed {run.seed}", run.manifest.promise
+        promise = {"promise": promise_sentence(promised), "shares": budget_parts(promised)}
+        return {"heading": heading, "left": left_table(run), "audits": [*audit_parts(run)], **promise}
+
+    return {"spent": spent_together(groups), "runs": [part(run) for run in runs]}
 
 
 def spent_together(groups: Sequence[Group]) -> str:
@@ -149,17 +143,16 @@ def promise_sentence(promised: Promise | None) -> Sentence | None:
     budget = f"(epsilon, delta) = ({promised.epsilon:g}, {promised.delta:g}), {relation} one {promised.protects}"
     if promised.protects == "site":
         covers = (
-            "It covers the models that the server sends; not what the server receives, nor scores on test images."
+            "It covers the models that the server sends; not what the server receives, nor scores on test images"
         )
-        return Sentence("site", f"Each site: {budget}. {covers}")
+        return Sentence("site", f"Each site: {budget}. {covers}.")
     first, later = promised.releases, promised.refinements
     over = f", over {f'{first} + ' if later else ''}{plural(later or first, 'release')}" if first else ""
     covers = "It covers models, anchors, prototypes and virtual sets; not"
     text = f"Each training image of each site: {budget}{over}. {covers}"
     if promised.scores:
-        return Sentence(
-            "image", f"{text} the time that training takes. Each test image: epsilon {promised.scores:g}."
-        )
+        scores = f"Each test image: epsilon {promised.scores:g}."
+        return Sentence("image", f"{text} the time that training takes. {scores}")
     return Sentence("image", f"{text} scores on test images.")
 
 
@@ -178,9 +171,8 @@ def audit_parts(run: Run) -> Iterator[AuditPart]:
         for number, (title, figure) in enumerate(roc_plots(audit)):
             about = f"ROC on log-log axes, {title}, {run.label}, seed {run.seed}, {labels[name]}"
             drawings.append(Drawing(f"roc{number}-{stem}", about, figure, "" if number else READING_ROC))
-        yield AuditPart(
-            labels[name], verdict(audit), tuple(drawings), audit_table(audit), tuple(audit_caveats(audit))
-        )
+        caveats = tuple(audit_caveats(audit))
+        yield AuditPart(labels[name], verdict(audit), tuple(drawings), audit_table(audit), caveats)
 
 
 def label_results(results: Mapping[str, tuple[str, Mapping[str, Any]]]) -> dict[str, str]:
@@ -317,21 +309,16 @@ def _shadow_text(audit: Audit) -> str:
 def roc_plots(audit: Audit) -> Iterator[tuple[str, "Figure"]]:
     """One plot for attacks on the model with its controls, and one for what else an attacker can have."""
     mu = audit.promised.mu if audit.promised else None
-    on_model = [each for each in audit.findings if each.target == "model"]
-    if on_model:
+    if on_model := [each for each in audit.findings if each.target == "model"]:
         title = "true positives, attacks on the model"
         uses = Counter(each.label for each in on_model)
         names = [f"{each.label}, {each.statistic}" if uses[each.label] > 1 else each.label for each in on_model]
         yield title, roc_plot(on_model, names, title, mu)
-    others = [
-        each for each in audit.findings if each.target != "model" and each.kind in ("run", "positive") and each.roc
-    ]
-    if others:
+    drawn = [each for each in audit.findings if each.kind in ("run", "positive") and each.roc]
+    if others := [each for each in drawn if each.target != "model"]:
         title = "true positives, attacks on what else was made or sent"
-        names = [
-            f"{'must leak: ' if each.kind == 'positive' else ''}{TARGETS[each.target]}: {each.statistic}"
-            for each in others
-        ]
+        marks = {"run": "", "positive": "must leak: "}
+        names = [f"{marks[each.kind]}{TARGETS[each.target]}: {each.statistic}" for each in others]
         yield title, roc_plot(others, names, title, mu)
 
 

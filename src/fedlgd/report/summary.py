@@ -40,11 +40,7 @@ class Difference:
     @property
     def range(self) -> str:
         """` (+1.0 to +3.2)` in points; empty without an interval."""
-        return (
-            f" ({percentage_points(self.interval[0])} to {percentage_points(self.interval[1])})"
-            if self.interval
-            else ""
-        )
+        return f" ({' to '.join(map(percentage_points, self.interval))})" if self.interval else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +153,8 @@ def _comparison(first: _Result, other: _Result) -> Sentence:
     """The difference of the means, at how many common sites the other method is higher, and the noise."""
     difference_of_means = percentage_points(other.accuracy.mean - first.accuracy.mean)
     parts = [f"{other.label} against {first.label}: {difference_of_means} points on the mean"]
-    pairs = (
-        (site, first.group.accuracy_at(site), other.group.accuracy_at(site))
-        for site in site_names((first.group, other.group))
-    )
+    sites = site_names((first.group, other.group))
+    pairs = ((site, first.group.accuracy_at(site), other.group.accuracy_at(site)) for site in sites)
     gaps = {site: after.mean - before.mean for site, before, after in pairs if before and after}
     if gaps:
         low, high = min(gaps, key=gaps.__getitem__), max(gaps, key=gaps.__getitem__)
@@ -264,12 +258,10 @@ def _seeds(groups: Sequence[Group]) -> Iterator[Sentence]:
     for group in groups:
         by_seeds.setdefault(tuple(run.seed for run in group.counted), []).append(group.label)
     if len(by_seeds) > 1:
-        named = {
-            ", ".join(labels) if len(labels) <= MAX_METHODS_NAMED else f"{len(labels)} methods": ", ".join(
-                map(str, own)
-            )
-            for own, labels in by_seeds.items()
-        }
+        named = {}
+        for own, labels in by_seeds.items():
+            some = ", ".join(labels) if len(labels) <= MAX_METHODS_NAMED else f"{len(labels)} methods"
+            named[some] = ", ".join(map(str, own))
         listed = "; ".join(f"{labels}: {own}" for labels, own in named.items())
         yield Sentence("unequal-seeds", f"The methods were not run with the same seeds ({listed}).")
     elif len(next(iter(by_seeds))) == 1:

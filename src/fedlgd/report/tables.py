@@ -64,10 +64,9 @@ def mark_best(rows: Sequence[Row], columns: Collection[int]) -> tuple[Row, ...]:
 
 
 def _mark(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    shown = [None if cell.value is None else formats.percent(cell.value) for cell in cells]
     best = formats.percent(max((cell.value for cell in cells if cell.value is not None), default=0.0))
-    return tuple(
-        replace(cell, best=cell.value is not None and formats.percent(cell.value) == best) for cell in cells
-    )
+    return tuple(replace(cell, best=text == best) for cell, text in zip(cells, shown, strict=True))
 
 
 def without_sites(table: Table, most: int) -> Table:
@@ -145,10 +144,8 @@ def missing_notes(groups: Sequence[Group]) -> tuple[str, ...]:
     missing = missing_classes(groups)
     if not missing:
         return ()
-    listed = [
-        f"{site} of {counted(len(gone), 'class')} {', '.join(map(repr, gone))}"
-        for site, gone in list(missing.items())[:MAX_SITES_IN_NOTE]
-    ]
+    some = list(missing.items())[:MAX_SITES_IN_NOTE]
+    listed = [f"{site} of {counted(len(gone), 'class')} {', '.join(map(repr, gone))}" for site, gone in some]
     if len(missing) > MAX_SITES_IN_NOTE:
         listed.append(f"and {plural(len(missing) - MAX_SITES_IN_NOTE, 'more site')}")
     effect = TWO_CLASS_NOTE if len(groups[0].runs[0].manifest.data.classes) == 2 else MANY_CLASS_NOTE

@@ -43,9 +43,8 @@ def records_version(folders: Sequence[Path]) -> str:
 
 
 def _watched(folder: Path) -> Iterator[Path]:
-    yield from (
-        file for file in folder.iterdir() if file.suffix in WATCHED_SUFFIXES and file.name not in IGNORED_FILES
-    )
+    own = (file for file in folder.iterdir() if file.suffix in WATCHED_SUFFIXES)
+    yield from (file for file in own if file.name not in IGNORED_FILES)
     yield folder / "state" / "head.json"  # commits the records
     yield from (*folder.glob("real"), *folder.glob("virtual/*"))
 
@@ -91,8 +90,7 @@ class Watcher:
 
     def _make(self, version: str) -> WatchPage:
         problem = self._update()
-        waiting = TEMPLATES.get_template("waiting.html")
-        text = self._report or waiting.render(paths=self._paths, problem=problem)
+        text = self._report or TEMPLATES.get_template("waiting.html").render(paths=self._paths, problem=problem)
         script = TEMPLATES.get_template("watch.js").render()
         live = TEMPLATES.get_template("watch.html").render(version=version, script=script, problem=problem)
         body = POLICY_TAG.sub("", text, count=1).replace("</body>", f"{live}</body>")

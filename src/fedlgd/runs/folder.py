@@ -338,7 +338,7 @@ def promise_of(method: Method) -> info.Promise | None:
     """What a method promises about privacy; a run without a promise does not enter `fedlgd.dp`."""
     if method.budget is None:
         return None
-    from fedlgd.dp.promise import promise_with
+    from fedlgd.dp.budget import promise_with
 
     return promise_with(method)
 

@@ -1,21 +1,28 @@
-r"""DP-SGD (Abadi et al., CCS 2016) at each site: the baseline that trains on real images with the same promise.
+r"""Training on real images with a promise: DP-SGD hides single images, DP-FedAvg hides whole sites.
 
-Each step draws every image with probability q, in secret, and follows
+DP-SGD (Abadi et al., CCS 2016) runs at each site. Each step draws every image with probability q, in secret:
 
     g = ( sum_i clip_C(grad l(x_i)) + sigma C N(0, I) ) / (q n),   n the noisy number of images
 
 The steps of all rounds share one budget: sigma is that of (q, rounds x steps) by the PRV accountant of Opacus,
 which also computes the gradient of each image. The model of a round is released once, as in `dp/ledger.py`.
-The part that is stacked on a method is in `methods/private.py`.
+
+DP-FedAvg (McMahan et al., ICLR 2018) runs at the server, which is trusted:
+
+    theta_{t+1} = theta_t + mean_c clip_S(theta_c - theta_t) + z S / m N(0, I),   m sites,  z = sqrt(rounds) / mu
+
+The noise on each coordinate does not shrink with the size of a site, only with the number of sites: few hospitals
+with a million patients each are few records. Below about 50 sites no model is left, and the method refuses.
+The parts that are stacked on a method are in `methods/private.py`.
 """
 
 import json
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -24,17 +31,19 @@ from torch.nn import functional as F
 
 from fedlgd.core import meter
 from fedlgd.core.device import to_device
-from fedlgd.core.errors import NetError, PrivacyError, SettingError
+from fedlgd.core.errors import NetError, PrivacyError, SettingError, check
 from fedlgd.core.files import digest
 from fedlgd.core.net import Net
 from fedlgd.core.settings import setting
 from fedlgd.core.train import Local, descend
-from fedlgd.core.types import LabelledSet, Params, Site
+from fedlgd.core.tree import Mean, cast, double, only, scale, sqnorm, sub
+from fedlgd.core.types import LabelledSet, Params, Site, Update
 from fedlgd.data.federation import site_digest
 from fedlgd.distill.settings import Budget
 from fedlgd.dp.budget import Level, budget_mu, noise_for
-from fedlgd.dp.ledger import Book, gaussian, open_book
+from fedlgd.dp.ledger import Book, gaussian, generator_for, open_book
 
+MIN_SITES = 50  # of DP-FedAvg
 MAX_GRADIENTS_IN_MEMORY = 64  # one for each image
 
 
@@ -152,3 +161,53 @@ def per_sample(net: Net, params: Params) -> Any:
     for leaf in wrapped.parameters():
         leaf.grad_sample = None
     return wrapped
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteDp(Budget):
+    """DP-FedAvg: one record is a site. Its budget is that of one run; there is no ledger."""
+
+    section: ClassVar[str] = "site_dp"
+    protects: ClassVar[Literal["image", "site"]] = "site"
+
+    epsilon: float = setting(10.0, "Privacy budget of all rounds together for a site.", above=0, most=100)
+    clip: float = setting(1.0, "Largest L2 norm of a site's change of the model.", above=0)
+    rounds: int = setting(0, "Rounds that share the budget; 0: all rounds of the run.", least=0, most=1_000_000)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(not self.scores, "site_dp.scores", self.scores, "but sites are hidden here, not images; leave it out")
+
+    @property
+    def multiplier(self) -> float:
+        """z = sqrt(rounds) / mu: noise in units of the clipping norm."""
+        return math.sqrt(max(1, self.rounds)) / budget_mu(self)
+
+    @property
+    def statement(self) -> str:
+        if self.test_key:
+            return super().statement
+        return f"Privacy of each site in this run: (epsilon, delta) = ({self.epsilon:g}, {self.delta:g})."
+
+
+def check_sites(sites: int, net: Net, budget: SiteDp) -> None:
+    """Refuse a federation in which the noise would drown every update."""
+    if sites < MIN_SITES:
+        spread, rounds = budget.multiplier / sites, max(1, budget.rounds)
+        values = {"spread": spread, "whole": spread * math.sqrt(net.size), "epsilon": budget.epsilon}
+        raise PrivacyError("too-few-sites", sites=sites, wanted=MIN_SITES, rounds=rounds, size=net.size, **values)
+
+
+def noisy_average(before: Params, updates: Iterable[Update], net: Net, budget: SiteDp, t: int) -> Params:
+    """theta_{t+1} of the formula above; weights are equal, and only trainable tensors change."""
+    mean, old = Mean(), double(only(before, net.trainable))
+    for update in updates:
+        change = sub(double(only(update.params, net.trainable)), old)
+        mean.add(scale(change, min(1.0, budget.clip / max(float(sqnorm(change)) ** 0.5, 1e-12))))
+    generator = generator_for(budget.test_key.encode(), str(t)) if budget.test_key else np.random.default_rng()
+    deviation = budget.multiplier * budget.clip / mean.weight
+    moved = {
+        name: old[name] + change + deviation * gaussian(generator, tuple(change.shape)).to(change)
+        for name, change in mean.value().items()
+    }
+    return {**before, **cast(moved, only(before, net.trainable))}
