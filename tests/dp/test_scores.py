@@ -10,8 +10,8 @@ from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.core.train import score
 from fedlgd.distill.settings import Private
 from fedlgd.dp import accounting, ledger, release
-from fedlgd.dp.training import SiteDp
 from fedlgd.dp.release import MAX_IMAGE_LOSS, NoisyScores
+from fedlgd.dp.training import SiteDp
 from fedlgd.engines.settings import RoundSettings
 from tests import tiny
 from tests.errors import refuses

@@ -18,18 +18,9 @@ from fedlgd.core.device import noise, to_cpu, to_device
 from fedlgd.core.errors import DivergedError, PrivacyError, SettingError
 from fedlgd.core.train import Local
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
+from fedlgd.dp import training
 from fedlgd.dp.ledger import params_digest
 from fedlgd.dp.release import check_delta, check_protected, noisy_counts
-from fedlgd.dp.training import (
-    Dp,
-    SiteDp,
-    check_sites,
-    counts_level,
-    dp_sgd,
-    noisy_average,
-    training_account,
-    training_level,
-)
 from fedlgd.methods.common import fit
 from fedlgd.methods.parts import Part, Presets
 from fedlgd.methods.protocol import Fit, Method, Net, Stream, Trained, Visit
@@ -58,7 +49,7 @@ class DpSgd(Part):
         "strong": {"train_on": "real", **UNTUNED},
     }
 
-    dp: Dp = Dp()
+    dp: training.Dp = training.Dp()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,7 +59,7 @@ class DpSgd(Part):
             raise SettingError("dp-sgd-on-virtual", train_on=self.train_on)
 
     @property
-    def budget(self) -> Dp:
+    def budget(self) -> training.Dp:
         return self.dp
 
     @property
@@ -78,12 +69,12 @@ class DpSgd(Part):
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         check_protected(site, net, "dp.epsilon")
         state, hello = self.method.enrol(site, net, rng)
-        book, account = training_account(self.dp, self.local, site, net, rng.seed)
-        level = counts_level(self.dp)
+        book, account = training.training_account(self.dp, self.local, site, net, rng.seed)
+        level = training.counts_level(self.dp)
         book.reserve(account, {"counts": level})
         counts = noisy_counts(book, account, level, site.train, net.classes)
         check_delta(counts, self.dp)
-        book.reserve(account, {"train": training_level(self.dp, self.local, counts, site.name)})
+        book.reserve(account, {"train": training.training_level(self.dp, self.local, counts, site.name)})
         sent = counts.round().clamp(min=0).long()
         return replace(state, trees={"released": {"counts": counts}}), replace(hello, counts=sent)
 
@@ -105,12 +96,13 @@ class DpSgd(Part):
         rng: Stream,
     ) -> Trained:
         """The model of round t: trained now, or read again."""
-        book, account = training_account(self.dp, self.local, site, net, rng.seed)
-        level, size = training_level(self.dp, self.local, counts, site.name), float(counts.sum())
+        book, account = training.training_account(self.dp, self.local, site, net, rng.seed)
+        level, size = training.training_level(self.dp, self.local, counts, site.name), float(counts.sum())
 
         def make(generator: np.random.Generator) -> Params:
             with meter.phase("train"), noise(rng.at("noise").number()):
-                return to_cpu(dp_sgd(net, model, site.train, self.local, level, self.dp.clip, size, generator))
+                how = (self.local, level, self.dp.clip, size, generator)
+                return to_cpu(training.dp_sgd(net, model, site.train, *how))
 
         if t >= self.dp.rounds:
             raise PrivacyError("round-beyond-budget", rounds=self.dp.rounds, round=t + 1)
@@ -121,7 +113,7 @@ class DpSgd(Part):
         return Trained(params, level.each, math.nan)
 
 
-def stack_dp_sgd(method: Method, local: Local, dp: Dp) -> DpSgd:
+def stack_dp_sgd(method: Method, local: Local, dp: training.Dp) -> DpSgd:
     """`local` has other defaults with this part; the method has it already."""
     return DpSgd(method=method, dp=dp)
 
@@ -133,10 +125,10 @@ class DpFedAvg(Part):
     kind: ClassVar[str] = "dp-fedavg"
     allows: ClassVar[tuple[str, ...]] = ()
 
-    site_dp: SiteDp = SiteDp()
+    site_dp: training.SiteDp = training.SiteDp()
 
     @property
-    def budget(self) -> SiteDp:
+    def budget(self) -> training.SiteDp:
         return self.site_dp
 
     @property
@@ -144,9 +136,9 @@ class DpFedAvg(Part):
         return "DP-FedAvg"
 
     def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
-        check_sites(len(hellos), net, self.site_dp)
+        training.check_sites(len(hellos), net, self.site_dp)
         return self.method.start(params, hellos, net, rng)
 
     def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
-        params = noisy_average(state.params, updates, net, self.site_dp, state.round)
+        params = training.noisy_average(state.params, updates, net, self.site_dp, state.round)
         return replace(state, params=params, round=state.round + 1)

@@ -151,7 +151,7 @@ def _by_class(clouds: Sequence[Cloud], classes: Sequence[str]) -> list[Cloud]:
 
 
 def _distance_curves(analysis: Analysis) -> list[SeedCurve]:
-    found, sites = [], dict.fromkeys(site for each in analysis.distances for site in each.sites)
+    found, sites = list[SeedCurve](), dict.fromkeys(site for each in analysis.distances for site in each.sites)
     for style, site in enumerate(sites):
         known = [(each.round + 1, each.sites[site]) for each in analysis.distances if site in each.sites]
         found.append(SeedCurve(site, tuple(t for t, _ in known), tuple(Stat(value) for _, value in known), style))
@@ -258,10 +258,11 @@ def _heat_map(sweep: Sweep) -> "Figure":
     pairs = product(enumerate(rows), enumerate(columns))
     found = {(y, x): 100 * stat.mean for (y, a), (x, b) in pairs if (stat := sweep.accuracy(a, b))}
     low, high = min(found.values()), max(found.values())
-    shares = {
-        at: 1 / 6 + 5 / 6 * (value - low) / (high - low) if high > low else 0.5 for at, value in found.items()
-    }
-    cells = {at: (shares[at], f"{value:.1f}") for at, value in found.items()}
+
+    def share(value: float) -> float:
+        return 1 / 6 + 5 / 6 * (value - low) / (high - low) if high > low else 0.5
+
+    cells = {at: (share(value), f"{value:.1f}") for at, value in found.items()}
     return heat_map(cells, rows, columns, f"{sweep.label}: {ACCURACY}", (sweep.axes[0], sweep.axes[1]))
 
 

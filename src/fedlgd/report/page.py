@@ -29,9 +29,9 @@ from fedlgd.rundir.manifest import DataInfo
 from fedlgd.rundir.read import Run, read_runs, run_folders
 
 Runs = str | Path | Sequence[str | Path]
-_BLOCKS = {"trim_blocks": True, "lstrip_blocks": True}
+_LOADER = PackageLoader("fedlgd.report")
 TEMPLATES = Environment(
-    loader=PackageLoader("fedlgd.report"), autoescape=True, undefined=StrictUndefined, **_BLOCKS
+    loader=_LOADER, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
 
 
@@ -75,8 +75,9 @@ def write_figures(run_dirs: Sequence[Path], folder: Path) -> list[Path]:
     drawings = [*figures.round_figures(groups), *figures.cost_figures(groups)]
     drawings += figures.sweep_figures(figures.find_sweeps(groups))
     audits = (part for group in groups for run in group.runs for part in audit_parts(run))
-    for section in (*figures.site_figures(groups), *figures.similarity_figures(groups), *audits):
+    for section in (*figures.site_figures(groups), *figures.similarity_figures(groups)):
         drawings += section.drawings
+    drawings += (drawing for part in audits for drawing in part.drawings)
     if by_epsilon := figures.epsilon_figure(groups):
         drawings.append(by_epsilon)
     return [file for each in drawings for file in save(each.figure, folder / each.name)]

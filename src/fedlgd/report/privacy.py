@@ -142,10 +142,8 @@ def promise_sentence(promised: Promise | None) -> Sentence | None:
     relation = "replace" if promised.adjacency == "replace" else "add or remove"
     budget = f"(epsilon, delta) = ({promised.epsilon:g}, {promised.delta:g}), {relation} one {promised.protects}"
     if promised.protects == "site":
-        covers = (
-            "It covers the models that the server sends; not what the server receives, nor scores on test images"
-        )
-        return Sentence("site", f"Each site: {budget}. {covers}.")
+        covers = "the models that the server sends; not what the server receives, nor scores on test images"
+        return Sentence("site", f"Each site: {budget}. It covers {covers}.")
     first, later = promised.releases, promised.refinements
     over = f", over {f'{first} + ' if later else ''}{plural(later or first, 'release')}" if first else ""
     covers = "It covers models, anchors, prototypes and virtual sets; not"
