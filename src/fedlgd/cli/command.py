@@ -47,13 +47,8 @@ class Sets(NamedTuple):
 def settings_given(options: Any) -> dict[str, Any]:
     """The settings that have an option of their own and are given, by path."""
     hints = get_type_hints(type(options), include_extras=True)
-    marks = {
-        name: mark
-        for name, hint in hints.items()
-        for mark in getattr(hint, "__metadata__", ())
-        if isinstance(mark, Sets)
-    }
-    values = {mark.path: getattr(options, name) for name, mark in marks.items()}
+    marks = [(name, mark) for name, hint in hints.items() for mark in getattr(hint, "__metadata__", ())]
+    values = {mark.path: getattr(options, name) for name, mark in marks if isinstance(mark, Sets)}
     return {path: value for path, value in values.items() if value is not None and value is not False}
 
 

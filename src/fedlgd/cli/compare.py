@@ -88,10 +88,8 @@ def _fedlgd_steps(settings: Mapping[str, Any], preset: str, classes: int) -> int
     ours = {k: v for k, v in settings.items() if k.split(".")[0] in ("distil", "local", "anchors")}
     (job,) = plan_jobs([parse_entry("fedlgd")], 1, Path(), ours, preset)
     method: Any = job.config.method
-    local = method.local
-    return local.steps or matched_steps(
-        method.distil.pictures, method.anchors.per_class, classes, local.batch, local.epochs
-    )
+    local, pictures, anchors = method.local, method.distil.pictures, method.anchors.per_class
+    return local.steps or matched_steps(pictures, anchors, classes, local.batch, local.epochs)
 
 
 def _budget(jobs: Sequence[Job], steps: int) -> str:
@@ -288,15 +286,10 @@ def _print_findings(how: Search, found: Findings, json: bool) -> None:
     files = {entry.spec: str(how.best_file(entry)) for entry in how.entries}
     cpu = cpu_seconds(found.trials)
     if json:
-        best = {
-            spec: {
-                "accuracy": b.trial.accuracy,
-                "rounds": b.trial.rounds,
-                "settings": b.trial.settings,
-                "file": files[spec],
-            }
-            for spec, b in found.best.items()
-        }
+        best = {}
+        for spec, trial in ((spec, each.trial) for spec, each in found.best.items()):
+            told = {"accuracy": trial.accuracy, "rounds": trial.rounds, "settings": trial.settings}
+            best[spec] = {**told, "file": files[spec]}
         counts = {"candidates": found.candidates, "rounds": found.rounds, "validation": found.validation}
         typer.echo(jsonlib.dumps({"best": best, **counts, "cpu_seconds": cpu}))
         return

@@ -59,11 +59,8 @@ def duration(seconds: float) -> str:
 
 def events(record: RoundRecord) -> str:
     """refused: 'bee' (weight is nan); no score: 'cat' (it did not answer); enrolled late or again: dog"""
-    parts = [
-        f"{what}: {listed(found)}"
-        for what, found in (("refused", record.refused), ("no score", record.unscored))
-        if found
-    ]
+    faults = {"refused": record.refused, "no score": record.unscored}
+    parts = [f"{what}: {listed(found)}" for what, found in faults.items() if found]
     return "; ".join(parts + ([f"enrolled late or again: {', '.join(record.joined)}"] if record.joined else []))
 
 

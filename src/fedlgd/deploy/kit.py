@@ -21,15 +21,9 @@ from typing import Any, NamedTuple
 
 import tomli_w
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedlgd.core.errors import RunError, SettingError
@@ -153,9 +147,8 @@ def read_kit(folder: Path, role: str = "", expired: bool = False) -> Kit:
     except (KeyError, TypeError, AttributeError) as error:
         raise RunError("kit-damaged", file=str(folder / "kit.toml")) from error
     if role and role != given["role"]:
-        raise RunError(
-            "kit-of-another-role", folder=str(folder), found=given["role"], role=role, name=KIT_NAMES[role]
-        )
+        found, name = given["role"], KIT_NAMES[role]
+        raise RunError("kit-of-another-role", folder=str(folder), found=found, role=role, name=name)
     if not expired:
         own = ("key",) if kit.site else ("server.key", "secret")
         if lost := [name for name in own if not (folder / name).is_file()]:
@@ -221,7 +214,7 @@ def _authority(folder: Path) -> bytes:
 
 def _certify(folder: Path, server: Address, days: int) -> None:
     """Write a key and a certificate for the address of the server into its kit."""
-    signing = load_pem_private_key((folder / "ca" / "ca.key").read_bytes(), None)
+    signing = serialization.load_pem_private_key((folder / "ca" / "ca.key").read_bytes(), None)
     issuer = x509.load_pem_x509_certificate((folder / "ca" / "ca.crt").read_bytes())
     assert isinstance(signing, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP384R1())

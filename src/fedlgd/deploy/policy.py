@@ -162,12 +162,8 @@ def _bound(where: str, path: str, given: Any) -> Bound:
             raise SettingError("policy-number", where=where, side=side, path=path, value=given[side])
     if not isinstance(given.get("required", False), bool):
         raise SettingError("policy-required", where=where, path=path, value=given["required"])
-    return Bound(
-        values=tuple(given.get("values", ())),
-        least=given.get("min"),
-        most=given.get("max"),
-        required=given.get("required", False),
-    )
+    least, most, required = given.get("min"), given.get("max"), given.get("required", False)
+    return Bound(values=tuple(given.get("values", ())), least=least, most=most, required=required)
 
 
 def _refuse_unknown(where: str, given: Sequence[str] | Mapping[str, Any], known: Sequence[str]) -> None:

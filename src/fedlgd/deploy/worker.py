@@ -82,10 +82,8 @@ def _answer(app: ClientApp, message: Message, context: Context) -> tuple[Message
         return app(message=message, context=context), ""
     except Exception as error:
         traceback.print_exception(error)
-        failed = type(error).__name__
-        Journal(Path(str(context.node_config["folder"])) / "journal.log").refused(
-            "a task", -1, f"{failed}: {error}"
-        )
+        failed, journal = type(error).__name__, Path(str(context.node_config["folder"])) / "journal.log"
+        Journal(journal).refused("a task", -1, f"{failed}: {error}")
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, failed), reply_to=message), failed
 
 
