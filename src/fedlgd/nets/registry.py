@@ -106,14 +106,14 @@ def build_net(name: str, shape: Shape, classes: int, settings: Mapping[str, Any]
     return net
 
 
-def _calls(kind: Kind, shape: Shape, settings: Mapping[str, Any]) -> Build:
-    """Calls `kind` with the shape and the number of outputs, as far as it takes them."""
-    parameters = inspect.signature(kind).parameters
+def _calls(make: Kind, shape: Shape, settings: Mapping[str, Any]) -> Build:
+    """Calls `make` with the shape and the number of outputs, as far as it takes them."""
+    parameters = inspect.signature(make).parameters
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
     def build(outputs: int) -> nn.Module:
         passed = {"shape": shape, "classes": outputs}
-        return kind(**{k: v for k, v in passed.items() if takes_all or k in parameters}, **settings)
+        return make(**{k: v for k, v in passed.items() if takes_all or k in parameters}, **settings)
 
     return build
 

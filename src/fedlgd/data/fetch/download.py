@@ -7,7 +7,6 @@ import hashlib
 import os
 import time
 import tomllib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -130,7 +129,7 @@ def _from_mirror(url: str, original: Original, part: Path) -> None:
     resumed = bool(original.hash and _size(part))
     if not original.hash:
         part.unlink(missing_ok=True)
-    _retrying(lambda: _receive(url, original, part), part)
+    _retrying(url, original, part)
     if difference := wrong(part, original):
         part.unlink()
         if not resumed:
@@ -138,13 +137,13 @@ def _from_mirror(url: str, original: Original, part: Path) -> None:
         _from_mirror(url, original, part)
 
 
-def _retrying(receive: Callable[[], None], part: Path) -> None:
+def _retrying(url: str, original: Original, part: Path) -> None:
     """Retry after an interruption as long as the part grows; a mirror that sends nothing is given up at once."""
     first, idle = _size(part), 0
     while True:
         before = _size(part)
         try:
-            return receive()
+            return _receive(url, original, part)
         except INTERRUPTED as error:
             idle = 0 if _size(part) > before else idle + 1
             if idle == MAX_FAILED_TRIES or _size(part) == first:

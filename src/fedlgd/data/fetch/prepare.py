@@ -144,10 +144,18 @@ def _parts(path: Path) -> tuple[str, ...]:
 
 @contextmanager
 def _originals(dataset: Dataset, home: Path, given: Path | None, keep: bool) -> Iterator[Path]:
-    """The folder with the original files: the given one, or downloads that are removed after use."""
+    """The folder with the original files: the given one, or downloads that are removed after use.
+
+    In a given folder, one named like the data set is preferred, and files with a published hash must match it.
+    """
     if given:
         refuse_without_space(home, dataset.room, dataset.name)
-        yield _checked(dataset, given)
+        folder = given / dataset.name if (given / dataset.name).is_dir() else given
+        for original in dataset.files:
+            path = folder / original.name
+            if path.is_file() and (difference := wrong(path, original)):
+                raise DataError("original-differs", path=path, difference=difference)
+        yield folder
         return
     folder = home / "originals" / dataset.name
     coming = sum(missing_bytes(original, folder) for original in dataset.files)
@@ -161,16 +169,6 @@ def _originals(dataset: Dataset, home: Path, given: Path | None, keep: bool) -> 
         yield folder
         if not keep:
             shutil.rmtree(folder)
-
-
-def _checked(dataset: Dataset, given: Path) -> Path:
-    """The given folder, or the one in it named like the data set; files with a published hash must match it."""
-    folder = given / dataset.name if (given / dataset.name).is_dir() else given
-    for original in dataset.files:
-        path = folder / original.name
-        if path.is_file() and (difference := wrong(path, original)):
-            raise DataError("original-differs", path=path, difference=difference)
-    return folder
 
 
 @contextmanager

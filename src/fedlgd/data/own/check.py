@@ -10,7 +10,7 @@ import numpy as np
 from fedlgd.core.errors import DataError
 from fedlgd.core.meter import track
 from fedlgd.data.arrays import PARTS, Pixels
-from fedlgd.data.images import ImageError, ImageFile, Picture
+from fedlgd.data.images import ImageError, ImageFile
 from fedlgd.data.own import sites as own
 from fedlgd.data.own.decode import DICOM, DIGEST_BYTES, THUMBNAIL_SIDE, is_test, look, near_duplicates, size_list
 from fedlgd.data.own.sites import ArrayRow, Problem, SiteImages
@@ -80,7 +80,10 @@ def _read(site: SiteImages, problems: list[Problem], how: Folders) -> list[ReadI
         except ImageError as error:
             problems.append(Problem("error", site.name, image.where, error.problem, error.way_out, error.code))
             continue
-        problems += _unusual(site.name, image.where, picture)
+        problems += [own.found_warning(code, site.name, image.where, **values) for code, values in picture.remarks]
+        pixels = np.asarray(picture.image)
+        if bool((pixels == pixels[0, 0]).all()):
+            problems.append(own.found_warning("single-colour", site.name, image.where))
         images.append(image)
         size, grey = f"{picture.image.width}x{picture.image.height}", picture.image.mode == "L"
         marks = picture.format, print_, thumb, patient, picture.patient
@@ -88,14 +91,6 @@ def _read(site: SiteImages, problems: list[Problem], how: Folders) -> list[ReadI
     prints, patients = [each.print for each in seen], [each.patient for each in seen]
     tests = is_test(replace(site, images=images), prints, patients, how.test_share, how.split_seed)
     return [replace(each, test=test) for each, test in zip(seen, tests, strict=True)]
-
-
-def _unusual(site: str, file: str, picture: Picture) -> Iterator[Problem]:
-    for code, values in picture.remarks:
-        yield own.found_warning(code, site, file, **values)
-    pixels = np.asarray(picture.image)
-    if bool((pixels == pixels[0, 0]).all()):
-        yield own.found_warning("single-colour", site, file)
 
 
 def _duplicates(seen: Sequence[ReadImage]) -> Iterator[Problem]:

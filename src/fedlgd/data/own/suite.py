@@ -65,11 +65,6 @@ class Folders(SuiteSettings):
         return Depth(self.bits, self.window)
 
     @property
-    def decoding(self) -> Decoding:
-        image = self.size, self.fit, self.colour, self.depth
-        return Decoding(*image, self.patient, self.test_share, self.split_seed)
-
-    @property
     def names(self) -> Names:
         """How the owner calls columns, classes and patients."""
         columns = {name: given[-1] for name, *given in _chains(self.columns, "data.columns")}
@@ -105,7 +100,8 @@ class Folders(SuiteSettings):
         if self.skip_bad:
             tree, left_out = _readable(tree, self.depth)
         _refuse_unusable(tree, self.min_per_class)
-        arrays = load_or_decode(tree.sites, tree.classes, self.decoding)
+        image, parts = (self.size, self.fit, self.colour, self.depth), (self.test_share, self.split_seed)
+        arrays = load_or_decode(tree.sites, tree.classes, Decoding(*image, self.patient, *parts))
         scaled = scales([each["train_x"] for each in arrays], self.scaling)
         found = zip(tree.sites, arrays, scaled, leaks(arrays), left_out, strict=True)
         sites = [

@@ -135,7 +135,13 @@ class Cifar10C(SuiteSettings):
 
     def _made(self, origin: "Made | Official", name: str) -> Arrays:
         """All images of one corruption. The images of a site are contiguous; `photos` has their numbers."""
-        train, test = self._numbers(len(origin.labels))
+        count = len(origin.labels)
+        held_out = count // HELD_OUT
+        for setting_name, most in (("train_photos", count - held_out), ("test_photos", held_out)):
+            if (wanted := getattr(self, setting_name)) > most:
+                values = {"wanted": wanted, "most": most, "count": count}
+                raise DataError("too-few-photographs", setting=f"data.{setting_name}", **values)
+        train, test = range(self.train_photos), range(count - held_out, count - held_out + self.test_photos)
         labels = origin.labels[: train.stop]
         rng = Stream(self.seed).at(NAME, name)
         parts = dirichlet(labels, self.parts, rng, self.alpha, self.min_per_class)
@@ -148,15 +154,6 @@ class Cifar10C(SuiteSettings):
             "test_x": store.resized(origin.images(name, self.severity, test), self.size),
             "test_y": origin.labels[test.start : test.stop],
         }
-
-    def _numbers(self, count: int) -> tuple[range, range]:
-        """The numbers of the training and of the test photographs, of `count`."""
-        held_out = count // HELD_OUT
-        for name, most in (("train_photos", count - held_out), ("test_photos", held_out)):
-            if (wanted := getattr(self, name)) > most:
-                values = {"wanted": wanted, "most": most, "count": count}
-                raise DataError("too-few-photographs", setting=f"data.{name}", **values)
-        return range(self.train_photos), range(count - held_out, count - held_out + self.test_photos)
 
 
 class Made:
