@@ -13,7 +13,7 @@ from fedlgd.core.errors import FedlgdError, message, messages
 
 SOURCE = Path(fedlgd.__file__).parent
 CATALOGUE = Path(errors.__file__).with_name("messages.toml")
-KINDS = {"kind", "FedlgdError"}
+KINDS = {"FedlgdError"}
 
 
 class Raised(NamedTuple):
@@ -42,7 +42,8 @@ def raised() -> Iterator[Raised]:
     known = kinds()
     for file in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in known:
+            called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id
+            if called in known or (called == "kind" and node.args):  # in plugins, the class is an argument
                 place = f"{file.relative_to(SOURCE)}:{node.lineno}"
                 first = node.args[0] if len(node.args) == 1 else None
                 code = first.value if isinstance(first, ast.Constant) else None
