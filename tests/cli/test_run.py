@@ -143,7 +143,7 @@ def test_the_option_anchors_adds_them_to_the_method(words, method, fedlgd, tmp_p
         raise RunError(config.plain()["method"])
 
     (tmp_path / "my.toml").write_text('method = "scaffold"')
-    monkeypatch.setattr(run, "_execute", see)
+    monkeypatch.setattr(run, "_prepared", see)
     assert fedlgd("run", "--anchors", *words).err == f"fedlgd: {method}\n"
 
 

@@ -113,7 +113,7 @@ def resolved_by_command_line(monkeypatch, flags, preset="", file=None, settings=
         seen.append(config)
         raise InterruptedError
 
-    monkeypatch.setattr(command, "_execute", see)
+    monkeypatch.setattr(command, "_prepared", see)
     with pytest.raises(InterruptedError):
         command.run(RunOptions(**flags, preset=preset, config=file, settings=list(settings), quiet=True))
     return seen[0]
@@ -482,7 +482,8 @@ DEFAULTS = {"rounds": 100, "seed": 0, "data.limit": 0, "distil.per_class": 10}
 
 @given(SETTINGS, st.sampled_from(sorted(DEFAULTS)))
 def test_another_value_is_another_digest(settings, path):
-    other = settings | {path: settings.get(path, DEFAULTS[path]) + 1}
+    value = settings.get(path, DEFAULTS[path])
+    other = settings | {path: value + 1 if value < 2**63 - 1 else value - 1}
     assert resolve({}, settings).digest != resolve({}, other).digest
 
 

@@ -188,11 +188,24 @@ def compare(
     if twice := [job.label for job in planned if labels[job.label] != job.entry.spec]:
         raise SettingError("two-methods-same-label", label=twice[0])
     given, chosen = (None if isinstance(net, str | Mapping) else net), find_engine(engine, workers, place)
+    found, failed = _run_all(planned, jobs, federation, on_round, chosen, given)
+    return Comparison(found, Path(out) if out else None, failed)
+
+
+def _run_all(
+    planned: Sequence[Job],
+    jobs: int,
+    federation: Federation,
+    on_round: Listener | None,
+    engine: Engine,
+    net: nn.Module | Callable[..., nn.Module] | None,
+) -> tuple[dict[str, list[Result]], dict[str, str]]:
+    """The results by label, in the order of `planned`, and the errors by label and seed."""
     results: dict[Job, Result] = {}
 
     def work(job: Job, listen: Callable[..., None]) -> None:
         heard = on_round if jobs == 1 else listen
-        results[job] = run_job(job, federation, "fedlgd.compare(...)", heard, chosen, given)
+        results[job] = run_job(job, federation, "fedlgd.compare(...)", heard, engine, net)
 
     with closing(run_jobs(sorted(planned, key=lambda job: job.group), jobs, work)) as running:
         errors = {ended.job: ended.error for ended in running}
@@ -202,10 +215,9 @@ def compare(
     found: dict[str, list[Result]] = {}
     for job in done:
         if job not in results:  # it ran in a process of its own, and is read from its folder
-            results[job] = run_job(job, federation, net_object=given)
+            results[job] = run_job(job, federation, net_object=net)
         found.setdefault(job.label, []).append(results[job])
-    failed = {job.title: error for job, error in errors.items() if error}
-    return Comparison(found, Path(out) if out else None, failed)
+    return found, {job.title: error for job, error in errors.items() if error}
 
 
 def _entries(methods: Iterable[Method | str], sweep: Mapping[str, Sequence[Any]]) -> Iterator[Entry]:

@@ -73,13 +73,7 @@ def run(
     federation = load(data) if isinstance(data, str) else data
     method = configure(method) if isinstance(method, str) else method
     plan = RunSettings(
-        rounds=rounds,
-        ratio=ratio,
-        quorum=quorum,
-        clip_update=clip_update,
-        seed=seed,
-        evaluate_every=evaluate_every,
-        real_samples=0,
+        rounds=rounds, ratio=ratio, seed=seed, evaluate_every=evaluate_every, quorum=quorum, clip_update=clip_update
     )
     config = Config(method=method, plan=plan, net=named_net(net, features))
     config = on_federation(config, federation, real_samples)
