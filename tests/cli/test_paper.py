@@ -94,7 +94,7 @@ def test_a_run_of_another_item_is_copied_and_the_result_fits_the_terminal(fedlgd
     assert copied["label"] == "FedLGD"
     table = done.out[done.out.index("table-digits C10, accuracy:") :]
     assert max(map(len, table.splitlines())) <= 80
-    assert "minus fedlgd" in table
+    assert {"minus", "fedlgd"} <= set(table.split())  # cells of the heading are folded
 
 
 @pytest.mark.slow

@@ -123,7 +123,7 @@ def test_a_sweep_from_python_names_every_point_and_its_settings(data, tmp_path):
         ({"local.lr": []}, "local.lr=[]; give different values"),
         ({"local.lr": [0, 0.0]}, "local.lr=[0, 0.0]; give different values"),
         ({"local.lr": "0,1"}, "local.lr='0,1'; give different values"),
-        ({"local.lr": [1], "local.batch": [2], "local.epochs": [1]}, "has 3 axes"),
+        ({"local.lr": [1], "local.batch": [2], "local.epochs": [1]}, "(3 axes)"),
         ({"local.spochs": [1]}, "did you mean 'epochs'"),
     ],
 )
