@@ -23,10 +23,10 @@ demo: setup  ## Compare FedAvg with FedLGD on built-in data, offline, and write 
 	$(BIN)/fedlgd demo
 
 test: setup  ## Run the tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-all: setup  ## Run all tests, including slow ones
-	$(BIN)/python -m pytest -n 2 -m 'slow or not slow'
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'slow or not slow'
 
 check: setup  ## Check format and lint (ruff), types (mypy) and layers (import-linter)
 	$(BIN)/ruff format --check
@@ -39,7 +39,7 @@ format: setup  ## Format the code
 	$(BIN)/ruff check --fix
 
 coverage: setup  ## Run the tests and show lines without coverage
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term-missing:skip-covered
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term-missing:skip-covered
 
 docs: $(VENV)/.docs  ## Build these pages as a site with search: out/site/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

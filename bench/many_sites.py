@@ -52,7 +52,7 @@ def measure(sites: int) -> dict[str, float]:
     """A run with so many tiny sites and a model of the real size."""
     import torch
 
-    from fedlgd.deploy.coordinator import Request, coordinate
+    from fedlgd.deploy.coordinator import coordinate
     from fedlgd.runs.config import resolve
     from tests import tiny
     from tests.deploy import grid
@@ -65,8 +65,7 @@ def measure(sites: int) -> dict[str, float]:
         at = StoringGrid(folders)
         names = {name: node for node, name in at.names.items()}
         before, began = resident(), time.perf_counter()
-        request = Request(config=config.toml(), out=f"{name}/run", sites=names)
-        records = coordinate(at, request, pause=0.0).records
+        records = coordinate(at, config, Path(name) / "run", names, pause=0.0).records
         seconds = time.perf_counter() - began
     update = records[-1].bytes_up / sites
     found = {"sites": sites, "start": before, "peak": resident(), "update": update / 2**20}

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from fedlgd.deploy.kit import address, provision
-from fedlgd.deploy.supernode import free_port
+from fedlgd.deploy.processes import free_port
 from fedlgd.rundir.records import RoundRecord, committed_records
 
 ROOT = Path(__file__).parents[1]

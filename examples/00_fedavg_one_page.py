@@ -1,7 +1,7 @@
 """FedAvg (McMahan et al., AISTATS 2017) on one page: every step of a round, without the engine.
 
-A test checks that the result is bit-equal to `fedlgd.run(federation, "fedavg", ...)`. A method of your own is
-in 03_own_method.py.
+A test checks that the result is bit-equal to `fedlgd.run(federation, "fedavg", ...)`. Methods of your own
+are in the folder methods.
 
 Run: python examples/00_fedavg_one_page.py
 """
@@ -11,10 +11,9 @@ from torch import Tensor
 import fedlgd
 from fedlgd.core.losses import cross_entropy
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, score, sgd
 from fedlgd.core.tree import Mean
-from fedlgd.core.types import Params, Site
+from fedlgd.core.types import Params, Site, Stream
 from fedlgd.nets.registry import build_net
 
 ROUNDS = 3

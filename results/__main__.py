@@ -19,6 +19,7 @@ from results.pages import accuracy, comparisons, deploy, paper, privacy, setting
 KEPT = ("config.toml", "manifest.json", "records.jsonl", "analysis.json")
 BLOCKS: Mapping[str, Callable[[str], str]] = {
     "settings": settings.own_settings,
+    "messages": settings.own_messages,
     "space": settings.search_space,
     "results": comparisons.own_results,
     "demo": comparisons.demo,

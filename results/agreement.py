@@ -17,11 +17,10 @@ from fluke.algorithms import FastDataLoader
 from torch import nn
 
 from fedlgd.core.net import Net, Output
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local
-from fedlgd.core.types import LabelledSet, Site
-from fedlgd.data.federation import federation
-from fedlgd.engines.loop import Loop
+from fedlgd.core.types import LabelledSet, Site, Stream
+from fedlgd.data.federation import from_sites
+from fedlgd.engines.registry import Loop
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.storage import RamStates, RamStorage
 from fedlgd.methods import registry
@@ -81,7 +80,7 @@ def gap(plan: RoundSettings, name: str, layer: str, momentum: float, given: dict
     net, memory, states = Net(lambda _: Featured(parts(layer)), (1, 2, 2), 3, layer), RamStorage(), RamStates()
     method = registry.find_method("fedproto-local" if name == "FedProto" else name.lower())
     ours = method(local=Local(batch=BATCH, lr=LR, momentum=momentum), **given.get("ours", {}))
-    sites = federation("tiny", [Site(s, points(s), points(s), ("a", "b", "c")) for s in SIZES])
+    sites = from_sites("tiny", [Site(s, points(s), points(s), ("a", "b", "c")) for s in SIZES])
     model = nn.Sequential(parts(layer))
     model.load_state_dict(net.init(RNG.at("init")))
     client = {"optimizer": {"name": "SGD", "lr": LR, "momentum": momentum}} | given.get("client", {})

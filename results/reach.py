@@ -21,9 +21,9 @@ from fedlgd.core.files import safe_name
 from fedlgd.core.text import BYTES, TIME, duration, number_of_bytes, plural
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.report.cost import CPU, cumulative_bytes, cumulative_time
-from fedlgd.report.formats import NONE, percent, percent_stat
 from fedlgd.report.groups import Group, SeedCurve, curves
 from fedlgd.report.plots import line_plot, svg
+from fedlgd.report.tables import NONE, percent, percent_stat
 from fedlgd.rundir.read import Run
 from fedlgd.runs.config import resolve
 from fedlgd.runs.run import execute

@@ -21,18 +21,18 @@ from torch import Tensor
 
 from fedlgd.core.losses import cross_entropy
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, sgd
-from fedlgd.core.types import Params, Site
+from fedlgd.core.types import Params, Site, Stream
 from fedlgd.data.arrays import read_arrays, write_arrays
 from fedlgd.data.federation import Federation, limited, pooled
 from fedlgd.data.published.domains import Digits
 from fedlgd.distill.distribution import first_set
-from fedlgd.distill.init import Start, from_real
+from fedlgd.distill.init import from_real
 from fedlgd.distill.settings import Distil
 from fedlgd.nets.registry import build_net
-from fedlgd.runs.cache import shared_cache
-from fedlgd.runs.shift import Space, features, mmd2, pixels, random_features, width_of
+from fedlgd.runs.analysis import mmd2
+from fedlgd.runs.folder import shared_cache
+from fedlgd.runs.shift import Space, features, pixels, random_features, width_of
 from results import MEASURED
 
 FOLDER = MEASURED / "shift"
@@ -48,7 +48,7 @@ log = logging.getLogger("shift")
 class Case:
     """One distillation setting, with several seeds. `of_runs`: the virtual sets of runs with default settings."""
 
-    start: Start
+    start: str
     per_class: int
     steps: int
     seeds: tuple[int, ...]

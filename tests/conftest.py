@@ -3,16 +3,21 @@
 import hashlib
 import inspect
 import os
+import re
 import signal
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import hypothesis
+import numpy as np
 import pytest
 import torch
 
-from fedlgd.data import builtin, rendering
+from fedlgd.cli import main
+from fedlgd.data import builtin
 from fedlgd.data.federation import Federation
 
 hypothesis.settings.register_profile(
@@ -26,11 +31,26 @@ if (
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+NOUNS = "attack|class|error|federation|file|image|method|point|round|run|seed|site|step|thread|value|warning"
+WRONG = re.compile(rf"(?<![\d.,=/-])1 (?:[a-z]+ )?(?:{NOUNS})e?s\b(?! of)")
+"""A noun in the plural after the number one, which no command may print: `1 seeds`."""
+
+
+class Done(NamedTuple):
+    """How a command ended and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+FedlgdCommand = Callable[..., Done]
+
+
 @pytest.fixture(scope="session")
 def digits() -> Iterator[Federation]:
     """The built-in federation, kept between sessions and shared by workers until the code that makes it changes."""
-    sources = "".join(inspect.getsource(module) for module in (builtin, rendering))
-    key = hashlib.blake2b(sources.encode(), digest_size=6).hexdigest()
+    key = hashlib.blake2b(inspect.getsource(builtin).encode(), digest_size=6).hexdigest()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDLGD_DATA", str(Path(tempfile.gettempdir(), f"fedlgd-tests-{os.getuid()}-{key}")))
         yield builtin.BuiltinDigits().open()
@@ -46,3 +66,44 @@ def digits_home(digits: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (home / images.name).symlink_to(images)
     monkeypatch.setenv("FEDLGD_DATA", str(home))
     return home
+
+
+class CroppedTSNE:
+    """In place of a t-SNE: the first two of the features."""
+
+    def __init__(self, **_: object): ...
+
+    def fit_transform(self, features: np.ndarray) -> np.ndarray:
+        return features[:, :2]
+
+
+@pytest.fixture
+def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures and maps of features are composed but not drawn, which takes most of the time of a small run.
+
+    A test with the mark `drawn` draws them."""
+    if not request.node.get_closest_marker("drawn"):
+        monkeypatch.setattr("fedlgd.report.figures.svg", lambda *_: "<svg></svg>")
+        monkeypatch.setattr("sklearn.manifold.TSNE", CroppedTSNE)
+
+
+@pytest.fixture
+def fedlgd_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> FedlgdCommand:
+    """`fedlgd_command("run", ...)`, inside the test's own process, where torch is loaded already."""
+    threads = torch.get_num_threads()
+
+    def call(*arguments: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["fedlgd", *arguments])
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        finally:
+            torch.set_num_threads(threads)
+        done = Done(code, *capsys.readouterr())
+        assert not (found := WRONG.search(done.out + done.err)), found
+        return done
+
+    return call

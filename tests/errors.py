@@ -10,7 +10,7 @@ from fedlgd.core.errors import FedlgdError, messages
 
 
 @contextmanager
-def refuses(code: str, kind: type[FedlgdError] = FedlgdError, **values: Any) -> Iterator[pytest.ExceptionInfo]:
+def refuses(code: str, kind: type[FedlgdError] = FedlgdError, /, **values: Any) -> Iterator[pytest.ExceptionInfo]:
     """The block raises an error of this kind with this code and, among its values, these."""
     assert code in messages(), f"messages.toml has no {code!r}"
     with pytest.raises(kind) as caught:

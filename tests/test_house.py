@@ -28,20 +28,21 @@ DULL = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokeni
 
 
 class Bound(NamedTuple):
-    """`most` is what is allowed now, `aim` what was aimed at."""
+    """`most` is what is allowed now, `aim` what was aimed at before methods declared what they read and send: 19037
+    code lines in 156 modules, and 4478 in the reader's core, were reached then."""
 
     most: float
     aim: float
 
 
 BOUNDS = {
-    "files entered by a tiny run": Bound(95, 75),
+    "files entered by a tiny run": Bound(82, 75),
     "files of dp entered by a run without epsilon": Bound(0, 0),
     "frames at the first gradient on a pixel": Bound(14, 14),
-    "code lines of the reader's core": Bound(4750, 4400),
-    "code lines": Bound(19950, 18500),
-    "modules": Bound(176, 150),
-    "% of the code are imports": Bound(12.5, 11),
+    "code lines of the reader's core": Bound(5080, 4400),
+    "code lines": Bound(20800, 18500),
+    "modules": Bound(170, 150),
+    "% of the code are imports": Bound(11.2, 11),
     "public names defined in two modules": Bound(0, 10),
     "private helpers of three lines that are used once": Bound(10, 10),
     "% of the tests assert a phrase": Bound(4.0, 5),

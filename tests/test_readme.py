@@ -3,7 +3,6 @@
 import importlib.util
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -64,15 +63,14 @@ def test_seven_commands_lead_from_the_repository_to_a_prediction():
     assert "fedlgd predict" in start[-1]
 
 
-def test_readme_commands_work_one_after_the_other(desk):
+def test_readme_commands_work_one_after_the_other(desk, fedlgd_command, undrawn, monkeypatch):
+    monkeypatch.chdir(desk)
     for command in COMMANDS:
-        done = subprocess.run(
-            [sys.executable, "-m", "fedlgd", *shrunk(command)], cwd=desk, capture_output=True, text=True
-        )
-        assert done.returncode == 0, (command, done.stderr)
-        assert done.stdout, command
+        done = fedlgd_command(*shrunk(command))
+        assert done.code == 0, (command, done.err)
+        assert done.out, command
         if "predict" in command:
-            assert "image.png" in done.stdout
+            assert "image.png" in done.out
 
 
 def test_readme_python_works(tmp_path, monkeypatch, digits):
@@ -133,12 +131,3 @@ def test_example_own_folders_learn(tmp_path, monkeypatch):
     module = example("02_own_folders")
     result = module.main(module.draw_sites(tmp_path / "clinics"))
     assert min(result.accuracy.values()) > 0.9
-
-
-def test_example_own_code_adds_a_term_and_takes_part_of_the_step(digits, monkeypatch):
-    module = example("03_own_method")
-    load = module.fedlgd.load
-    monkeypatch.setattr(
-        module.fedlgd, "load", lambda name, **_: load(name, limit=150, test_limit=50), raising=False
-    )
-    assert [len(result.accuracy) for result in module.main(rounds=1)] == [5, 5]

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from fedlgd.core import losses
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, Params, ServerState, Site, SiteState
+from fedlgd.core.types import LabelledSet, Params, ServerState, Site, SiteState, Stream
 from fedlgd.data.federation import Federation, from_arrays
-from fedlgd.engines.loop import Loop
+from fedlgd.engines.registry import Loop
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.storage import RamStates, RamStorage
 from fedlgd.methods import registry

@@ -7,13 +7,13 @@ from bench.tools.scene import LR, SITES, Scene
 from fedlgd.core.train import Local, score, sgd
 from fedlgd.core.tree import Mean
 from fedlgd.core.types import Params, ServerState, SiteState, VirtualSet
-from fedlgd.distill.distribution import first_set, refine
+from fedlgd.distill.distribution import first_set, refine_set
 from fedlgd.distill.gradient import match_gradient
 from fedlgd.distill.settings import Distil
 from fedlgd.engines.wire import read_message, write_message
 from fedlgd.methods.anchors import Anchors
+from fedlgd.methods.common import plain, pulled
 from fedlgd.methods.fedlgd import FedLGD
-from fedlgd.methods.objective import plain, pulled
 from fedlgd.methods.regularisers import Pull
 
 METHOD = FedLGD()
@@ -33,7 +33,7 @@ def initial_dm(scene: Scene, how: Distil) -> VirtualSet:
 
 
 def iterative_dm(scene: Scene, how: Distil) -> VirtualSet:
-    return refine(scene.virtual, scene.site.train, scene.net, scene.params, how, 0, scene.rng.at("refine"))
+    return refine_set(scene.virtual, scene.site.train, scene.net, scene.params, how, 0, scene.rng.at("refine"))
 
 
 def looks(how: Anchors) -> int:

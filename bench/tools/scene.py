@@ -8,8 +8,7 @@ from torch import Tensor
 
 from bench import published
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet
+from fedlgd.core.types import LabelledSet, Params, Site, Stream, VirtualSet
 from fedlgd.data.federation import pooled
 from fedlgd.data.suites import load
 from fedlgd.distill.augment import Transform, draw_transform

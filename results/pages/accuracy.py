@@ -9,7 +9,8 @@ from fedlgd.report.groups import Group, SeedCurve, group_runs, summarise
 from fedlgd.report.plots import line_plot, svg
 from fedlgd.report.summary import Difference, difference, paired_difference
 from fedlgd.rundir.read import Run, read_runs
-from fedlgd.runs.tune import Trial, cpu_seconds, show_value
+from fedlgd.runs.space import show_value
+from fedlgd.runs.tune import Trial, cpu_seconds
 from results import MEASURED, RECORDS
 
 SEARCH = MEASURED / "search"

@@ -1,12 +1,12 @@
 """The page of each stored comparison, and its rows on the pages of methods."""
 
+from functools import cache
 from pathlib import Path
 
 from fedlgd.report.cost import cost_table
-from fedlgd.report.formats import Cell, Table
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.summary import caveats, unequal_cost
-from fedlgd.report.tables import accuracy_table
+from fedlgd.report.tables import Cell, Table, accuracy_table
 from fedlgd.rundir.read import read_runs
 from results import RECORDS
 from results.pages.settings import classes_of
@@ -26,6 +26,7 @@ def stored() -> list[Path]:
     return sorted(folder for folder in RECORDS.glob("*") if folder.is_dir() and folder.name not in ("paper", REACH))
 
 
+@cache
 def groups_of(folder: Path) -> tuple[Group, ...]:
     runs = sorted({file.parent for file in folder.rglob("manifest.json")})
     return group_runs(read_runs(runs)[0])

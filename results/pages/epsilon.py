@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from fedlgd.core.text import plural
-from fedlgd.report.formats import Cell, Column, Table, as_markdown, percent
+from fedlgd.report.tables import Cell, Column, Table, as_markdown, percent
 from results import epsilon as measured
 
 BAR = 0.02

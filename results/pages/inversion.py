@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from fedlgd.report.formats import Cell, Column, Row, Table, as_markdown, percent
+from fedlgd.report.tables import Cell, Column, Row, Table, as_markdown, percent
 from fedlgd.rundir.results import Attacked, Inversion
 from results import MEASURED
 

@@ -2,15 +2,23 @@
 
 from collections.abc import Iterator
 
-from fedlgd.paper.items import Item, command_of, cpu_times, find_item, items
-from fedlgd.paper.page import printed_table, reduction, site_table, tally, verdict_table
-from fedlgd.paper.runs import Found, measured_cpu, stored, stored_part
-from fedlgd.paper.verdicts import verdicts
+from fedlgd.paper.items import (
+    Found,
+    Item,
+    command_of,
+    cpu_times,
+    find_item,
+    items,
+    measured_cpu,
+    stored,
+    stored_part,
+)
+from fedlgd.paper.verdicts import printed_table, reduction, site_table, tally, verdict_table, verdicts
 from fedlgd.report.cost import break_even_table, break_evens, cost_table
 from fedlgd.report.figures import find_sweeps, sweep_tables
-from fedlgd.report.formats import Cell, Column, Table, as_markdown, percent_stat
 from fedlgd.report.groups import curves
 from fedlgd.report.summary import caveats
+from fedlgd.report.tables import Cell, Column, Table, as_markdown, percent_stat
 from results import RECORDS
 
 PAPER = RECORDS / "paper"

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from fedlgd.core.text import duration
-from fedlgd.report.formats import as_markdown, percent
-from fedlgd.report.privacy import NO_LEAK, audit_caveats, audit_table, verdict
+from fedlgd.report.attacks import NO_LEAK, audit_caveats, audit_table, verdict
+from fedlgd.report.tables import as_markdown, percent
 from fedlgd.rundir.results import Audit, Finding
 from results import MEASURED
 from results.pages.epsilon import epsilon

@@ -9,11 +9,13 @@ from typing import Any
 
 import msgspec
 
+from fedlgd.cli.data import declared_by, sent_rows
 from fedlgd.core.settings import SettingInfo
 from fedlgd.core.settings import describe_settings as describe
 from fedlgd.data.suites import SUITES, DataChoice
 from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS, describe_net
+from fedlgd.report.claims import declared_reads
 from fedlgd.runs.config import RunSettings
 from results import ROOT
 
@@ -62,7 +64,9 @@ def page() -> str:
         lines += [f"### {cls.__name__} (`method = {name!r}`)", "", *method_lines(cls, groups, common)]
     lines += ["## Parts that can be added to a method", "", "For example `--method scaffold+anchors`.", ""]
     for name, part in registry.stacks().items():
-        infos = [info for section, default in part.sections.items() for info in describe(default, f"{section}.")]
+        changed = {name: value for name, value in part.defaults.items() if is_dataclass(value)}
+        sections = {**changed, **part.sections}
+        infos = [info for section, default in sections.items() for info in describe(default, f"{section}.")]
         lines += [f"### `+{name}`", "", *group_lines(infos, groups, part.presets)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -148,6 +152,19 @@ def own_settings(name: str) -> str:
         lines += [f"`{cls.name}`:", settings_table(own)]
     shown = f"`fedlgd methods {classes_of(name)[0].name}` shows all settings."
     return "\n\n".join([*lines, f"{shown} Shared settings: [settings](../settings.md)."])
+
+
+def own_messages(name: str) -> str:
+    """What the sites of a method send, and when they read private images, as the method declares."""
+    lines = []
+    for cls in classes_of(name):
+        reads = f"`{cls.name}` reads private images {declared_reads(declared_by(cls.name))}"
+        if "train_on" in {f.name for f in fields(cls)}:
+            virtual = declared_by(cls.name, train_on="virtual")
+            reads += f', with `train_on = "virtual"` {declared_reads(virtual)}'
+        rows = (("a site sends", "when", "what it discloses"), (":--",) * 3, *sent_rows(declared_by(cls.name)))
+        lines += [f"{reads}.", "\n".join("| " + " | ".join(line) + " |" for line in rows)]
+    return "\n\n".join(lines)
 
 
 def search_space(name: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedlgd.core.text import plural
-from fedlgd.rundir.contact_sheet import contact_sheet
+from fedlgd.rundir.results import contact_sheet
 
 if TYPE_CHECKING:
     from fedlgd.core.types import LabelledSet

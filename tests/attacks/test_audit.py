@@ -1,17 +1,18 @@
 """The plan of an audit: what it refuses before any federation runs, and that an interruption changes no number."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from fedlgd.attacks import audit, membership
+from fedlgd.attacks import audit, membership, shadow
 from fedlgd.attacks.audit import MIN_POOL_SIZE, AuditPlan, AuditRequest, check_halves, check_pool
-from fedlgd.attacks.shadow import Shadow, draw_pool, halved, members_in
+from fedlgd.attacks.pool import draw_pool, halved, members_in
+from fedlgd.attacks.shadow import Shadow
 from fedlgd.attacks.target import AuditTarget, chosen_site
 from fedlgd.core.errors import PrivacyError
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet
+from fedlgd.core.types import LabelledSet, Stream
 from fedlgd.runs.config import Config, RunSettings
 from tests import tiny
 from tests.errors import refuses
@@ -75,11 +76,13 @@ def test_a_half_needs_the_images_of_each_class_that_a_virtual_set_asks_for(start
     parts = tiles**2 if start == "real" else 1  # a start from images fills every tile with one
     enough, few = fewest // parts, fewest // parts + 1
 
-    def checked(per_class: int) -> None:
-        method = tiny.fedlgd(distil__per_class=per_class, distil__start=start, distil__tiles=tiles)
+    def checked(per_class: int, short: str = "refuse") -> None:
+        how = {"start": start, "tiles": tiles, "short": short, "per_class": per_class}
+        method = tiny.fedlgd(**{f"distil__{name}": value for name, value in how.items()})
         check_halves(Config(method=method, plan=PLAN), drawn, data, tiny.net(), count, RNG)
 
     checked(enough)
+    checked(few, "fewer")
     with refuses("half-too-small", site="ape", per_class=few):
         checked(few)
 
@@ -139,6 +142,30 @@ def target(folder) -> AuditTarget:
     return AuditTarget(folder, config, data, tiny.net(), FakeResult())  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("attack", ["rmia", "paper"])
+def test_an_audit_has_the_controls_that_its_method_needs(attack, tmp_path):
+    """A run on virtual data is compared with real data in as many steps; one on real data is not."""
+
+    def arms(method, **request):
+        aimed = replace(target(tmp_path), config=Config(method=method, plan=PLAN))
+        return list(audit.arms_of(aimed, "ape", AuditRequest(attack=attack, **request)))
+
+    def methods(found):
+        return [(arm.kind, arm.config.method.train_on) for arm in found[1:]]
+
+    method = tiny.fedlgd(local__steps=0, local__epochs=3, local__batch=4)
+    own = arms(method)
+    controls = [("baseline", "real"), ("baseline", "virtual"), ("positive", "virtual")]
+    assert own[0].config.method == method
+    assert methods(own) == controls
+    images = method.distil.per_class * method.distil.tiles**2 * tiny.CLASSES
+    assert own[1].config.method.local.steps == 3 * math.ceil(images / 4)
+    assert own[3].config.method.distil.start == "real"
+    assert [arm.only_set for arm in own] == [False, False, False, attack != "paper"]
+    assert methods(arms(tiny.fedavg(train_on="virtual"))) == [controls[0], controls[2]]
+    assert methods(arms(tiny.fedavg(train_on="real"))) == controls[1:]
+
+
 @pytest.fixture
 def one_arm(monkeypatch):
     """Audits without controls and with few draws of the bootstrap, so that they take a second."""
@@ -182,11 +209,13 @@ def test_federations_of_other_settings_are_never_taken_for_finished_ones(tmp_pat
 
 
 def test_a_site_that_is_too_small_is_refused_before_a_federation_runs_or_a_file_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr(audit, "run_shadows", lambda *_: pytest.fail("a federation was run"))
+    monkeypatch.setattr(shadow, "run_shadows", lambda *_: pytest.fail("a federation was run"))
     small = replace(target(tmp_path), federation=tiny.federation(train=10, test=10))
     with refuses("pool-too-small", site="ape", images=30):
         AuditPlan(small, AuditRequest(), "ape").run(1)
-    virtual = replace(target(tmp_path), config=Config(method=tiny.fedavg(distil__per_class=30), plan=PLAN))
+    virtual = replace(
+        target(tmp_path), config=Config(method=tiny.fedavg(distil__per_class=30, distil__short="refuse"), plan=PLAN)
+    )
     with refuses("half-too-small", site="ape", per_class=30):
         AuditPlan(virtual, AuditRequest(), "ape").run(1)
     assert not list(tmp_path.iterdir())

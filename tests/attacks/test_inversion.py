@@ -5,9 +5,8 @@ import torch
 
 from fedlgd.attacks.gradient_inversion import Attack, Step, cosine_cost, invert, squared_cost, total_variation
 from fedlgd.attacks.similarity import correlation_distances
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import Scale
-from fedlgd.methods.objective import AnchorLoss
+from fedlgd.core.types import Scale, Stream
+from fedlgd.methods.common import AnchorLoss
 from fedlgd.nets.registry import build_net
 from tests import tiny
 from tests.errors import refuses

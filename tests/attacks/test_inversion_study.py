@@ -22,8 +22,7 @@ from fedlgd.attacks.inversion import (
 from fedlgd.attacks.membership import clopper_pearson
 from fedlgd.attacks.target import Moment
 from fedlgd.core.files import write_json
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, ServerState, SiteState, VirtualSet
+from fedlgd.core.types import LabelledSet, ServerState, SiteState, Stream, VirtualSet
 from tests import tiny
 from tests.errors import refuses
 
@@ -65,7 +64,7 @@ def attacked(data, monkeypatch, folder, level: float) -> tuple[dict, torch.Tenso
         return chosen, Reconstruction(found, float(i))
 
     monkeypatch.setattr(inversion, "_reconstructed", reconstructed)
-    monkeypatch.setattr(inversion, "best_order", lambda *given: torch.arange(len(given[-1])))
+    monkeypatch.setattr(inversion.similarity, "best_order", lambda *given: torch.arange(len(given[-1])))
     cell = InversionCell(Case("real", "x", 0, site.train), Moment(None, {}), 2)
     about = attack_cell(replay(data), PLAN, cell, folder, "x")
     return about, site.train.scale.to_pixels(torch.cat(images)), torch.cat(indices)

@@ -7,20 +7,12 @@ import pytest
 import torch
 
 from fedlgd.attacks import shadow
-from fedlgd.attacks.scores import BLIND_LABEL, blind_findings, findings_of
-from fedlgd.attacks.shadow import (
-    Observations,
-    Shadow,
-    Study,
-    distil_watched,
-    draw_pool,
-    halved,
-    members_in,
-    run_shadows,
-    run_watched,
-)
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet
+from fedlgd.attacks.findings import BLIND_LABEL, blind_findings, findings_of
+from fedlgd.attacks.pool import draw_pool, halved, members_in
+from fedlgd.attacks.shadow import Observations, Shadow, distil_watched, run_shadows, run_watched
+from fedlgd.attacks.watch import Study
+from fedlgd.core.types import LabelledSet, Stream
+from fedlgd.engines.storage import RamStates
 from fedlgd.runs.config import Config, RunSettings
 from tests import tiny
 from tests.errors import refuses
@@ -37,6 +29,10 @@ def data():
 
 def study_of(federation, flip: float = 0.0) -> Study:
     return Study.of(federation, draw_pool(federation, "ape", 1000, flip, RNG), tiny.net(), RNG)
+
+
+def ignore(*_) -> None:
+    """What to do after a round."""
 
 
 def config(**settings) -> Config:
@@ -91,24 +87,28 @@ def test_noise_canaries_are_other_images_with_a_wrong_label(data):
     assert torch.equal(data.by_name["ape"].train.x, tiny.federation(train=60, test=20).by_name["ape"].train.x)
 
 
-def test_the_tap_sees_every_message_and_changes_none():
+def test_the_tap_sees_every_message_and_changes_none(data):
+    """Three sites: each enrols once, and trains in each of three rounds. All are scored after the last."""
     seen = []
-    work = shadow.tapped(
-        lambda tasks: (replace(ANSWER, site=task.site) for task in tasks), lambda *pair: seen.append(pair)
-    )
-    tasks = [shadow.Task(what="train", site=name) for name in ("a", "b")]
-    assert [answer.site for answer in work(iter(tasks))] == ["a", "b"]
-    assert [task for task, _ in seen] == tasks
-
-
-ANSWER = shadow.Answer(site="")
+    for tap in (lambda *_: None, lambda task, answer: seen.append((task.what, task.round, task.site, answer.site))):
+        net, states = tiny.net(), RamStates()
+        state, accuracy = shadow.run_federation(config(), data, net, states, ignore, tap)
+        seen.append((accuracy, *(float(value.sum()) for value in state.params.values())))
+    first, *messages, last = seen
+    assert first == last
+    assert all(asked == answered for *_, asked, answered in messages)
+    sites = sorted(data.by_name)
+    assert sorted(site for what, _, site, _ in messages if what == "enrol") == sites
+    for t in range(3):
+        assert sorted(site for what, r, site, _ in messages if (what, r) == ("train", t)) == sites
+    assert sorted(site for what, _, site, _ in messages if what == "score") == sites
 
 
 def test_the_order_of_sites_and_images_does_not_change_an_audit(data):
     results = []
     for federation in (data, permuted(data)):
         study = study_of(federation)
-        results.append(run_watched(config(), federation, tiny.net(), study, members_in(study.pool, 0, RNG)))
+        results.append(run_watched(config(), federation, tiny.net(), study, members_in(study.pool, 0, RNG), ignore))
     first, second = results
     assert first.statistics.keys() == second.statistics.keys()
     for name, values in first.statistics.items():
@@ -119,10 +119,10 @@ def test_the_order_of_sites_and_images_does_not_change_an_audit(data):
 def test_every_target_of_fedlgd_is_seen_and_fedavg_has_only_model_and_updates(data):
     study = study_of(data)
     members = members_in(study.pool, 0, RNG)
-    whole = run_watched(config(), data, tiny.net(), study, members)
+    whole = run_watched(config(), data, tiny.net(), study, members, ignore)
     assert {"model/phi", "model/p", "virtual/trace", "anchors/nearest", "updates/along"} < whole.statistics.keys()
     real = replace(config(), method=tiny.fedavg(train_on="real"))
-    seen = run_watched(real, data, tiny.net(), study, members).statistics
+    seen = run_watched(real, data, tiny.net(), study, members, ignore).statistics
     assert {name.partition("/")[0] for name in seen} == {"model", "updates", "blind"}
 
 
@@ -132,7 +132,7 @@ def test_noisy_sums_are_a_target_of_a_simulation_of_privacy(data):
     values = {"epsilon": 60.0, "counts": 0.2, "releases": 3, "blocks": 1, "test_key": "k"}
     private = tiny.fedlgd(distil__plan="bank", **{f"distil__private__{k}": v for k, v in values.items()})
     first, again = (
-        run_watched(Config(method=private, plan=PLAN), data, tiny.net(), study, members).statistics
+        run_watched(Config(method=private, plan=PLAN), data, tiny.net(), study, members, ignore).statistics
         for _ in range(2)
     )
     assert "releases/filter" in first
@@ -144,7 +144,7 @@ def test_a_start_from_real_images_is_detected_and_blind_controls_are_at_chance(d
     study = study_of(data)
     start = replace(config(), method=tiny.fedavg(distil__start="real", distil__steps=0, distil__per_class=10))
     masks = [members_in(study.pool, i, RNG) for i in range(5)]
-    seen = [distil_watched(start, data, tiny.net(), study, members) for members in masks]
+    seen = [distil_watched(start, data, tiny.net(), study, members, ignore) for members in masks]
     found = findings_of(seen, "rmia", EVERYONE, RNG, "positive", "real start", 1e-5)
     closest = next(each for each in found if each.statistic == "nearest image")
     assert closest.auc[0] > 0.55
@@ -159,7 +159,7 @@ def test_the_tiles_of_a_virtual_set_are_attacked_one_by_one(data, monkeypatch):
     seen, study = [], study_of(data)
     monkeypatch.setattr(Study, "of_images", lambda _, images, labels: seen.append((len(images), len(labels))) or {})
     start = replace(config(), method=tiny.fedavg(distil__start="real", distil__steps=0, distil__tiles=2))
-    distil_watched(start, data, tiny.net(), study, members_in(study.pool, 0, RNG))
+    distil_watched(start, data, tiny.net(), study, members_in(study.pool, 0, RNG), ignore)
     pictures = 4 * start.method.distil.per_class * len(data.classes)
     assert seen == [(pictures, pictures)]
 
@@ -199,8 +199,9 @@ def test_an_error_in_a_parallel_federation_is_told(tmp_path):
     def fail(_):
         raise shadow.RunError("the disk is full")
 
-    with refuses("shadow-failed") as caught:
-        run_shadows([Shadow(tmp_path / "0", fail, 1)], 2)
+    again = "fedlgd audit out --jobs 1"
+    with refuses("shadow-failed", title="shadow federation 0 of FedDM", command=again) as caught:
+        run_shadows([Shadow(tmp_path / "0", fail, 1, "FedDM")], 2, again)
     assert "disk" in caught.value.values["error"]
 
 

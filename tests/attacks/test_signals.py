@@ -11,9 +11,8 @@ from torch.nn import functional as F
 from fedlgd.attacks import membership, signals
 from fedlgd.attacks.signals import matched_filter
 from fedlgd.core.losses import class_means
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import area
-from fedlgd.core.types import LabelledSet
+from fedlgd.core.types import LabelledSet, Stream
 from fedlgd.dp.budget import Level
 from fedlgd.dp.ledger import generator_for
 from fedlgd.dp.release import Told, add_noise, clipped_sums

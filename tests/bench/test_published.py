@@ -8,15 +8,14 @@ import torch
 from torch import Tensor
 
 from bench import published
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, batches, score, sgd
 from fedlgd.core.tree import Mean, double
-from fedlgd.core.types import LabelledSet, Params, VirtualSet
+from fedlgd.core.types import LabelledSet, Params, Stream, VirtualSet
 from fedlgd.distill.augment import Transform, color, crop, rotate
-from fedlgd.distill.distribution import image_gradient, real_means
+from fedlgd.distill.distribution import Pair, image_gradient, real_means
 from fedlgd.distill.gradient import match_gradient
 from fedlgd.methods.anchors import Anchors
-from fedlgd.methods.objective import plain, pulled
+from fedlgd.methods.common import plain, pulled
 from fedlgd.methods.regularisers import Pull
 from fedlgd.nets.registry import build_net
 
@@ -62,7 +61,7 @@ def test_a_step_of_distribution_matching(params: Params, reference: published.Co
     theirs = virtual.x.clone().requires_grad_()
     published.dm_step(theirs, published.optimiser(theirs), reference, [real.x[m] for m in members], TRANSFORMS)
     target = real_means(NET, params, real, members, TRANSFORMS)
-    gradient = image_gradient(NET, params, virtual.x, virtual.y, target, TRANSFORMS)
+    gradient = image_gradient(NET, Pair(params, TRANSFORMS, target), virtual.x, virtual.y)
     close(theirs.detach(), virtual.x - gradient)
 
 

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench import match, project, published, run
+from bench import match, project, published, run, workers
 from bench.tools import measure, ours, table
 from bench.tools.scene import Scene
 from fedlgd.data.federation import Federation
+from fedlgd.data.suites import load
+from fedlgd.methods.fedlgd import FedLGD
+from fedlgd.runs.config import configure
 
 
 def test_spread_is_median_and_quartiles():
@@ -85,8 +88,12 @@ def small(digits: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("INITIAL", "ITERATIVE"):
         monkeypatch.setattr(ours, name, replace(getattr(ours, name), real_per_class=4, reuse=1))
     monkeypatch.setattr(measure, "peak_flops", lambda: 1e9)
+    brief = configure(FedLGD, distil__steps=1, refine__steps=1, anchors__steps=1)
+    monkeypatch.setattr(workers, "METHOD", brief)
+    monkeypatch.setattr(workers, "load", lambda name: load(name, limit=100, test_limit=50))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small")
 def test_a_run_prints_and_stores_what_it_finds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

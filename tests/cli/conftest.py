@@ -1,16 +1,12 @@
-"""The command line inside the test's own process, where torch is loaded already."""
+"""The command line in a folder of the test's own, and a run that takes a second."""
 
 import os
-import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
-import torch
 
-from fedlgd.cli import main
+from tests.conftest import FedlgdCommand
 
 TINY = {
     "data.limit": 40,
@@ -31,41 +27,9 @@ def tiny_run(out: Path, *more: str, rounds: int = 3) -> list[str]:
     return ["run", "builtin-digits", "--rounds", str(rounds), "-o", str(out), *settings, *more]
 
 
-NOUNS = "attack|class|error|federation|file|image|method|point|round|run|seed|site|step|thread|value|warning"
-WRONG = re.compile(rf"(?<![\d.,=/-])1 (?:[a-z]+ )?(?:{NOUNS})e?s\b(?! of)")
-"""A noun in the plural after the number one, which no command may print: `1 seeds`."""
-
-
-class Done(NamedTuple):
-    """How a command ended and what it printed."""
-
-    code: int
-    out: str
-    err: str
-
-
-Fedlgd = Callable[..., Done]
-
-
 @pytest.fixture
-def fedlgd(digits_home, tmp_path, monkeypatch, capsys) -> Fedlgd:
+def fedlgd(digits_home, undrawn, tmp_path, monkeypatch, fedlgd_command: FedlgdCommand) -> FedlgdCommand:
     """`fedlgd("run", ...)`, in a folder of the test's own, with `fedlgd` on the PATH."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
-    threads = torch.get_num_threads()
-
-    def call(*arguments: str) -> Done:
-        monkeypatch.setattr(sys, "argv", ["fedlgd", *arguments])
-        capsys.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        finally:
-            torch.set_num_threads(threads)
-        done = Done(code, *capsys.readouterr())
-        assert not (found := WRONG.search(done.out + done.err)), found
-        return done
-
-    return call
+    return fedlgd_command

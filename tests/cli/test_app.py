@@ -92,6 +92,18 @@ def test_the_example_of_a_command_is_one_it_understands(path, command):
         )  # raises if an option is unknown or of the wrong kind
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["data", "--help"]], ids=" ".join)
+def test_the_list_of_commands_has_a_line_for_each_in_80_columns(arguments, fedlgd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    panels = fedlgd(*arguments).out.partition("Show this message")[2].splitlines()
+    lines = [line.strip("│ ") for line in panels if line.startswith("│")]
+    words = [line.split()[0] for line in lines]
+    assert set(words) == set(APP.commands["data"].commands if "data" in arguments else APP.commands)
+    assert all(line.endswith((".", "?")) for line in lines)
+    headings = [line.split()[1] for line in panels if line.startswith("╭")]
+    assert len(headings) == (1 if "data" in arguments else 6)
+
+
 ARGUMENTS = pytest.param(
     "argument",
     marks=pytest.mark.xfail(

@@ -2,14 +2,21 @@
 
 import json
 import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
+from fedlgd.cli.compare import budget_text
 from fedlgd.methods.fedprox import FedProx
+from fedlgd.methods.protocol import Method
+from fedlgd.runs.compare import Entry, Job
+from tests import tiny
 from tests.cli.conftest import TINY
 from tests.data.pictures import tree
-from tests.runs.folder import everything
+from tests.runs.folder import config, everything
 
 SMALL = [f"--set={k}={v}" for k, v in TINY.items() if not k.startswith(("refine", "anchors"))]
 FEDLGD = ["--set=fedlgd.refine.steps=1", "--set=fedlgd.anchors.steps=1", "--set=fedlgd.anchors.per_class=2"]
@@ -64,6 +71,39 @@ def test_the_budget_is_told_as_steps_where_every_method_has_as_many(fedlgd):
     assert json.loads(done.out)["budget"] == "budget: 2 SGD steps per round at each site, for every method"
     mixed = compared(fedlgd, "fedavg:local.steps=1,fedavg:local.steps=2", "--json", "-o", "mixed", seeds=1)
     assert "differ" in json.loads(mixed.out)["budget"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own(Method):
+    """A user's method without settings of local training."""
+
+    name: ClassVar[str] = "own"
+    sends: ClassVar[Mapping[str, str]] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idle(Own):
+    train_on: ClassVar[Any] = "nothing"
+
+
+@pytest.mark.parametrize(
+    ("methods", "said"),
+    [
+        ((tiny.fedavg(local__steps=2), Idle()), ["2 SGD steps per round at each site, for every other", "in Idle"]),
+        ((tiny.fedavg(), tiny.fedavg(local__epochs=9)), ["differ"]),
+        ((tiny.fedavg(), Idle()), ["equal epochs for every other method", "the sites train no model in Idle"]),
+        ((tiny.fedavg(local__steps=2), Own()), ["2 SGD steps", "for every other", "of Own are not known"]),
+        ((Idle(),), ["budget: the sites train no model in Idle"]),
+    ],
+)
+def test_the_budget_is_said_only_of_methods_whose_sites_train(methods, said):
+    jobs = [
+        Job(Entry("", each, note="" if isinstance(each, Own) else str(at)), config(each), None)
+        for at, each in enumerate(methods)
+    ]
+    text = budget_text(jobs, 0)
+    assert [each for each in said if each not in text] == []
+    assert "for every method" not in text
 
 
 def test_a_failing_method_is_named_and_the_others_go_on(fedlgd, monkeypatch):
@@ -150,6 +190,7 @@ def test_a_slip_in_a_method_is_said_before_anything_runs(methods, said, fedlgd, 
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.drawn
 def test_a_sweep_runs_every_point_and_its_report_has_the_curve(fedlgd, tmp_path):
     more = ["--set=fedlgd.anchors.steps=1", "--set=fedlgd.anchors.per_class=2", "--set=fedlgd.refine.steps=1"]
     done = compared(fedlgd, "fedlgd", "--sweep", "pull.weight=0,1", *more, seeds=1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedlgd.cli.data import chosen_data
+from fedlgd.cli.common import chosen_data
 from fedlgd.core.errors import message
 from fedlgd.data.suites import SUITES
 from tests.cli.conftest import TINY

@@ -7,8 +7,8 @@ import pytest
 
 from fedlgd.cli import common
 from fedlgd.engines.registry import engine
-from fedlgd.runs.compare import parse_entry, plan_jobs
 from fedlgd.runs.config import resolve
+from fedlgd.runs.entries import parse_entry, plan_jobs
 from fedlgd.runs.estimate import Estimate
 from tests import tiny
 
@@ -27,7 +27,9 @@ def test_a_comparison_counts_shared_virtual_sets_once(monkeypatch: pytest.Monkey
 def test_only_long_work_is_worth_a_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     for seconds, said in ((59.0, ""), (840.0, "Estimated time: about 14 min\n")):
         monkeypatch.setattr(common, "estimate_run", lambda *_, s=seconds: Estimate({"train": s}, {}))
-        common.announce_run(resolve({}, {"real_samples": 0}), Path("absent"), tiny.federation(), engine())
+        common.announce_run(
+            resolve({}, {"real_samples": 0, "distil.per_class": 2}), Path("absent"), tiny.federation(), engine()
+        )
         assert capsys.readouterr().err == said
 
 

@@ -20,6 +20,7 @@ from fedlgd.runs.config import resolve
 from fedlgd.runs.run import execute
 from tests.cli.conftest import TINY, tiny_run
 
+SENT = ["counts", "loss", "weights"]
 DP = [f"--set=distil.private.{each}" for each in ("epsilon=100", "counts=0.4", "releases=2")]
 
 
@@ -163,6 +164,7 @@ def test_the_estimate_counts_iterations_and_not_what_the_first_one_loads(made, m
     assert inversion.estimate_seconds(run, plan, cells) == pytest.approx(len(cells) * 3 * 2 * 1000 * 0.01)
 
 
+@pytest.mark.drawn
 def test_published_images_are_shown_in_the_report(fedlgd, run):
     attacked(fedlgd, "--batch", "1")
     runs, _ = read_runs([run])
@@ -201,7 +203,11 @@ def test_wrong_options_are_named(fedlgd, run, more, words):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (("--method", "fedbn"), message("no-global-update", label="FedBN, personalised, on real data")),
+        (("--method", "fedbn"), message("no-global-update", label="FedBN, personalised, on real data", sent=SENT)),
+        (
+            ("--method", "tests.attacks.own:Uploading"),
+            message("no-weights-sent", label="Uploading", sent=["counts", "images"]),
+        ),
         (("--method", "fedavg", "--set=net.norm=batch"), "net.norm=instance"),
         (("--method", "fedavg+dp-sgd", "--set=dp.test_key=test", "--set=dp.delta=1e-4"), "plain SGD"),
     ],
@@ -213,6 +219,16 @@ def test_runs_that_cannot_be_attacked_say_why(fedlgd, tmp_path, settings, words)
     done = fedlgd("invert", "out", "--quick")
     assert done.code == 2
     assert words in done.err
+
+
+def test_a_method_of_a_user_is_attacked_by_the_weights_that_it_sends_beside_other_things(fedlgd, tmp_path):
+    kept = [f"--set={path}={value}" for path, value in TINY.items() if path.startswith(("data", "net"))]
+    own = ("--method", "tests.attacks.own:Denying")
+    made = fedlgd("run", "builtin-digits", "--rounds", "1", "-o", "out", *kept, *own)
+    assert made.code == 0, made.err
+    attacked(fedlgd, "--batch", "1", "--round", "1")
+    cells = json.loads((tmp_path / "out" / "invert.json").read_text())["cells"]
+    assert [cell["case"] for cell in cells.values()] == ["real"]
 
 
 def test_a_private_run_is_attacked_where_it_asks_for_no_release(fedlgd, tmp_path):

@@ -12,6 +12,7 @@ from fedlgd.data.published.domains import PAIRED, REQUIRED
 from fedlgd.data.suites import SUITES
 from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS
+from fedlgd.rundir.disclosure import DISCLOSES
 
 OWN_METHOD = '''
     from dataclasses import dataclass
@@ -68,6 +69,17 @@ def test_your_own_method_is_shown_with_the_help_and_bounds_of_its_fields(fedlgd,
     assert share["help"] == "Fraction of the step."
     assert share["bounds"] == {"above": 0, "most": 1}
     assert "Fraction of the step. (> 0, <= 1)" in fedlgd("methods", "my_method_shown:Mine").out
+
+
+def test_a_method_is_shown_with_what_it_sends_and_reads(fedlgd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "240")
+    row = json.loads(fedlgd("methods", "scaffold", "--json").out)
+    assert (row["train_on"], row["reads"]) == ("real", ["every"])
+    assert row["sends"]["trees/variate"] == "control variates"
+    plain = fedlgd("methods", "scaffold").out
+    assert all(DISCLOSES[kind] in plain for kind in row["sends"].values())
+    unset = json.loads(fedlgd("methods", "fedavg+momentum", "--json").out)  # it needs local.momentum
+    assert "sends" not in unset
 
 
 def test_a_method_that_does_not_exist_is_an_error_with_a_suggestion(fedlgd):

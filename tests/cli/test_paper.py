@@ -7,7 +7,7 @@ import pytest
 from fedlgd.core.errors import did_you_mean, message
 from fedlgd.paper.items import items, parts_at
 from fedlgd.paper.verdicts import shipped
-from fedlgd.rundir.sweep import entry_folder
+from fedlgd.runs.parse import entry_folder
 from tests.report.fake import write_run
 
 PARTS = list(items()["table-digits"].parts)
@@ -47,6 +47,7 @@ def test_without_runs_the_verdicts_of_the_package_are_listed_and_with_runs_their
     assert "one seed" in equal_steps["why"]
 
 
+@pytest.mark.drawn
 def test_an_item_runs_resumes_and_is_reported(fedlgd, tmp_path):
     done = fedlgd("paper", "table-batch", "--scale", "tiny")
     assert done.code == 0, done.err

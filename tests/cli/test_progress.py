@@ -9,9 +9,10 @@ import pytest
 from rich.console import Console
 
 from fedlgd.cli import progress
-from fedlgd.cli.progress import Lines, LiveView, Pace, clock_time, duration
+from fedlgd.cli.progress import Lines, LiveView, Pace, clock_time
 from fedlgd.core.errors import RunError
 from fedlgd.core.score import Score
+from fedlgd.core.text import rough_duration
 from fedlgd.rundir.records import RoundRecord
 
 FIVE = ("mnist", "scans", "photos", "fonts", "street")
@@ -210,7 +211,7 @@ def test_the_clock_as_people_write_it() -> None:
     ],
 )
 def test_time_is_said_in_round_words(seconds: float, words: str):
-    assert duration(seconds) == words
+    assert rough_duration(seconds) == words
 
 
 # The end, and going on

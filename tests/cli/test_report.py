@@ -15,7 +15,7 @@ from fedlgd.cli import report
 from fedlgd.core.errors import message
 from fedlgd.report.watch import Watcher, WatchServer
 from tests import PATIENCE
-from tests.cli.conftest import tiny_run
+from tests.cli.conftest import TINY, tiny_run
 from tests.report.fake import write_run
 
 CODE = """
@@ -93,6 +93,7 @@ def tiny_fedavg(out: Path) -> list[str]:
     return [word for word in words if not word.startswith(("--set=refine", "--set=anchors"))]
 
 
+@pytest.mark.drawn
 def test_report_makes_one_page_of_all_runs_below_a_folder(fedlgd, tmp_path):
     assert fedlgd(*tiny_fedavg(tmp_path / "runs" / "fedavg")).code == 0
     assert fedlgd(*tiny_run(tmp_path / "runs" / "fedlgd", "--quiet", rounds=1)).code == 0
@@ -139,6 +140,7 @@ def test_a_report_that_cannot_be_written_is_said(fedlgd, tmp_path):
         (["--csv"], "method,seeds,rounds,mnist,svhn,usps,mean,spread"),
         (["--latex", "--table=cost"], r"\begin{tabular}{lrrrrrrrrr}"),
         (["--markdown"], "| method | seeds | rounds | mnist | svhn | usps | mean | spread |"),
+        (["--table=curves"], "round,method,seed,site,accuracy,loss"),
         (["--csv", "--table=two-classes"], "method,site,test images,accuracy,95 % interval,balanced accuracy,AUC"),
     ],
 )
@@ -165,7 +167,35 @@ def test_a_printed_table_stands_alone(fedlgd, tmp_path, more):
     assert message("table-alone", form="csv") in done.err
 
 
+def test_a_latex_table_has_marks_against_a_named_method(fedlgd, tmp_path):
+    for label, accuracy in (("low", 0.5), ("high", 0.8)):
+        for seed in range(3):
+            write_run(tmp_path / f"{label}{seed}", label=label, seed=seed, final={"a": accuracy + seed / 100})
+    done = fedlgd("report", str(tmp_path), "--latex", "--baseline", "low")
+    assert done.code == 0
+    assert r"\textbf{81.0 $\pm$ 1.0$^{*}$}" in done.out
+    assert "differs from low" in done.out
+    assert (
+        message("baseline-without-latex", baseline="low") in fedlgd("report", str(tmp_path), "--baseline=low").err
+    )
+
+
 def test_a_folder_that_does_not_exist_is_named(fedlgd):
     done = fedlgd("report", "watch", "nothere")
     assert done.code == 2
     assert message("no-run-folder", folders=["watch", "nothere"], hint="; ") in done.err
+
+
+def test_what_a_method_does_not_declare_is_said_at_the_end_of_a_run_and_when_it_is_opened(fedlgd):
+    lying = ("--method", "tests.report.test_claims:Lying")
+    settings = [f"--set={path}={value}" for path, value in TINY.items() if path.startswith(("data", "net"))]
+    run = ["run", "builtin-digits", "--rounds", "1", "-o", "out", *settings, *lying]
+    done = fedlgd(*run)
+    assert done.code == 0, done.err
+    opened = fedlgd("open", "out")
+    sentence = "Lying on virtual data sent trees/virtual and read private images first in round 1"
+    for said in (done.out, opened.out):
+        assert sentence in " ".join(said.split())
+    found = [json.loads(fedlgd(*words, "--json").out)["mismatches"] for words in (run, ("open", "out"))]
+    codes = {"sent-undeclared": "trees/virtual", "read-undeclared": "1", "declared-unsent": "params"}
+    assert found == [[{"code": code, "what": what} for code, what in codes.items()]] * 2

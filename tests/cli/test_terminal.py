@@ -10,8 +10,8 @@ import pytest
 
 from fedlgd.cli import deploy
 from fedlgd.cli.terminal import complain, plain_warnings, table_text, two_classes
-from fedlgd.report.formats import Cell, Column, Table
 from fedlgd.report.groups import group_runs
+from fedlgd.report.tables import Cell, Column, Table
 from fedlgd.rundir.read import read_runs
 from tests.cli.conftest import TINY, tiny_run
 from tests.report.fake import write_run

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedlgd.core.net import Net
 from fedlgd.core.types import Broadcast, Hello, ServerState, SiteState, Update
 from fedlgd.data.federation import Federation
-from fedlgd.engines.loop import Loop
+from fedlgd.engines.registry import Loop
 from fedlgd.engines.wire import pack, unpack
 from fedlgd.methods import registry
 from fedlgd.rundir.records import RoundRecord
@@ -201,6 +201,10 @@ class Watched:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.method, name)
+
+    def at(self, t, rounds):
+        now = self.method.at(t, rounds)
+        return self if now is self.method else now
 
     def enrol(self, site, net, rng):
         state, hello = self._twice("enrol", (site, net), lambda: self.method.enrol(site, net, rng))

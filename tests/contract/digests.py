@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedlgd.engines.loop import Loop
-from fedlgd.engines.pool import Pool
+from fedlgd.engines.registry import Loop, Pool
 from fedlgd.engines.wire import pack
 from fedlgd.rundir.records import RoundRecord
 from tests import tiny
@@ -25,6 +24,7 @@ from tests.contract import battery
 
 PLAN = replace(battery.PLAN, seed=0)
 STORED = Path(__file__).with_name("digests.json")
+ADDED = ("cpu", "refused", "unscored", "joined", "readers", "sent")
 ENGINES = {"loop": Loop(), "pool": Pool(workers=2)}
 
 
@@ -45,12 +45,10 @@ def of_run(case: str, engine: str) -> dict[str, Any]:
 
 
 def _timeless(record: RoundRecord) -> dict[str, Any]:
-    """`cpu`, `refused`, `unscored` and `joined` were added after the digests were stored."""
+    """Fields that were added after the digests were stored are left out."""
     values = msgspec.to_builtins(record)
     assert not values["refused"]
-    return {
-        name: value for name, value in values.items() if name not in ("cpu", "refused", "unscored", "joined")
-    } | {"seconds": {}}
+    return {name: value for name, value in values.items() if name not in ADDED} | {"seconds": {}}
 
 
 def of_tensors(tensors: Mapping[str, Tensor]) -> str:

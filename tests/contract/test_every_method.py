@@ -16,10 +16,9 @@ import torch
 from torch.nn import functional as F
 
 from fedlgd.core.errors import PrivacyError, SettingError
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import Broadcast, ServerState, Update
+from fedlgd.core.types import Broadcast, ServerState, Stream, Update
 from fedlgd.data.federation import Federation
-from fedlgd.distill.init import STARTS
+from fedlgd.distill.settings import STARTS
 from fedlgd.engines.wire import nbytes, pack
 from fedlgd.methods import common, registry
 from fedlgd.methods.fedavg import FedAvg
@@ -109,8 +108,8 @@ def test_updates_are_read_once_and_in_order(case):
 
 
 def _told(run: tiny.Run, rounds: int = PLAN.rounds + 1) -> list[Any]:
-    """The last records but for what work cost: a witness does everything twice."""
-    return [replace(record, flops={}) for record in tiny.without_seconds(run.records)[-rounds:]]
+    """The last records but for costs and readers: a witness does everything twice, and reads all images."""
+    return [replace(record, flops={}, readers=0) for record in tiny.without_seconds(run.records)[-rounds:]]
 
 
 @every_case
@@ -568,8 +567,8 @@ def _other(hint: Any, value: Any) -> Any:
         return value[1:] or get_args(get_args(hint)[0])[:1]
     if value in STARTS:
         return "statistics" if value == "noise" else "noise"
-    if value is None:
-        return (3,)  # local.restarts
+    if value is None:  # local.restarts, or a choice
+        return next((get_args(kind)[0] for kind in get_args(hint) if get_origin(kind) is Literal), (3,))
     return f"{value}x"
 
 
@@ -715,7 +714,7 @@ class Sinner(FedAvg):
         message = super().broadcast(state, site)
         return replace(message, trees={"x": {"noise": torch.randn(2)}}) if self.sin == "random" else message
 
-    def expects(self, msg, net):
+    def expects(self, msg, net, hello):
         """Whatever it sends: the battery, not the server, is to see the sin."""
         sent = {
             "images": {"images": torch.empty(3, *net.shape, dtype=torch.float64)},

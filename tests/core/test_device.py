@@ -10,15 +10,13 @@ from fedlgd.core import device
 from fedlgd.core.device import Place, moved, to_cpu, to_device
 from fedlgd.core.errors import SettingError
 from fedlgd.core.net import Net, Output
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import score
-from fedlgd.core.types import Broadcast, VirtualSet
-from fedlgd.engines.loop import Loop
-from fedlgd.engines.registry import choose, engine
-from fedlgd.runs.cache import shared_cache
+from fedlgd.core.types import Broadcast, Stream, VirtualSet
+from fedlgd.engines.registry import Loop, choose, engine
 from fedlgd.runs.config import resolve
 from fedlgd.runs.estimate import estimate
-from fedlgd.runs.folder import engine_info
+from fedlgd.runs.folder import shared_cache
+from fedlgd.runs.resume import engine_info
 from fedlgd.runs.run import execute
 from tests import tiny
 from tests.contract import battery

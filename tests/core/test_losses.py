@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedlgd.core.losses import class_means, cross_entropy, mean_gap, mmd_rbf, supervised_contrastive
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet
+from fedlgd.core.types import LabelledSet, Stream
 from fedlgd.nets.registry import build_net
 from tests.vectors import close, floats, vector
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedlgd.core import meter
-from fedlgd.core.meter import charge, listening, metered, phase, spend, track
+from fedlgd.core.meter import Spent, charge, listening, metered, phase, spend, track
 
 
 @pytest.fixture
@@ -111,3 +111,31 @@ def test_tracking_nothing_is_silent():
     with listening(lambda *tick: heard.append(tick)):
         assert list(track("distil", 0)) == []
     assert heard == []
+
+
+def test_a_whole_phase_has_all_that_happens_in_it(clock):
+    with metered() as got:
+        with phase("server", whole=True):
+            clock(1)
+            with phase("train"):
+                clock(2, cpu=3)
+                spend(10)
+                with phase("distil"):
+                    spend(100)
+            charge(Spent(seconds={"distil": 30.0, "train": 1.0}, flops={"distil": 1000}))
+        with phase("train"):
+            clock(5)
+    assert dict(got.seconds) == {"server": 34, "train": 5}
+    assert dict(got.cpu) == {"server": 3, "train": 0}
+    assert dict(got.flops) == {"server": 1110}
+
+
+def test_what_another_meter_measures_is_charged_once(clock):
+    with metered() as got, phase("train"):
+        clock(1)
+        with metered() as inner, phase("distil"):
+            clock(10, cpu=7)
+        charge(Spent(**inner.spent()))
+        clock(2)
+    assert dict(got.seconds) == {"train": 3, "distil": 10}
+    assert dict(got.cpu) == {"train": 0, "distil": 7}

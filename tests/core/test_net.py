@@ -13,8 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedlgd.core.errors import NetError
 from fedlgd.core.meter import metered, phase
 from fedlgd.core.net import ACTIVATION, Flops, Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import Params
+from fedlgd.core.types import Params, Stream
 from fedlgd.nets.registry import build_net
 from tests import tiny
 from tests.errors import refuses

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlgd.core.rng import Stream
+from fedlgd.core.types import Stream
 
 part = st.one_of(st.integers(-(10**6), 10**6), st.text(max_size=4))
 paths = st.lists(part, max_size=4).map(tuple)

@@ -6,7 +6,8 @@ import torch
 from fedlgd.core.errors import DataError
 from fedlgd.core.text import counted, number_of_bytes, plural
 from fedlgd.core.types import LabelledSet, Site
-from fedlgd.distill.init import present_classes
+from fedlgd.distill.init import virtual_numbers
+from fedlgd.distill.settings import Distil
 from tests.errors import refuses
 
 
@@ -32,4 +33,4 @@ def test_sets_and_errors_about_a_single_image_say_so():
     assert "1 class)" in repr(one)
     assert "1 training and 1 test image)" in repr(Site(name="a", train=one, test=one, classes=("x",)))
     with refuses("class-smaller-than-virtual", DataError, count=1, label=0, per_class=2):
-        present_classes(one, 1, 2, "a")
+        virtual_numbers(one, 1, Distil(per_class=2, short="refuse"), "a")

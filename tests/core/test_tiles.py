@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import VirtualSet, cut
-from fedlgd.distill.distribution import first_set, image_gradient
+from fedlgd.core.types import Stream, VirtualSet, cut
+from fedlgd.distill.distribution import Pair, first_set, image_gradient
 from fedlgd.distill.init import as_tiles, labels_for
 from fedlgd.distill.settings import Distil
 from tests import tiny
@@ -54,5 +53,5 @@ def test_distillation_of_tiles_matches_the_means_of_their_pictures():
     leaf = images.clone().requires_grad_()
     features = net.by_batch(params, cut(leaf, 2)).features.view(tiny.CLASSES, 4, -1)
     features.mean(1).square().sum().backward()
-    torch.testing.assert_close(image_gradient(net, params, images, labels, target, same, 2), leaf.grad)
+    torch.testing.assert_close(image_gradient(net, Pair(params, same, target), images, labels, 2), leaf.grad)
     assert torch.equal(labels, labels_for(range(tiny.CLASSES), 1))

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from fedlgd.core.errors import SettingError
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, Objective, batches, sgd
 from fedlgd.core.tree import clone
-from fedlgd.core.types import LabelledSet, Params
+from fedlgd.core.types import LabelledSet, Params, Stream
 from fedlgd.nets.registry import build_net
 from tests import tiny
 from tests.errors import refuses
@@ -190,3 +189,49 @@ def test_senseless_settings_are_refused_by_name(values, name):
 
 def test_defaults_are_the_papers():
     assert Local() == Local(epochs=1, steps=0, batch=32, lr=0.01, momentum=0.0, weight_decay=0.0)
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "adamw"])
+def test_adam_takes_the_steps_of_kingma_and_ba_by_hand(optimiser):
+    net = tiny.net()
+    start, data = tiny.double(tiny.params(net)), tiny.labelled(net, per_class=3, dtype=torch.float64)
+    how, gradients = Local(steps=3, batch=9, lr=0.02, weight_decay=0.1, optimiser=optimiser), []
+
+    def objective(w: Params, index: Tensor) -> Tensor:
+        loss = tiny.cross_entropy(net, w, data.take(index))
+        gradients.append(
+            dict(
+                zip(
+                    w,
+                    torch.autograd.grad(loss, list(w.values()), retain_graph=True, materialize_grads=True),
+                    strict=True,
+                )
+            )
+        )
+        return loss
+
+    found = sgd(net, start, len(data), objective, how, Stream(5)).params
+    w, m, v = clone(start), dict.fromkeys(start, 0.0), dict.fromkeys(start, 0.0)
+    for i, gradient in enumerate(gradients, 1):
+        for name, g in gradient.items():
+            if optimiser == "adam":
+                g = g + how.weight_decay * w[name]
+            else:
+                w[name] = w[name] * (1 - how.lr * how.weight_decay)
+            m[name], v[name] = 0.9 * m[name] + 0.1 * g, 0.999 * v[name] + 0.001 * g.square()
+            step = (m[name] / (1 - 0.9**i)) / ((v[name] / (1 - 0.999**i)).sqrt() + 1e-8)
+            w[name] = w[name] - how.lr * step
+    for name, value in w.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-12)
+
+
+def test_sgd_by_name_is_the_default_bit_for_bit_and_leaves_the_configuration_as_it_was():
+    net = tiny.net()
+    start = tiny.params(net)
+    assert tiny.equal(_train(net, start, Local(optimiser="sgd")), _train(net, start, Local()))
+    assert Local().optimiser is None
+
+
+def test_adam_with_momentum_of_sgd_is_refused():
+    with refuses("momentum-with-adam", SettingError, optimiser="adam", momentum=0.9):
+        Local(optimiser="adam", momentum=0.9)

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedlgd.core import tree
-from fedlgd.core.rng import Stream
 from fedlgd.core.tree import Mean
-from fedlgd.core.types import Params
+from fedlgd.core.types import Params, Stream
 from tests.tiny import equal
 from tests.vectors import close, floats, vector
 

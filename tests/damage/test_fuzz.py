@@ -27,7 +27,7 @@ from fedlgd.data.arrays import read_domain
 from fedlgd.data.images import ImageFile
 from fedlgd.data.own.check import check_data
 from fedlgd.deploy import messages
-from fedlgd.deploy.coordinator import Sent, _answers
+from fedlgd.deploy.coordinator import Sent, checked_answers, read_answers
 from fedlgd.engines.site import Task
 from fedlgd.engines.wire import _digest, pack
 from fedlgd.methods.registry import names
@@ -176,8 +176,11 @@ def fuzz_update(rng: random.Random, place: Path) -> None:
         what="train", site=sender.site, round=0, message=of.method.broadcast(of.memory.server(), sender.site)
     )
     sent = Sent(sender.site, 1, messages.question_digest(ASKED), [task])
-    got: Any = SimpleNamespace(content=messages.reply(ASKED, [content]))
-    (answer,) = _answers(sent, got, 10**6)
+    sender_node = SimpleNamespace(src_node_id=sent.node)
+    got: Any = SimpleNamespace(
+        content=messages.reply(ASKED, [content]), metadata=sender_node, has_error=lambda: False
+    )
+    (answer,) = checked_answers(sent, read_answers(got, sent, lambda _: 0))
     server, _ = of.server([*others, answer], replace(PLAN, quorum=0.5))
     for record in server.run():
         assert decode_record(encode_record(record)).refused == record.refused

@@ -140,8 +140,9 @@ def test_sites_in_another_order_are_the_same_data(data, tmp_path):
 def test_a_run_that_did_nothing_yet_may_be_configured_anew(tmp_path):
     """Its settings did not fit the data: the message says what to change, and then the same folder will do."""
     data = tiny.federation(tiny.NAMES[:2], train=3, test=1)
+    strict = method("fedlgd", **{"distil.per_class": 4, "distil.short": "refuse"})
     with refuses("class-smaller-than-virtual", count=3, per_class=4):
-        execute(config(method("fedlgd", **{"distil.per_class": 4}), net=FAST_NET), data, tmp_path / "out")
+        execute(config(strict, net=FAST_NET), data, tmp_path / "out")
     how = config(method("fedlgd", **{"distil.per_class": 3}), net=FAST_NET, rounds=1)
     execute(how, data, tmp_path / "out")
     assert (tmp_path / "out" / "config.toml").read_text() == how.toml()

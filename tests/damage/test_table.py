@@ -21,7 +21,7 @@ from fedlgd.core import files
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.settings import Settings
 from fedlgd.data.arrays import npz_digest, read_arrays
-from fedlgd.data.federation import Federation, federation
+from fedlgd.data.federation import Federation, from_sites
 from fedlgd.data.own.check import check_data
 from fedlgd.data.suites import from_folders, load
 from fedlgd.methods.registry import find_method
@@ -118,11 +118,11 @@ def _array_rows() -> Iterator[Row]:
         {"site": "ape", "count": 4, "least": 5},
     )
     yield Row("from_arrays", "no site", lambda _: fedlgd.from_arrays({}), "federation-without-site")
-    yield Row("federation", "a name twice", lambda _: federation("x", [_site("a"), _site("a")]), "site-twice")
+    yield Row("federation", "a name twice", lambda _: from_sites("x", [_site("a"), _site("a")]), "site-twice")
     yield Row(
         "federation",
         "other classes",
-        lambda _: federation("x", [_site("a", NAMES), _site("b", NAMES[::-1])]),
+        lambda _: from_sites("x", [_site("a", NAMES), _site("b", NAMES[::-1])]),
         "classes-differ",
         {"site": "b", "other": "a"},
     )
@@ -151,7 +151,7 @@ def _setting_rows() -> Iterator[Row]:
     for ratio in (0.0, -0.5, 1.0001, 2.0, float("nan"), float("inf")):
         yield from _run_rows(f"ratio {ratio}", "setting-out-of-bounds", {"setting": "ratio"}, ratio=ratio)
     yield from _run_rows("an unknown part", "part-unknown", {"name": "ancors"}, method="fedavg+ancors")
-    yield from _run_rows("no part", "no-regulariser", method="fedavg+tests.runs.own:Own")
+    yield from _run_rows("no part", "no-part", method="fedavg+tests.runs.own:Own")
     yield from _run_rows("a part that does not fit", "part-not-accepted", method="fedlgd+anchors")
     yield from _run_rows("two parts of one kind", "parts-share-section", method="fedavg+anchors+noise")
     for name in ("fedlg", "zzzz"):
@@ -169,7 +169,7 @@ def _setting_rows() -> Iterator[Row]:
         "engine", "unknown", lambda _: run(tiny.federation(), engine="pol"), "engine-unknown", {"name": "pol"}
     )
     yield Row("engine", "workers of loop", lambda _: run(tiny.federation(), workers=2), "loop-has-no-workers")
-    many = {"distil.per_class": 4}
+    many = {"distil.per_class": 4, "distil.short": "refuse"}
     yield Row(
         "run",
         "more virtual images than real ones",

@@ -10,7 +10,7 @@ import numpy as np
 from fedlgd.core.files import OLD
 from fedlgd.data.arrays import load_or_make
 from fedlgd.data.suites import data_home
-from fedlgd.runs.cache import shared_cache
+from fedlgd.runs.folder import shared_cache
 
 
 def test_a_failed_write_leaves_nothing_behind(tmp_path, monkeypatch):

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlgd.core.rng import Stream
-from fedlgd.data.published import split as partition
-from fedlgd.data.published.split import allotted, dirichlet, iid, quantity, shards
+from fedlgd.core.types import Stream
+from fedlgd.data.published import partition
+from fedlgd.data.published.partition import Split, allotted, dirichlet, iid, quantity, shards
 from tests.errors import refuses
 
 LABELS = st.lists(st.integers(0, 4), max_size=120).map(lambda y: np.array(y, np.uint8))
@@ -146,21 +146,18 @@ def test_a_site_of_two_shards_has_about_two_classes():
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf")])
 def test_an_alpha_that_is_none_is_refused(alpha):
-    with refuses("setting-value", setting="alpha"):
-        dirichlet(BALANCED, 3, Stream(0), alpha)
+    with refuses("setting-out-of-bounds", setting="data.alpha"):
+        Split(alpha=alpha)
 
 
 @pytest.mark.parametrize("sites", [0, -1])
 def test_no_site_is_refused(sites):
-    for way in WAYS.values():
-        with refuses("setting-value", setting="sites"):
-            way(BALANCED, sites, Stream(0), 0)
-    with refuses("setting-value", setting="sites"):
-        shards(BALANCED, sites, Stream(0), 1)
+    with refuses("setting-out-of-bounds", setting="data.sites"):
+        Split(sites=sites)
 
 
 def test_a_negative_minimum_and_no_shards_are_refused():
-    with refuses("setting-value", setting="min_per_class", value=-1):
-        iid(BALANCED, 2, Stream(0), -1)
-    with refuses("setting-value", setting="shards", value=0):
-        shards(BALANCED, 2, Stream(0), 0)
+    with refuses("setting-out-of-bounds", setting="data.min_per_class", value=-1):
+        Split(min_per_class=-1)
+    with refuses("setting-out-of-bounds", setting="data.shards", value=0):
+        Split(shards=0)

@@ -5,7 +5,7 @@ import pytest
 
 from fedlgd.data.describe import BLOCKS_ACROSS, MAX_CLASSES_SHOWN, MAX_STACKED_SITES, _shortened, sheet_of_sites
 from fedlgd.data.federation import from_arrays
-from fedlgd.rundir.contact_sheet import PAPER_GREY
+from fedlgd.rundir.results import PAPER_GREY
 
 
 def test_a_sheet_has_a_block_for_every_site(digits):

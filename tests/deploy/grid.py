@@ -24,6 +24,8 @@ methods = ["*"]
 nets = ["*"]
 rounds = 1000
 disclose = ["counts", "scores", "seconds"]
+train_on = ["virtual", "real"]
+sends = ["weights", "loss", "counts", "statistics", "control variates", "work", "prototypes"]
 """
 
 

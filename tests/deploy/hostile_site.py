@@ -151,12 +151,7 @@ class HostileSite:
     def _answer(self, head: Any, tree: Any) -> None:
         run = head.metadata.run_id
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, self.node.node_id, 1
-        parts = {
-            part.object_id: self.client.PullObject(
-                PullObjectRequest(node=self.node, run_id=run, object_id=part.object_id)
-            ).object_content
-            for part in iterate_object_tree(tree)
-        }
+        parts = {part.object_id: self._pull(run, part.object_id) for part in iterate_object_tree(tree)}
         asked = inflate_object_from_contents(head.metadata.message_id, parts)
         assert isinstance(asked, Message)
         asked.metadata.__dict__["_message_id"] = head.metadata.message_id
@@ -167,6 +162,13 @@ class HostileSite:
             self.attacks.pop(0)(self, asked, honest)
         else:
             self.send(Message(honest, reply_to=asked))
+
+    def _pull(self, run: int, part: str) -> bytes:
+        """A part of a question, as soon as the coordinator has uploaded it."""
+        request = PullObjectRequest(node=self.node, run_id=run, object_id=part)
+        while not (found := self.client.PullObject(request)).object_available and not self._over.wait(0.1):
+            pass
+        return bytes(found.object_content)
 
     def send(self, reply: Message, root: Any = None, parts: bool = True, sender: int = 0) -> None:
         """Announce a reply and upload its parts; `root` stands in the place of the message."""

@@ -1,5 +1,6 @@
 """Replies of sites that arrive slowly, are damaged or too large, or name another sender."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedlgd.core.errors import RunError
 from fedlgd.deploy import connection, coordinator
-from fedlgd.deploy.connection import DAMAGED, OVERSIZED, ArrivingReply, reply_room
+from fedlgd.deploy.connection import DAMAGED, OVERSIZED, ArrivingReply, KitGrid, reply_room
 
 BEE, APE = 7, 8
 
@@ -140,3 +141,33 @@ def test_the_engine_has_words_for_the_errors():
 def test_the_room_grows_with_the_question():
     assert reply_room([message()]) == connection.MIN_REPLY_ROOM
     assert reply_room([message(), message(bytes(20 << 20))]) == 80 << 20
+
+
+class Server:
+    """The nodes of the sites as the server lists them."""
+
+    def __init__(self) -> None:
+        self.since = {BEE: "10:00", APE: "10:01"}
+
+    def nodes(self) -> dict[str, Any]:
+        if not self.since:
+            raise RunError("server-unreachable", error="x")
+        return {str(n): SimpleNamespace(node_id=n, last_activated_at=at) for n, at in self.since.items()}
+
+
+def test_a_site_that_connected_anew_has_forgotten_its_question(monkeypatch):
+    """Its SuperNode was killed after it had taken the question, and was back before Flower noticed."""
+    grid, server, clock = object.__new__(KitGrid), Server(), iter(range(0, 1000, 10))
+    monkeypatch.setattr(connection.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(KitGrid, "run", SimpleNamespace(run_id=1))
+    grid.__dict__ |= {"_operator": server, "_next_look": 0.0}
+    grid._asked = {"to bee": (BEE, ""), "to ape": (APE, ""), "answered": (APE, "")}
+    asked = {"to bee", "to ape"}
+    assert not list(grid._forgotten(asked))
+    server.since, known = {}, server.since
+    assert not list(grid._forgotten(asked))  # the server is away for a while
+    server.since = known | {BEE: "10:05"}
+    (lost,) = grid._forgotten(asked)
+    assert lost.metadata.reply_to_message_id == "to bee"
+    assert "connection" in coordinator.LOST_REASONS[lost.error.code]
+    assert grid._asked.keys() == asked

@@ -9,6 +9,7 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.cli.build import build_fab_from_disk
 
+from fedlgd.deploy.kit import template
 from fedlgd.rundir.records import committed_records
 from tests.contract import battery
 from tests.deploy import grid
@@ -36,7 +37,7 @@ def test_the_app_runs_fedlgd_at_the_sites_that_are_registered(named, tmp_path, m
     from fedlgd.deploy import client
 
     assert client_app.app is client.app
-    folders, _ = grid.sites(tmp_path, battery.uneven())
+    folders, _ = grid.sites(tmp_path, battery.uneven(), template("site.toml"))
     config = tomllib.loads((APP / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     config |= {"rounds": 2, "out": str(tmp_path / "run"), "settings": TINY}
     if not named:
@@ -72,4 +73,5 @@ def test_a_site_is_prepared_with_a_policy_and_its_images(digits, tmp_path):
     images = write(tmp_path / "images", limit=20, test_limit=10)
     folder = runpy.run_path(str(APP / "prepare_site.py"))["main"](tmp_path / "site", "a", images / "a")
     assert SiteSettings.read(folder, "a").open().name == "a"
-    assert Policy.read(folder / "site.toml").rounds == 500
+    policy = Policy.read(folder / "site.toml")
+    assert (policy.rounds, policy.train_on, policy.missing) == (500, ("virtual",), ())

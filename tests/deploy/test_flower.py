@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Error, Message, RecordDict
 
 from fedlgd.core.errors import RunError, SettingError, message
 from fedlgd.deploy import messages
-from fedlgd.deploy.coordinator import AWAY, Request, coordinate
+from fedlgd.deploy.coordinator import AWAY, coordinate
 from fedlgd.engines.registry import engine
 from fedlgd.engines.site import Answer
 from fedlgd.engines.validate import listed
@@ -33,8 +33,7 @@ def _home(tmp_path, monkeypatch):
 
 def run(at: LocalGrid, config: Any, out: Path, **how: Any) -> Result:
     sites = {name: node for node, name in at.names.items()}
-    request = Request(config=config.toml(), out=str(out), sites=sites, timeout=0.0)
-    return coordinate(at, request, pause=0.0, **how)
+    return coordinate(at, config, out, sites, timeout=0.0, pause=0.0, **how)
 
 
 CASES = [case for case, method in battery.CASES.items() if not method.pooled]
@@ -69,6 +68,7 @@ def test_engine_flower_by_name_says_what_it_needs():
         engine("flower")
 
 
+@pytest.mark.slow
 def test_a_hundred_sites_have_the_bits_of_loop(tmp_path):
     names = [f"s{i:02}" for i in range(100)]
     config = grid.config(tiny.fedlgd(), rounds=2, ratio=0.3, evaluate_every=2)
@@ -306,6 +306,5 @@ def test_a_run_is_not_resumed_with_other_sites(tmp_path):
     config = grid.config(tiny.fedavg(), rounds=1)
     folders, _ = grid.sites(tmp_path, tiny.federation())
     run(LocalGrid(folders), config, tmp_path / "run")
-    request = Request(config=config.toml(), out=str(tmp_path / "run"), sites={"ape": 100}, timeout=0.0)
     with refuses("kit-of-another-run", RunError, started=list(tiny.NAMES), given=["ape"]):
-        coordinate(LocalGrid(folders), request, pause=0.0)
+        coordinate(LocalGrid(folders), config, tmp_path / "run", {"ape": 100}, timeout=0.0, pause=0.0)

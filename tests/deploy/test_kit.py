@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.deploy import kit as kits
 from fedlgd.deploy.kit import Address, add_sites, address, expiry, provision, read_kit, renew
+from fedlgd.deploy.policy import Policy
 from tests.errors import refuses
 
 HERE = Address("127.0.0.1", 9443)
@@ -218,3 +219,10 @@ def test_the_readme_of_a_kit_has_its_address_and_validity(folder):
     assert "Kit of site a" in text
     assert "127.0.0.1:9443" in text
     assert f"{kits.expiry(folder / 'site-a' / 'ca.crt'):%Y-%m-%d}" in text
+
+
+def test_the_policy_of_a_kit_is_complete_and_allows_virtual_images_only(folder):
+    for name in ("a", "b"):
+        policy = Policy.read(folder / f"site-{name}" / "site.toml")
+        assert (policy.train_on, policy.sends) == (("virtual",), ("weights", "loss", "counts"))
+        assert policy.missing == ()

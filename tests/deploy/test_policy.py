@@ -10,11 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import SettingError, message
 from fedlgd.deploy.kit import template
 from fedlgd.deploy.policy import Asked, Policy, TaskError
+from fedlgd.distill.settings import STARTS
 from fedlgd.methods import registry
+from fedlgd.methods.protocol import WEIGHTS
 from fedlgd.nets.registry import NETS
+from fedlgd.rundir.manifest import MethodInfo, Rounds
 from tests.errors import refuses
 
 TASK = Asked(what="train", method="fedlgd", settings={}, net="convnet", rounds=10, round=3)
@@ -47,6 +50,97 @@ def test_the_default_policy_allows_methods_and_nets_that_exist(tmp_path):
         default.check(with_settings(anchors__start="statistics"))
     with refuses("setting-too-high", TaskError, path="distil.per_class", value=101):
         default.check(with_settings(distil__per_class=101))
+
+
+def test_the_default_policy_allows_virtual_images_only_and_none_that_shows_a_private_one(tmp_path):
+    (tmp_path / "site.toml").write_text(template("site.toml"))
+    default = Policy.read(tmp_path / "site.toml")
+    assert default.missing == ()
+    assert (default.train_on, default.sends) == (("virtual",), ("weights", "loss", "counts"))
+    for start in (*STARTS, "/srv/sets.npz"):
+        safe = start in ("noise", "statistics")
+        with nullcontext() if safe else refuses("setting-not-listed", TaskError, path="distil.start", value=start):
+            default.check(with_settings(distil__start=start))
+    with refuses("setting-not-listed", TaskError, path="refine.start", value="neighbours"):
+        default.check(with_settings(refine__start="neighbours"))
+
+
+VIRTUAL = MethodInfo(
+    name="mine",
+    label="Mine",
+    train_on="virtual",
+    reads=("enrolment", "selected"),
+    sends={"hello/counts": "counts", **WEIGHTS},
+    selected={"refine": Rounds(0, 2, 2)},
+)
+KINDS = {"sends": '["weights", "loss", "counts"]', "train_on": '["virtual"]', "disclose": '["counts", "scores"]'}
+ALSO_REAL = 'train_on = ["virtual", "real"]'
+
+
+@pytest.mark.parametrize(
+    ("declared", "code", "values"),
+    [
+        ({"train_on": "real", "reads": ("every",)}, "train-on-not-listed", {"data": "real", "line": ALSO_REAL}),
+        ({"reads": ("every",)}, "reads-in-every-round", {"line": ALSO_REAL}),
+        ({"train_on": "nothing", "reads": ("every",)}, "reads-in-every-round", {}),
+        (
+            {"sends": {"trees/x": "my words"}},
+            "kind-not-listed",
+            {
+                "kind": "my words",
+                "path": "trees/x",
+                "line": 'sends = ["weights", "loss", "counts", "my words"]',
+            },
+        ),
+        ({"sends": {"params": "not declared"}}, "kind-not-listed", {"kind": "not declared"}),
+    ],
+)
+def test_a_method_is_refused_for_what_it_declares_with_the_line_to_add(tmp_path, declared, code, values):
+    strict = policy(tmp_path, **KINDS)
+    strict.check_declared(VIRTUAL)
+    strict.check_declared(replace(VIRTUAL, train_on="nothing"))
+    with refuses(code, TaskError, **values) as refused:
+        strict.check_declared(replace(VIRTUAL, **declared))
+    key, _, value = refused.value.values["line"].partition(" = ")
+    if "not declared" not in value:
+        policy(tmp_path, **{**KINDS, key: value}).check_declared(replace(VIRTUAL, **declared))
+
+
+def test_a_loss_that_is_left_out_needs_no_permission(tmp_path):
+    few = {**KINDS, "sends": '["weights", "counts"]'}
+    with refuses("kind-not-listed", TaskError, kind="loss", path="metrics/loss"):
+        policy(tmp_path, **few).check_declared(VIRTUAL)
+    policy(tmp_path, **few | {"disclose": '["counts"]'}).check_declared(VIRTUAL)
+
+
+def test_a_message_is_compared_by_each_of_its_paths(tmp_path):
+    strict = policy(tmp_path, **KINDS)
+    strict.check_sent(["params/head.weight", "params/head.bias", "metrics/loss"], VIRTUAL)
+    with refuses("path-not-declared", TaskError, path="trees/x/y"):
+        strict.check_sent(["params/head.weight", "trees/x/y"], VIRTUAL)
+    images = replace(VIRTUAL, sends={**VIRTUAL.sends, "trees/x": "counts", "trees/x/y": "images"})
+    strict.check_sent(["trees/x/z"], images)
+    with refuses("kind-not-listed", TaskError, kind="images", path="trees/x/y"):
+        strict.check_sent(["trees/x/z", "trees/x/y"], images)
+
+
+@pytest.mark.parametrize(("round", "declared"), [(-1, True), (0, True), (1, False), (2, True), (4, False)])
+def test_private_images_are_read_in_declared_rounds_only(tmp_path, round, declared):
+    when = f"in round {round + 1}"
+    with nullcontext() if declared else refuses("read-not-declared", TaskError, when=when):
+        policy(tmp_path, **KINDS).check_read(round, VIRTUAL)
+
+
+def test_a_policy_of_an_earlier_version_has_safe_values(tmp_path):
+    old = policy(tmp_path)
+    assert (old.sends, old.train_on) == (("weights", "loss", "counts"), ("virtual",))
+    assert old.missing == ("sends", "train_on")
+    assert old.notes == [
+        message("key-missing", key="sends", line='sends = ["weights", "loss", "counts"]'),
+        message("key-missing", key="train_on", line='train_on = ["virtual"]'),
+    ]
+    assert "statistics" in policy(tmp_path, '[settings]\n"anchors.start" = ["noise", "statistics"]\n').sends
+    assert not policy(tmp_path, **KINDS).notes
 
 
 def test_every_setting_that_the_default_policy_names_exists_also_in_its_comments(tmp_path):
@@ -146,6 +240,8 @@ def test_both_spellings_of_a_path_mean_the_same(tmp_path):
     [
         ({}, "method = ['x']\n", "policy-unknown", {"word": "method", "hint": "; did you mean 'methods'?"}),
         ({"disclose": '["count"]'}, "", "policy-unknown", {"word": "count", "hint": "; did you mean 'counts'?"}),
+        ({"train_on": '["reel"]'}, "", "policy-unknown", {"word": "reel", "hint": "; did you mean 'real'?"}),
+        ({"sends": '"weights"'}, "", "policy-names", {"name": "sends", "value": "weights"}),
         ({}, '[settings]\n"distil.per_class" = {maximum = 5}\n', "policy-unknown", {"word": "maximum"}),
         ({}, '[settings]\n"distil.per_class" = 5\n', "policy-bound", {"value": 5}),
         ({}, '[settings]\n"distil.per_class" = []\n', "policy-bound", {"value": []}),

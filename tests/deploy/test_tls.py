@@ -13,8 +13,8 @@ import uvicorn
 from fedlgd.core.errors import message
 from fedlgd.deploy import superlink
 from fedlgd.deploy.kit import Address, provision, read_kit
+from fedlgd.deploy.processes import free_port
 from fedlgd.deploy.superlink import CLOSED, EVENT_LOOP, tls_protocol
-from fedlgd.deploy.supernode import free_port
 
 pytestmark = pytest.mark.enable_socket
 

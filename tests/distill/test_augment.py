@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedlgd.core.rng import Stream
+from fedlgd.core.types import Stream
 from fedlgd.distill.augment import OPERATIONS, color, crop, cutout, draw_transform, flip, rescale, rotate
 from tests.vectors import close, floats, vector
 

@@ -11,16 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedlgd.core.cache import Cached, NoCache
 from fedlgd.core.errors import DataError, DivergedError, SettingError
 from fedlgd.core.losses import class_means, mean_gap
 from fedlgd.core.meter import metered
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet
+from fedlgd.core.types import Cache, Cached, LabelledSet, Params, Site, Stream, VirtualSet
 from fedlgd.distill import distribution
-from fedlgd.distill.distribution import draws, first_set, image_gradient, match, real_means, refine
-from fedlgd.distill.optim import smooth_gradient
+from fedlgd.distill.distribution import (
+    Pair,
+    draws,
+    first_set,
+    image_gradient,
+    match,
+    real_means,
+    refine_set,
+    smooth_gradient,
+)
 from fedlgd.distill.settings import Distil
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.nets.registry import build_net
@@ -52,7 +58,7 @@ def test_gradient_of_the_class_mean_gap():
     net, params = _linear()
     real, made = _pixels("real"), _pixels("syn")
     target = real_means(net, params, real, [real.of_class(0), real.of_class(1)], [identity] * 2)
-    got = image_gradient(net, params, made.x, made.y, target, [identity] * 2)
+    got = image_gradient(net, Pair(params, [identity] * 2, target), made.x, made.y)
     close(got.view(-1, 3), V["grad_syn"]["0"] + V["grad_syn"]["1"])
 
 
@@ -60,7 +66,7 @@ def test_gradient_of_a_class_sums_to_minus_twice_the_difference_of_means():
     net, params = _linear()
     real, made = _pixels("real"), _pixels("syn")
     target = real_means(net, params, real, [real.of_class(0), real.of_class(1)], [identity] * 2)
-    got = image_gradient(net, params, made.x, made.y, target, [identity] * 2).view(-1, 3)
+    got = image_gradient(net, Pair(params, [identity] * 2, target), made.x, made.y).view(-1, 3)
     for k in (0, 1):
         difference = real.x[real.y == k].mean(0) - made.x[made.y == k].mean(0)
         close(got[made.y == k].sum(0), -2 * difference.view(3))
@@ -72,7 +78,7 @@ def test_classes_do_not_touch_each_other():
     target = class_means(net.frozen(params, real.x).features, real.y, torch.arange(3))
     other = target.clone()
     other[1] += 1
-    a, b = (image_gradient(net, params, made.x, made.y, t, [identity] * 3) for t in (target, other))
+    a, b = (image_gradient(net, Pair(params, [identity] * 3, t), made.x, made.y) for t in (target, other))
     changed = (a - b).abs().amax((1, 2, 3)) > 0
     assert changed.tolist() == [False, False, True, True, False, False]
 
@@ -125,7 +131,7 @@ def test_refinement_under_batch_norm_moves_images_and_learns_no_statistics(augme
     before = {k: v.clone() for k, v in params.items()}
     virtual = first_set(site, net, replace(PLAIN, steps=0), Stream(0))
     how = Distil(per_class=2, steps=20, lr=1.0, smooth=0, augment=augment)
-    refined = refine(virtual, site.train, net, params, how, 0, Stream(1))
+    refined = refine_set(virtual, site.train, net, params, how, 0, Stream(1))
     assert (refined.images - virtual.images).norm() > 0.3 * virtual.images.norm()
     assert tiny.equal(params, before)
 
@@ -156,10 +162,10 @@ class Watch:
         return real_means
 
     def _images(self, wrapped):
-        def image_gradient(net, params, images, labels, target, transforms, tiles):
-            assert all(a is b for a, b in zip(transforms, self.transforms[-1], strict=True))
-            assert params is self.params[-1]
-            return wrapped(net, params, images, labels, target, transforms, tiles)
+        def image_gradient(net, pair, images, labels, tiles):
+            assert all(a is b for a, b in zip(pair.transforms, self.transforms[-1], strict=True))
+            assert pair.params is self.params[-1]
+            return wrapped(net, pair, images, labels, tiles)
 
         return image_gradient
 
@@ -211,7 +217,7 @@ def test_refinement_stays_with_the_received_features(monkeypatch):
     net, site = tiny.net(), _site()
     params = tiny.params(net)
     virtual = first_set(site, net, replace(PLAIN, steps=0), Stream(0))
-    refine(virtual, site.train, net, params, PLAIN, 7, Stream(1))
+    refine_set(virtual, site.train, net, params, PLAIN, 7, Stream(1))
     assert len(watch.params) == 3
     assert all(p is params for p in watch.params)
 
@@ -229,7 +235,7 @@ def test_refinement_closes_the_gap_between_class_means():
     net, site = tiny.net(), _site()
     params = tiny.params(net)
     virtual = first_set(site, net, replace(PLAIN, steps=0), Stream(0))
-    refined = refine(virtual, site.train, net, params, replace(PLAIN, steps=60, lr=0.3), 7, Stream(1))
+    refined = refine_set(virtual, site.train, net, params, replace(PLAIN, steps=60, lr=0.3), 7, Stream(1))
     assert _gap(net, params, site, refined) < 0.3 * _gap(net, params, site, virtual)
 
 
@@ -238,7 +244,7 @@ def test_refinement_gives_a_new_set_and_changes_nothing_it_was_given():
     params = tiny.params(net)
     virtual = first_set(site, net, replace(PLAIN, steps=0), Stream(0))
     before = virtual.images.clone(), {k: v.clone() for k, v in params.items()}, site.train.x.clone()
-    refined = refine(virtual, site.train, net, params, PLAIN, 7, Stream(1))
+    refined = refine_set(virtual, site.train, net, params, PLAIN, 7, Stream(1))
     assert torch.equal(virtual.images, before[0])
     assert tiny.equal(params, before[1])
     assert torch.equal(site.train.x, before[2])
@@ -258,7 +264,7 @@ def test_the_optimiser_of_the_images_starts_at_rest():
 
     def moved(virtual: VirtualSet, steps: int, momentum: float) -> VirtualSet:
         how = replace(PLAIN, steps=steps, momentum=momentum)
-        return refine(virtual, site.train, net, params, how, 0, Stream(1))
+        return refine_set(virtual, site.train, net, params, how, 0, Stream(1))
 
     for momentum, alike in ((0.0, True), (0.5, False)):
         twice = moved(moved(start, 1, momentum), 1, momentum)
@@ -320,7 +326,7 @@ def test_a_class_the_site_lacks_gets_no_virtual_images():
 
 def test_too_few_images_to_distil_from_is_an_error():
     with refuses("class-smaller-than-virtual", DataError):
-        first_set(_site(6), tiny.net(), replace(PLAIN, per_class=7), Stream(0))
+        first_set(_site(6), tiny.net(), replace(PLAIN, per_class=7, short="refuse"), Stream(0))
 
 
 def test_random_networks_can_be_of_another_family():
@@ -352,7 +358,7 @@ class Box(dict):
 def test_a_cache_gives_the_same_images_and_charges_the_same_work():
     site, net, box = _site(), tiny.net(), Box()
     prices, images = [], []
-    for cache in (NoCache(), box, box):
+    for cache in (Cache(), box, box):
         with metered() as meter:
             got = first_set(replace(site, cache=cache), net, PLAIN, Stream(0))
         prices.append(dict(meter.flops))
@@ -482,7 +488,7 @@ def test_without_augmentation_refinement_matches_whole_classes_once(monkeypatch)
     site, net = _site(9), tiny.net()
     how = replace(BANK, augment=(), real_per_class=2)
     virtual = first_set(site, net, replace(how, steps=0), Stream(0))
-    refine(virtual, site.train, net, tiny.params(net), how, 7, Stream(1))
+    refine_set(virtual, site.train, net, tiny.params(net), how, 7, Stream(1))
     assert [[len(index) for index in batch] for batch in watch.batches] == [[9, 9, 9]]
 
 
@@ -497,7 +503,7 @@ def test_a_bank_lowers_the_gap_as_the_exact_plan_does():
 
     start = first_set(site, net, replace(BANK, steps=0), Stream(0))
     ends = [
-        refine(start, site.train, net, params, replace(BANK, plan=plan, steps=30, lr=0.3), 0, Stream(1))
+        refine_set(start, site.train, net, params, replace(BANK, plan=plan, steps=30, lr=0.3), 0, Stream(1))
         for plan in ("bank", "exact")
     ]
     before, bank, exact = (gap(v.images, v.labels) for v in (start, *ends))
@@ -552,4 +558,4 @@ def test_a_virtual_set_that_is_not_finite_names_the_learning_rate_of_the_pixels(
     start = first_set(_site(), tiny.net(), replace(how, steps=0), Stream(0))
     params = tiny.net().init(Stream(0))
     with refuses("distillation-diverged", DivergedError):
-        refine(start, _site().train, tiny.net(), params, how, 0, Stream(0))
+        refine_set(start, _site().train, tiny.net(), params, how, 0, Stream(0))

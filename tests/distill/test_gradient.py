@@ -11,9 +11,8 @@ from torch.nn import functional as F
 
 from fedlgd.core.meter import metered, phase
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, sgd
-from fedlgd.core.types import Params, VirtualSet
+from fedlgd.core.types import Params, Stream, VirtualSet
 from fedlgd.distill.gradient import (
     NORM_FLOOR,
     _curvature,

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from fedlgd.core.errors import DataError
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, Scale
+from fedlgd.core.types import LabelledSet, Scale, Stream
 from fedlgd.distill.init import (
     IMAGES_IN_MEAN,
     class_statistics,
@@ -18,8 +17,9 @@ from fedlgd.distill.init import (
     from_real,
     from_statistics,
     labels_for,
-    present_classes,
+    virtual_numbers,
 )
+from fedlgd.distill.settings import Distil
 from tests.errors import refuses
 from tests.vectors import close, floats, vector
 
@@ -138,15 +138,15 @@ def test_labels_are_sorted_by_class():
 
 def test_classes_a_site_lacks_are_left_out():
     data = LabelledSet(torch.zeros(5, 3, 1, 1), torch.tensor([0, 0, 3, 3, 3]))
-    assert present_classes(data, 5, 2, "ape") == [0, 3]
+    assert virtual_numbers(data, 5, Distil(per_class=2), "ape") == {0: 2, 3: 2}
 
 
 def test_fewer_images_than_are_to_be_distilled_is_an_error_with_a_way_out():
     data = LabelledSet(torch.zeros(5, 3, 1, 1), torch.tensor([0, 0, 3, 3, 3]))
     with refuses("class-smaller-than-virtual", DataError, site="ape", count=2, label=0, per_class=3):
-        present_classes(data, 5, 3, "ape")
+        virtual_numbers(data, 5, Distil(per_class=3, short="refuse"), "ape")
     with refuses("class-smaller-than-virtual", DataError, count=2, per_class=2, way_out="distil.tiles=1"):
-        present_classes(data, 5, 2, "ape", tiles=4)
+        virtual_numbers(data, 5, Distil(per_class=2, short="refuse", start="real", tiles=2), "ape")
 
 
 def test_a_mean_of_neighbours_is_the_mean_of_the_eight_most_similar_images():

@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedlgd.core.errors import SettingError
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local
-from fedlgd.core.types import LabelledSet
+from fedlgd.core.types import LabelledSet, Stream
 from fedlgd.distill.augment import color, jittered
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.methods.fedavg import FedAvg

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedlgd.core.rng import Stream
-from fedlgd.distill.distribution import first_set, refine
-from fedlgd.distill.optim import BETAS, PixelOptimiser, smooth_gradient
-from fedlgd.distill.settings import Distil
+from fedlgd.core.types import Stream
+from fedlgd.distill.distribution import BETAS, PixelOptimiser, first_set, refine_set, smooth_gradient
+from fedlgd.distill.settings import Distil, Refinement
 from fedlgd.methods.refine import Refine
 from tests import tiny
 
@@ -26,7 +25,7 @@ def test_every_step_is_torchs(optimiser):
         if optimiser == "sgd"
         else torch.optim.Adam([leaf], lr=0.3, betas=BETAS)
     )
-    ours = PixelOptimiser(0.3, 0.5, 0.0, optimiser)
+    ours = PixelOptimiser(Refinement(lr=0.3, momentum=0.5, smooth=0.0, optimiser=optimiser))
     for gradient in gradients(6):
         images = ours(images, gradient)
         leaf.grad = gradient
@@ -35,7 +34,8 @@ def test_every_step_is_torchs(optimiser):
 
 
 def test_gradients_are_smoothed_before_they_are_remembered():
-    one, other = PixelOptimiser(0.3, 0.5, 1.5), PixelOptimiser(0.3, 0.5)
+    how = Distil(lr=0.3, momentum=0.5, smooth=1.5)
+    one, other = PixelOptimiser(how), PixelOptimiser(replace(how, smooth=0.0))
     x = y = torch.zeros(3, 2, 4, 4)
     for gradient in gradients(3):
         x, y = one(x, gradient), other(y, smooth_gradient(gradient, 1.5))
@@ -49,7 +49,7 @@ def test_refinement_by_sgd_with_the_rate_of_the_distillation_is_the_published_on
     same = Refine(steps=3, pairs=first.pairs, reuse=first.reuse, real_per_class=first.real_per_class)
     adam = replace(same, optimiser="adam", lr=0.02)
     plain, sgd, other = (
-        refine(virtual, site.train, net, params, how, 0, Stream(1)).images
+        refine_set(virtual, site.train, net, params, how, 0, Stream(1)).images
         for how in (first, same.settings(first), adam.settings(first))
     )
     assert torch.equal(plain, sgd)

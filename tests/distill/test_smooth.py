@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlgd.distill.optim import FREQUENCY_FLOOR, UNIT_FREQUENCY, smooth_gradient
+from fedlgd.distill.distribution import FREQUENCY_FLOOR, UNIT_FREQUENCY, smooth_gradient
 
 
 def by_sums(image: torch.Tensor, strength: float) -> torch.Tensor:

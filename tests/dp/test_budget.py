@@ -3,6 +3,7 @@
 import math
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +29,24 @@ def test_all_parts_together_never_exceed_the_budget(epsilon, start, releases, re
     assert total <= epsilon * (1 + 1e-9)
     if refinements:
         assert total == pytest.approx(epsilon, rel=1e-6)
+
+
+def delta_by_integration(epsilon: float, mu: float) -> float:
+    """E[max(0, 1 - e^(epsilon - L))] for the privacy loss L ~ N(mu^2 / 2, mu^2), summed on a grid."""
+    z = np.linspace(-12, 12, 200_001)
+    density = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+    loss = mu**2 / 2 + mu * z
+    return float((density * np.maximum(0, -np.expm1(epsilon - loss))).sum() * (z[1] - z[0]))
+
+
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace"])
+def test_the_composition_of_many_releases_is_that_of_their_privacy_losses(adjacency):
+    """Losses of independent Gaussian releases add up: their means, and their variances mu_r^2 = (C / sigma_r)^2."""
+    levels = [Level(40.0, releases=30), Level(9.0), Level(55.0, releases=5, each=8), Level(12.0, releases=2)]
+    bound = 2 if adjacency == "replace" else 1
+    variances = 30 * [(bound / 40) ** 2] + [(bound / 9) ** 2] + 40 * [(bound / 55) ** 2] + 2 * [(bound / 12) ** 2]
+    epsilon = spent_epsilon(levels, 1e-5, adjacency)
+    assert delta_by_integration(epsilon, math.sqrt(sum(variances))) == pytest.approx(1e-5, rel=1e-6)
 
 
 def test_the_split_is_that_of_the_specification():

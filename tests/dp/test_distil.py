@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from fedlgd.attacks.membership import audited_epsilon
 from fedlgd.core.errors import PrivacyError
 from fedlgd.core.meter import metered, phase
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, Scale, Site, SiteState
+from fedlgd.core.train import Local
+from fedlgd.core.types import LabelledSet, Scale, Site, SiteState, Stream
 from fedlgd.distill.distribution import real_means
 from fedlgd.distill.settings import Distil, Private
-from fedlgd.dp import ledger, release
+from fedlgd.dp import accounting, ledger, release
 from fedlgd.dp.budget import Level
-from fedlgd.dp.distil import first_private_set, planned_refinements, refine_privately
+from fedlgd.dp.distil import first_private_set, open_releases, planned_refinements, refine_privately
 from fedlgd.dp.ledger import PrivacyLedger, generator_for
 from fedlgd.dp.release import add_noise, check_protected, class_sums, clip_rows, clipped_sums
+from fedlgd.dp.training import Dp, training_account
 from fedlgd.methods.fedavg import FedAvg
 from tests import tiny
 from tests.errors import refuses
@@ -283,6 +284,30 @@ def test_the_same_run_again_releases_the_same_and_other_data_something_else():
     assert (gap > 1e-6).all()
 
 
+def test_a_second_run_with_the_same_images_is_free_and_one_with_other_settings_is_added(tmp_path):
+    """Without refinement a run spends 70 % of mu^2; two runs spend twice as much."""
+    how = replace(private(epsilon=4, counts=0.2, total=90), per_class=1)
+    file = tmp_path / "home" / "privacy" / "ape" / "ledger.json"
+    first(how)
+    before, once = file.read_bytes(), PrivacyLedger("ape", how.private).spent()
+    first(how)
+    assert file.read_bytes() == before
+    mu2 = 0.7 * accounting.mu_for(4, 1e-5) ** 2
+    assert once == pytest.approx(accounting.epsilon(math.sqrt(mu2), 1e-5), rel=1e-9)
+    first(replace(how, lr=2.0))
+    twice = PrivacyLedger("ape", how.private).spent()
+    assert twice == pytest.approx(accounting.epsilon(math.sqrt(2 * mu2), 1e-5), rel=1e-9)
+
+
+def test_accounts_of_earlier_versions_are_found_again():
+    """Another name for the same releases would make them a second time."""
+    how = Distil(per_class=2, steps=3, private=Private(epsilon=4, scores=1.0, total=9.0, test_key="k"))
+    assert open_releases(SITE, NET, how, 7, 3).account == "distil, seed 7, e2cbbee59326e91cf1b18788077d7729"
+    sgd = Dp(epsilon=4, rounds=3, test_key="k")
+    _, account = training_account(sgd, Local(batch=8), SITE, NET, 7)
+    assert account == "dp-sgd, seed 7, 379fa5b64884eb5b2798b967d621992c"
+
+
 def test_another_seed_is_refused_beyond_the_total():
     first()
     with refuses("budget-exceeded", PrivacyError, site="ape", section="distil.private"):
@@ -386,11 +411,19 @@ def test_what_asks_for_images_too_often_is_refused(values, words):
     assert replace(HOW, private=Private(), **values)
 
 
+@pytest.fixture
+def wide_margin(monkeypatch):
+    """Noise from a random secret must not make a class look large enough."""
+    monkeypatch.setattr("fedlgd.dp.distil.COUNT_MARGIN", 10.0)
+
+
+@pytest.mark.usefixtures("wide_margin")
 def test_a_site_without_a_large_class_is_refused_by_noisy_counts_alone():
     with refuses("no-class-large-enough", PrivacyError):
         first(private(epsilon=1))
 
 
+@pytest.mark.usefixtures("wide_margin")
 @pytest.mark.parametrize("refinements", [0, 2])
 def test_a_refused_site_is_charged_for_its_counts_alone(refinements):
     with refuses("no-class-large-enough", PrivacyError):

@@ -1,12 +1,14 @@
 """The ledger of a site: everything is released once, charged, and refused beyond the budget."""
 
 import json
+import multiprocessing
 import stat
 
 import numpy as np
 import pytest
 import torch
 
+from fedlgd.core import files
 from fedlgd.core.errors import PrivacyError
 from fedlgd.distill.settings import Private
 from fedlgd.dp.budget import Level, budget_mu
@@ -120,6 +122,74 @@ def test_a_failed_release_is_not_charged():
     with pytest.raises(RuntimeError):
         book.once("a", "part", "0", fail)
     assert book.once("a", "part", "1", draw)["value"].shape == (4,)
+
+
+class Killed(BaseException):
+    """The end of a process at this line."""
+
+
+@pytest.mark.parametrize("where", ["before the value", "before its file", "before the ledger"])
+def test_after_a_crash_the_same_value_is_released_and_charged_once(where, monkeypatch):
+    budget, made = Private(epsilon=4), []
+
+    def make(generator):
+        made.append(draw(generator))
+        if where == "before the value" and len(made) == 1:
+            raise Killed
+        return made[-1]
+
+    def kill(*_, **__):
+        raise Killed
+
+    book = PrivacyLedger("ape", budget)
+    book.reserve("a", {"part": whole(budget)})
+    assert book.fingerprint  # the secret is on the disk
+    with monkeypatch.context() as patch:
+        for name in {"before its file": ["write_atomic"], "before the ledger": ["write_json"]}.get(where, ()):
+            patch.setattr(files, name, kill)
+        with pytest.raises(Killed):
+            book.once("a", "part", "0", make)
+    assert len(made) == 1
+    again = PrivacyLedger("ape", budget)
+    assert again.spent() == pytest.approx(4.0, rel=1e-6)
+    with refuses("budget-exceeded", PrivacyError, limit=4):
+        again.reserve("b", {"part": whole(budget)})
+    value = again.once("a", "part", "0", make)["value"]
+    assert all(torch.equal(value, each["value"]) for each in made)
+    assert again.spent() == pytest.approx(4.0, rel=1e-6)
+    with refuses("budget-exceeded", PrivacyError, limit=4):
+        again.once("a", "part", "1", make)
+
+
+def _compete(number: int, start, told) -> None:
+    """One of several processes: it shares a release with the others, and wants the rest of the budget alone."""
+    budget = Private(epsilon=4, total=6)
+    book = PrivacyLedger("ape", budget)
+    start.wait()
+    book.reserve("shared", {"part": whole(budget)})
+    value = book.once("shared", "part", "0", lambda generator: told.put("made") or draw(generator))["value"]
+    try:
+        book.reserve(f"seed {number}", {"part": whole(budget)})
+        told.put((value.tolist(), "accepted"))
+    except PrivacyError as error:
+        told.put((value.tolist(), error.code))
+
+
+def test_processes_that_run_at_once_make_a_release_once_and_spend_a_budget_once():
+    context = multiprocessing.get_context("fork")
+    start, told = context.Barrier(3), context.SimpleQueue()
+    running = [context.Process(target=_compete, args=(number, start, told)) for number in range(3)]
+    for process in running:
+        process.start()
+    found = [told.get() for _ in range(4)]
+    for process in running:
+        process.join(60)
+        assert process.exitcode == 0
+    assert found.count("made") == 1
+    values = [each for each in found if each != "made"]
+    assert values[0][0] == values[1][0] == values[2][0]
+    assert sorted(answer for _, answer in values) == ["accepted", "budget-exceeded", "budget-exceeded"]
+    assert PrivacyLedger("ape", Private(epsilon=4, total=6)).spent() <= 6
 
 
 def test_the_noise_depends_on_the_secret_and_on_every_part_of_the_address():

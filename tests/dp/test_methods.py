@@ -9,9 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from fedlgd.core.errors import FedlgdError, NetError, PrivacyError, SettingError
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local
-from fedlgd.core.types import Hello, Scale, ServerState, Site, Update
+from fedlgd.core.types import Hello, Scale, ServerState, Site, Stream, Update
 from fedlgd.dp.budget import Level, spent_epsilon
 from fedlgd.dp.ledger import PrivacyLedger, generator_for
 from fedlgd.dp.training import Dp, clipped_gradients, dp_sgd, per_sample, training_level
@@ -70,9 +69,8 @@ def test_after_the_releases_no_method_reads_private_images(name):
     memory = tiny.Kept()
     rounds = tiny.play(method, data, tiny.net(), PLAN, memory)
     next(rounds)
-    closed = {s.name: Site(s.name, Closed(), s.test, s.classes) for s in data.sites}
-    sites = Sites(method, data, net, PLAN, memory.states, tiny.Loop().place)
-    sites._sites = closed
+    closed = replace(data, sites=tuple(Site(s.name, Closed(), s.test, s.classes) for s in data.sites))
+    sites = Sites(method, closed, net, PLAN, memory.states)
     state = memory.server()
     for site in data.by_name:
         message = method.broadcast(state, site)

@@ -8,10 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlgd.core.cache import Cached
 from fedlgd.core.errors import SettingError
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import score
+from fedlgd.core.types import Cached, Stream
 from fedlgd.engines.settings import RoundSettings, sample_sites
 from fedlgd.nets.registry import build_net
 from tests import tiny
@@ -131,6 +130,9 @@ class Fails:
     def __getattr__(self, name):
         return getattr(self._method, name)
 
+    def at(self, t, rounds):
+        return self
+
     def site(self, msg, state, site, net, rng):
         if self.failing and msg.round == 2 and site.name == "cat":
             raise RuntimeError("the line is cut")
@@ -183,6 +185,9 @@ class Watched:
 
     def __getattr__(self, name):
         return getattr(self._method, name)
+
+    def at(self, t, rounds):
+        return self
 
     def site(self, msg, state, site, net, rng):
         sets = [s.images for s in (msg.anchors, state.virtual, state.anchors) if s]
@@ -402,6 +407,9 @@ class Thinks:
 
     def __getattr__(self, name):
         return getattr(self._method, name)
+
+    def at(self, t, rounds):
+        return self
 
     def site(self, msg, state, site, net, rng):
         net.frozen(msg.params, state.virtual.images[:5])

@@ -18,18 +18,17 @@ from typing import Any
 import pytest
 import torch
 
-from fedlgd.core.errors import RunError, SettingError, did_you_mean
+from fedlgd.core.errors import DataError, PrivacyError, RunError, SettingError, did_you_mean
 from fedlgd.core.meter import listening, spend
 from fedlgd.data.federation import Federation
-from fedlgd.engines.loop import Loop
-from fedlgd.engines.pool import Crew, Pool
-from fedlgd.engines.process import usable_cores
-from fedlgd.engines.registry import choose, engine
+from fedlgd.engines.process import Crew, usable_cores
+from fedlgd.engines.registry import Loop, Pool, choose, engine
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.site import Answer, Task
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
-from fedlgd.runs.folder import engine_info, locked_folder
+from fedlgd.runs.folder import locked_folder
+from fedlgd.runs.resume import engine_info
 from fedlgd.runs.run import execute, run
 from tests import PATIENCE, tiny
 from tests.contract import battery
@@ -194,7 +193,7 @@ def test_a_run_that_is_left_early_leaves_no_process():
 def test_a_finished_run_starts_no_process(monkeypatch):
     memory, plan = tiny.Kept(), RoundSettings(rounds=1)
     list(tiny.play(tiny.fedavg(), tiny.federation(), tiny.net(), plan, memory))
-    monkeypatch.setattr("fedlgd.engines.pool.Child", None)
+    monkeypatch.setattr("fedlgd.engines.process.Child", None)
     assert list(two(tiny.fedavg(), plan, memory)) == []
 
 
@@ -243,6 +242,34 @@ def test_a_worker_that_fails_names_the_site_and_the_finished_rounds_are_kept(how
     assert everything(tmp_path / "run") == everything(tmp_path / "straight")
 
 
+class OwnError(DataError):
+    """A class that the parent cannot look up by its name."""
+
+
+RAISED = {
+    "of the project": (PrivacyError("rounds-beyond-budget", section="dp", given=2, rounds=3), PrivacyError),
+    "a list and a path": (SettingError("method-lacks", name=Path("own.py"), missing=["site"]), SettingError),
+    "of ones own": (OwnError("set-missing", file="bee.npz"), DataError),
+}
+
+
+@pytest.mark.parametrize("case", RAISED)
+def test_an_error_in_a_worker_has_its_class_code_and_values_in_the_parent(case):
+    error, kind = RAISED[case]
+
+    def fail(task: Task) -> Answer:
+        raise error
+
+    crew = Crew(fail, 1)
+    with refuses(error.code, kind, **json.loads(json.dumps(error.values, default=str))) as raised:
+        list(crew.work(iter([Task(what="enrol", site="bee")])))
+    assert type(raised.value) is kind
+    assert str(raised.value).removeprefix(AT_BEE) == str(error)
+    assert "'bee'" in str(raised.value)
+    assert "in fail" in str(raised.value.__cause__)
+    assert children() == []
+
+
 def test_a_worker_killed_while_it_waits_is_missed_at_the_next_task():
     crew = Crew(lambda task: Answer(site=task.site), 1)
     assert [a.site for a in crew.work(iter([Task(what="enrol", site="ape")]))] == ["ape"]
@@ -274,7 +301,7 @@ LONG = {"local.epochs": 3}
 DRIVER = """
 import sys
 from pathlib import Path
-from fedlgd.engines.pool import Pool
+from fedlgd.engines.registry import Pool
 from fedlgd.runs.run import execute
 from tests import tiny
 from tests.errors import refuses

@@ -20,7 +20,7 @@ from fedlgd.engines.server import SILENT, Server
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.storage import Inbox
-from fedlgd.methods import objective
+from fedlgd.methods import common
 from fedlgd.rundir.records import decode_record, encode_record
 from tests import tiny
 from tests.errors import refuses
@@ -47,14 +47,14 @@ def test_neither_images_nor_a_sites_state_can_cross_its_border(kind):
 def test_training_lies_few_calls_below_the_server(monkeypatch):
     depths = []
 
-    def noted(logits, labels, wrapped=objective.cross_entropy):
+    def noted(logits, labels, wrapped=common.cross_entropy):
         frame, depth = sys._getframe(), 0
         while frame and frame.f_code.co_name != "_round":
             frame, depth = frame.f_back, depth + 1
         depths.append(depth)
         return wrapped(logits, labels)
 
-    monkeypatch.setattr(objective, "cross_entropy", noted)
+    monkeypatch.setattr(common, "cross_entropy", noted)
     tiny.Run(tiny.fedlgd(), tiny.federation(), RoundSettings(rounds=2))
     assert max(depths) <= 10
 

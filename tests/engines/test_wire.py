@@ -4,6 +4,7 @@ import errno
 import json
 import os
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedlgd.core.errors import RunError
-from fedlgd.core.types import Hello, ServerState, SiteState, VirtualSet
+from fedlgd.core.types import Hello, ServerState, SiteState, Update, VirtualSet
 from fedlgd.engines import wire
 from fedlgd.engines.storage import Enrolment
-from fedlgd.engines.wire import from_bytes, pack, read_message, to_bytes, write_message
+from fedlgd.engines.wire import from_bytes, has_undeclared, pack, read_message, to_bytes, write_message
+from fedlgd.methods.fedavg import FedAvg
+from fedlgd.methods.protocol import Expected
+from fedlgd.runs.config import RunSettings
+from tests import tiny
 from tests.core.damage import flips, noticed, positions
 
 
@@ -80,16 +85,42 @@ def test_bytes_that_are_no_message_are_refused():
             from_bytes(ServerState, content)
 
 
-@pytest.mark.parametrize("field", ["cpu", "seconds", "hello"])
-def test_a_message_without_one_of_its_fields_is_refused(tmp_path, field, monkeypatch):
+def written_without(field: str, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An enrolment as a version wrote it that did not have this field, `hello.trees` being one of the hello."""
+
     def partly(message, wrapped=wire.pack):
         tensors, plain = wrapped(message)
-        return tensors, {name: value for name, value in plain.items() if name != field}
+        of, _, name = field.rpartition(".")
+        del (plain[of] if of else plain)[name]
+        return tensors, plain
 
-    monkeypatch.setattr(wire, "pack", partly)
-    write_message(tmp_path / "m", ENROLMENT)
+    with monkeypatch.context() as patched:
+        patched.setattr(wire, "pack", partly)
+        write_message(file, ENROLMENT)
+
+
+def test_a_message_without_a_field_that_has_no_default_is_refused(tmp_path, monkeypatch):
+    written_without("hello", tmp_path / "m", monkeypatch)
     with pytest.raises(RunError, match="type Enrolment"):
         read_message(tmp_path / "m", Enrolment)
+
+
+@pytest.mark.parametrize(("field", "default"), [("cpu", {}), ("flags", ()), ("hello.trees", {})])
+def test_a_field_that_an_earlier_version_did_not_have_has_its_default(tmp_path, field, default, monkeypatch):
+    written_without(field, tmp_path / "m", monkeypatch)
+    again = read_message(tmp_path / "m", Enrolment)
+    of, _, name = field.rpartition(".")
+    assert getattr(getattr(again, of) if of else again, name) == default
+    assert (again.hello.site, again.hello.counts.tolist(), again.seconds) == ("ape", [2, 0], {"distil": 0.1})
+    assert bits(from_bytes(Enrolment, (tmp_path / "m").read_bytes(), strict=True)) == bits(again)
+
+
+def test_a_message_with_a_field_that_nobody_knows_is_refused(tmp_path, monkeypatch):
+    tensors, plain = pack(SITE)
+    monkeypatch.setattr(wire, "pack", lambda _: (tensors, {**plain, "more": 1}))
+    write_message(tmp_path / "m", SITE)
+    with pytest.raises(RunError, match="type SiteState"):
+        read_message(tmp_path / "m", SiteState)
 
 
 @pytest.mark.parametrize(
@@ -194,3 +225,46 @@ def test_a_pickle_is_not_read(tmp_path):
     torch.save({"x": torch.zeros(1)}, tmp_path / "m")
     with pytest.raises(RunError, match="damaged"):
         read_message(tmp_path / "m", ServerState)
+
+
+def test_the_size_of_a_message_is_told_by_path_also_of_what_is_no_tensor():
+    trees: Any = {"extra": {"w": torch.zeros(2, 3), "note": "A. B."}}
+    update = Update(site="ape", params={"a.b": torch.zeros(5)}, weight=3.0, metrics={"loss": 0.5}, trees=trees)
+    assert wire.sizes(update) == {"params/a.b": 20, "metrics/loss": 8, "trees/extra/w": 24, "trees/extra/note": 7}
+    hello = Hello(site="ape", counts=torch.tensor([2, 0]), trees={"means": {"x": torch.zeros(1)}})
+    assert wire.sizes(hello) == {"hello/counts": 16, "hello/trees/means/x": 4}
+
+
+@pytest.mark.parametrize(
+    ("sends", "missing"),
+    [
+        ({"params": "weights", "metrics/loss": "loss", "trees/virtual": "images"}, False),
+        ({"params": "weights", "metrics/loss": "loss", "trees/virtual/images": "images"}, False),
+        ({"params": "weights", "metrics/loss": "loss", "trees": "everything"}, False),
+        ({"params": "weights", "metrics/loss": "loss", "trees/virtually": "images"}, True),
+        ({"metrics/loss": "loss", "trees/virtual": "images"}, True),
+        ({"params": "weights", "trees/virtual": "images"}, True),
+    ],
+)
+def test_a_part_of_an_update_under_no_declared_path_is_noticed(sends, missing):
+    tensors = {"images": torch.ones(2)}
+    update = Update(site="ape", params=tensors, weight=1.0, metrics={"loss": 0.5}, trees={"virtual": tensors})
+    assert has_undeclared(update, sends) is missing
+
+
+def test_what_is_not_declared_is_recorded_in_later_rounds_too():
+    """The first rounds have only weights; a tree that nobody declared comes in the fourth."""
+
+    class Late(FedAvg):
+        def expects(self, msg, net, hello):
+            trees = {"late": {"x": torch.zeros(3)}} if msg.round == 3 else {}
+            return Expected(msg.params, trees)
+
+        def site(self, msg, state, site, net, rng, **more):
+            update, after = super().site(msg, state, site, net, rng, **more)
+            return replace(update, trees={"late": {"x": torch.zeros(3)}} if msg.round == 3 else {}), after
+
+    late = Late(**{f.name: getattr(tiny.fedavg(), f.name) for f in fields(FedAvg)})
+    run = tiny.Run(late, tiny.federation(test=1), RunSettings(rounds=5, evaluate_every=5))
+    assert ["trees/late" in record.sent for record in run.records] == [False] * 4 + [True, False]
+    assert [bool(record.sent) for record in run.records] == [True] * 3 + [False, True, False]

@@ -9,7 +9,7 @@ from fedlgd.core.net import Net
 from fedlgd.core.settings import setting
 from fedlgd.core.tree import only, sqnorm
 from fedlgd.core.types import LabelledSet, Site
-from fedlgd.methods.objective import Embedded
+from fedlgd.methods.common import Embedded
 from fedlgd.methods.regularisers import Pull, Regulariser, contrastive
 from fedlgd.nets.registry import build_net
 

@@ -11,13 +11,12 @@ from torch import Tensor
 
 from fedlgd.core.errors import SettingError
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local
-from fedlgd.core.types import Hello, LabelledSet, Params, ServerState, Update, VirtualSet
+from fedlgd.core.types import Hello, LabelledSet, Params, ServerState, Stream, Update, VirtualSet
 from fedlgd.methods.anchors import Anchored, Anchors, Selected, stale_anchors
+from fedlgd.methods.common import Embedded, Joined, pulled
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
-from fedlgd.methods.objective import Embedded, Joined, pulled
 from fedlgd.methods.regularisers import Pull
 from fedlgd.nets.registry import build_net
 from fedlgd.runs.config import configure

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import batches
-from fedlgd.core.types import Params
+from fedlgd.core.types import Params, Stream
 from fedlgd.data.federation import Federation
 from fedlgd.methods.baselines import LocalOnly, Pooled
 from fedlgd.runs.config import Config, RunSettings

@@ -3,9 +3,8 @@
 import torch
 
 from fedlgd.core.errors import SettingError
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import batches
-from fedlgd.core.types import Broadcast, ServerState, SiteState, Update
+from fedlgd.core.types import Broadcast, ServerState, SiteState, Stream, Update
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.methods.anchors import Anchored
 from fedlgd.methods.fedavg import FedAvg

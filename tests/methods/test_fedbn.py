@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from fedlgd.core.errors import FedlgdError
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import ServerState, SiteState, Update
+from fedlgd.core.types import ServerState, SiteState, Stream, Update
 from fedlgd.engines.wire import pack
 from fedlgd.methods.fedbn import FedBN
 from fedlgd.methods.registry import find_method

@@ -8,9 +8,8 @@ import torch
 
 from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, batches
-from fedlgd.core.types import Broadcast, Hello, ServerState, Site, SiteState, Update, VirtualSet
+from fedlgd.core.types import Broadcast, Hello, ServerState, Site, SiteState, Stream, Update, VirtualSet
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.wire import nbytes, pack
 from fedlgd.methods import common
@@ -123,11 +122,11 @@ def test_a_selected_round_refines_under_the_received_features():
 def test_refinement_has_its_own_number_of_steps_and_the_rest_from_the_first_distillation(monkeypatch):
     seen = []
 
-    def refine(virtual, real, net, params, how, round, rng, wrapped=refine_module.refine):
+    def refine(virtual, real, net, params, how, round, rng, wrapped=refine_module.refine_set):
         seen.append((real, params, how, round))
         return wrapped(virtual, real, net, params, how, round, rng)
 
-    monkeypatch.setattr(refine_module, "refine", refine)
+    monkeypatch.setattr(refine_module, "refine_set", refine)
     at, method = AtSite(), tiny.fedlgd()
     at.play(method, 2)
     at.play(method, 1)

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedlgd.core.errors import SettingError
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, sgd
-from fedlgd.core.types import Broadcast, Params, ServerState, SiteState, Update
+from fedlgd.core.types import Broadcast, Params, ServerState, SiteState, Stream, Update
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fednova import FedNova, local_work
 from fedlgd.methods.regularisers import proximal

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import batches
-from fedlgd.core.types import Broadcast, LabelledSet, ServerState, SiteState, Update
+from fedlgd.core.types import Broadcast, LabelledSet, ServerState, SiteState, Stream, Update
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.methods import fedproto
 from fedlgd.methods.baselines import LocalOnly

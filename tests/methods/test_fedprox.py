@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, sgd
-from fedlgd.core.types import Broadcast, SiteState
+from fedlgd.core.types import Broadcast, SiteState, Stream
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedprox import FedProx
 from fedlgd.methods.regularisers import proximal

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from fedlgd.core.errors import SettingError
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, batches, descend
-from fedlgd.core.types import Params
+from fedlgd.core.types import Params, Stream
 from fedlgd.distill.gradient import pseudo_gradient
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.methods.fedavg import FedAvg

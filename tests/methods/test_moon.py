@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import batches
-from fedlgd.core.types import Broadcast, SiteState
+from fedlgd.core.types import Broadcast, SiteState, Stream
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.methods import moon
 from fedlgd.methods.moon import Moon, model_contrastive

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from fedlgd.core.errors import SettingError
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local
-from fedlgd.core.types import Broadcast, ServerState, SiteState, Update
+from fedlgd.core.types import Broadcast, ServerState, SiteState, Stream, Update
 from fedlgd.engines.settings import RoundSettings
-from fedlgd.methods import objective
+from fedlgd.methods import common
 from fedlgd.methods.scaffold import Scaffold, new_variate
 from fedlgd.nets.registry import build_net
 from tests import tiny
@@ -74,7 +73,7 @@ def _spied(monkeypatch, net) -> list[dict[str, Tensor]]:
     """Gradients of the cross-entropy alone at every step of local training."""
     gradients = []
 
-    def plain(net_, data, terms=(), wrapped=objective.plain):
+    def plain(net_, data, terms=(), wrapped=common.plain):
         alone, whole = wrapped(net_, data), wrapped(net_, data, terms)
 
         def loss(w, index):
@@ -85,7 +84,7 @@ def _spied(monkeypatch, net) -> list[dict[str, Tensor]]:
 
         return loss
 
-    monkeypatch.setattr(objective, "plain", plain)
+    monkeypatch.setattr(common, "plain", plain)
     return gradients
 
 

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from fedlgd.core.errors import SettingError
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, batches
-from fedlgd.core.types import Broadcast, SiteState, VirtualSet
+from fedlgd.core.types import Broadcast, SiteState, Stream, VirtualSet
 from fedlgd.methods import common, registry
-from fedlgd.methods.objective import pulled as objective
+from fedlgd.methods.common import pulled as objective
 from fedlgd.runs.compare import matched_steps
 from fedlgd.runs.config import Config, RunSettings, resolve
 from tests import tiny
@@ -247,16 +246,19 @@ def test_a_pull_of_ones_own_takes_the_place_of_the_contrastive_one():
 @pytest.mark.parametrize(
     ("spec", "why"),
     [
-        ("fedlgd+anchors", "anchors cannot be stacked on fedlgd; it accepts: momentum, median, trimmed, proximal"),
+        (
+            "fedlgd+anchors",
+            "anchors cannot be stacked on fedlgd; it accepts: fedopt, momentum, median, trimmed, proximal",
+        ),
         ("fedbn+refine", "refine cannot be stacked on fedbn"),
         (
             "vhl+anchors",
-            "anchors cannot be stacked on vhl; it accepts: refine, momentum, median, trimmed, proximal",
+            "anchors cannot be stacked on vhl; it accepts: refine, fedopt, momentum, median, trimmed, proximal",
         ),
         ("fedavg+anchors+anchors", r"anchors cannot be stacked on fedavg\+anchors"),
         ("fedavg+anchor", "no part for methods is called 'anchor'; did you mean 'anchors'"),
-        ("fedavg+tests.methods.own:Quadratic", "is not a Regulariser; subclass"),
-        ("fedavg+nowhere:Term", "cannot import regulariser 'nowhere:Term'"),
+        ("fedavg+tests.methods.own:Quadratic", "is neither a regulariser nor a part; subclass"),
+        ("fedavg+nowhere:Term", "cannot import part 'nowhere:Term'"),
     ],
 )
 def test_what_cannot_be_stacked_says_why(spec, why):

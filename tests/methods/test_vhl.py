@@ -7,11 +7,10 @@ import torch
 from torch.nn import functional as F
 
 from fedlgd.core.losses import supervised_contrastive
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import batches, score
-from fedlgd.core.types import Broadcast, LabelledSet, Scale, ServerState, SiteState, Update, VirtualSet
+from fedlgd.core.types import Broadcast, LabelledSet, Scale, ServerState, SiteState, Stream, Update, VirtualSet
 from fedlgd.engines.settings import RoundSettings
-from fedlgd.methods.objective import Batch
+from fedlgd.methods.common import Batch
 from fedlgd.methods.vhl import VHL
 from tests import tiny
 from tests.oracle import slow

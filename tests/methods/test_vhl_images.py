@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedlgd.core.rng import Stream
+from fedlgd.core.types import Stream
 from fedlgd.methods.vhl import from_class_noise, from_style
 
 SOURCES = {"style": from_style, "noise": from_class_noise}

@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fedlgd.core.rng import Stream
-from fedlgd.nets.builtin import ConvNet
-from fedlgd.nets.fast import AvgPool2x2, Conv3x3
+from fedlgd.core.types import Stream
+from fedlgd.nets.builtin import AvgPool2x2, Conv3x3, ConvNet
 from fedlgd.nets.registry import build_net
 
 SIDES = st.integers(2, 9)

@@ -6,7 +6,7 @@ from torch import nn
 
 import fedlgd
 from fedlgd.core.errors import NetError
-from fedlgd.core.rng import Stream
+from fedlgd.core.types import Stream
 from fedlgd.nets.registry import build_net, given_net, named_net
 from tests import tiny
 from tests.errors import refuses

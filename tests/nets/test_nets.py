@@ -9,7 +9,7 @@ from torch import nn
 
 from fedlgd.core.errors import FedlgdError, NetError
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
+from fedlgd.core.types import Stream
 from fedlgd.nets.registry import build_net, settings_of
 from tests.errors import refuses
 

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import Params, ServerState, Update, VirtualSet
+from fedlgd.core.types import Params, ServerState, Stream, Update, VirtualSet
 from fedlgd.methods.baselines import Pooled
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedbn import FedBN

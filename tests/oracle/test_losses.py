@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedlgd.core.losses import class_means, mean_gap, mmd_rbf, supervised_contrastive
-from fedlgd.core.rng import Stream
+from fedlgd.core.types import Stream
 from fedlgd.distill.gradient import distance
 from tests.oracle import slow
 from tests.vectors import close

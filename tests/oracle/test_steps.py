@@ -5,19 +5,21 @@ from functools import partial
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
+from fedlgd.core.losses import class_means
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, batches, sgd
-from fedlgd.core.types import LabelledSet, Params, ServerState, Update, VirtualSet
+from fedlgd.core.types import LabelledSet, Params, ServerState, Stream, Update, VirtualSet
 from fedlgd.distill import augment
-from fedlgd.distill.distribution import image_gradient, match, real_means
+from fedlgd.distill.distribution import Pair, image_gradient, match, real_means
 from fedlgd.distill.gradient import anchor_gradient as gm_gradient
 from fedlgd.distill.gradient import match_gradient, matched_names
 from fedlgd.distill.settings import Distil
 from fedlgd.methods.anchors import Anchors
-from fedlgd.methods.objective import pulled
+from fedlgd.methods.common import pulled
 from fedlgd.methods.regularisers import Pull
 from tests import tiny
 from tests.oracle import slow
@@ -46,8 +48,32 @@ def test_dm_gradient_with_a_transform_per_class(per_class):
     made = tiny.labelled(net, 2, 9, torch.float64)
     transforms = [TRANSFORMS[k] for k in range(3)]
     target = real_means(net, params, real, [real.of_class(k) for k in range(3)], transforms)
-    got = image_gradient(net, params, made.x, made.y, target, transforms)
+    got = image_gradient(net, Pair(params, transforms, target), made.x, made.y)
     _near(got, slow.dm_gradient(net, params, real, made.x, made.y, TRANSFORMS))
+
+
+@given(st.lists(st.integers(0, 4), min_size=3, max_size=3).filter(any), st.integers(1, 4), st.integers(0, 99))
+@settings(max_examples=15)
+def test_dm_gradient_with_unequal_numbers_of_virtual_images(real_images, per_class, seed):
+    """min(per_class, n_k) virtual images of a class with n_k real ones; a class counts once in Eq. 1."""
+    net, params, _ = _setting(1, seed)
+    real = _classes(net, real_images, seed)
+    made = _classes(net, [min(per_class, n) for n in real_images], seed + 1)
+    classes = made.y.unique()
+    transforms = [TRANSFORMS[k] for k in classes.tolist()]
+    target = real_means(net, params, real, [real.of_class(k) for k in classes.tolist()], transforms)
+    got = image_gradient(net, Pair(params, transforms, target), made.x, made.y)
+    _near(got, slow.dm_gradient(net, params, real, made.x, made.y, TRANSFORMS))
+    features = net(params, made.x).features
+    means = [[sum(f) / len(f) for f in zip(*features[made.y == k].tolist(), strict=True)] for k in classes]
+    _near(class_means(features, made.y, classes), torch.tensor(means, dtype=torch.float64))
+
+
+def _classes(net: Net, images: list[int], seed: int) -> LabelledSet:
+    """So many images of each class, sorted."""
+    whole = tiny.labelled(net, max(images), seed, torch.float64)
+    index = torch.cat([whole.of_class(k)[:n] for k, n in enumerate(images)])
+    return LabelledSet(whole.x[index], whole.y[index])
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
@@ -113,7 +139,7 @@ def test_dm_gradient_under_batch_norm(per_class):
     real = LabelledSet(3 * real.x[keep] + 1, real.y[keep])
     transforms = [TRANSFORMS[k] for k in range(3)]
     target = real_means(net, params, real, [real.of_class(k) for k in range(3)], transforms)
-    got = image_gradient(net, params, made.x, made.y, target, transforms)
+    got = image_gradient(net, Pair(params, transforms, target), made.x, made.y)
     _near(got, slow.dm_gradient_batch_norm(params, real, made.x, made.y, TRANSFORMS))
 
 

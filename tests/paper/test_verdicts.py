@@ -17,15 +17,15 @@ from fedlgd.paper.items import (
     command_of,
     find_item,
     items,
+    measured_cpu,
     parts_at,
     printed,
     reduced,
     requested_runs,
+    stored,
 )
-from fedlgd.paper.page import printed_table, site_table, write_paper
-from fedlgd.paper.runs import measured_cpu, stored
-from fedlgd.paper.verdicts import verdicts
-from fedlgd.rundir.sweep import entry_folder
+from fedlgd.paper.verdicts import printed_table, site_table, verdicts, write_paper
+from fedlgd.runs.parse import entry_folder
 from tests.errors import refuses
 from tests.report.fake import write_run
 

@@ -6,23 +6,22 @@ import io
 import pytest
 
 from fedlgd.core import text
-from fedlgd.report import formats as fmt
-from fedlgd.report.formats import Cell, Column, Table, as_csv, as_latex, as_markdown, table_formats
+from fedlgd.report import tables
 from fedlgd.report.groups import Stat
-from fedlgd.report.tables import accuracy_table
+from fedlgd.report.tables import Cell, Column, Table, accuracy_table, as_csv, as_latex, as_markdown, table_formats
 from tests.report.conftest import MakeGroups, run_of
 
 
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        (fmt.percent(0.9123), "91.2"),
-        (fmt.percent_stat(Stat(0.5, 0.0123)), "50.0 ± 1.2"),
-        (fmt.percentage_points(-0.012), "−1.2"),
-        (fmt.percentage_points(0.012), "+1.2"),
-        (fmt.percentage_points(-0.0001), "0.0"),
-        (fmt.operations(1.234e14), "123 TFLOP"),
-        (fmt.operations(1e25), "10000000 EFLOP"),
+        (tables.percent(0.9123), "91.2"),
+        (tables.percent_stat(Stat(0.5, 0.0123)), "50.0 ± 1.2"),
+        (tables.percentage_points(-0.012), "−1.2"),
+        (tables.percentage_points(0.012), "+1.2"),
+        (tables.percentage_points(-0.0001), "0.0"),
+        (tables.operations(1.234e14), "123 TFLOP"),
+        (tables.operations(1e25), "10000000 EFLOP"),
         (text.duration(0.125), "0.12 s"),
         (text.duration(119.0), "119 s"),
         (text.duration(150.0), "2.50 min"),

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from fedlgd.report.figures import epsilon_figure
+from fedlgd.report.figures import epsilon_figures
 from fedlgd.report.groups import group_runs
-from fedlgd.report.inversion import inversion_section
-from fedlgd.report.page import render
+from fedlgd.report.page import inversion_section, render
 from fedlgd.rundir.read import read_run
 from tests.report.conftest import MakeGroups
 from tests.report.fake import TILE, write_run
@@ -67,16 +66,43 @@ def inverted(path: Path, show: bool = True, **cell: Any) -> Path:
 
 def test_identification_beside_chance_is_the_headline(tmp_path):
     (found,) = inversion_section(group_runs([read_run(inverted(tmp_path / "run"))]))
-    assert re.findall(r"[\d.]+ %|8 images", found.headline) == ["75.0 %", "8 images", "1.0 %"]
-    text = " ".join((*(cell.text for row in found.table.rows for cell in row), *found.table.notes))
+    assert re.findall(r"[\d.]+ %|8 images", found["headline"]) == ["75.0 %", "8 images", "1.0 %"]
+    text = " ".join((*(cell.text for row in found["table"].rows for cell in row), *found["table"].notes))
     assert "75.0 [35.0, 97.0]" in text
     assert "2.5 of 100" in text
 
 
+def test_the_headline_weighs_each_cell_by_its_images_and_keeps_kinds_of_updates_apart(tmp_path):
+    """By hand: (8 x 0.75 + 32 x 0.25) / 40 = 35 %, by chance (8 x 0.01 + 32 x 0.06) / 40 = 5 %."""
+    path = inverted(tmp_path / "run", chance=0.01)
+    found = json.loads((path / "invert.json").read_text())
+    larger = found["cells"]["a"] | {"batch": 4, "images": 32, "identified": 0.25, "chance": 0.06}
+    found["cells"] |= {"b": larger, "c": larger | {"title": "virtual", "identified": 1.0}}
+    (path / "invert.json").write_text(json.dumps(found))
+    (shown,) = inversion_section(group_runs([read_run(path)]))
+    assert re.findall(r"([\d.]+) %|(\d+) images", shown["headline"]) == [
+        *(("35.0", ""), ("", "40"), ("5.0", "")),
+        *(("100.0", ""), ("", "32"), ("6.0", "")),
+    ]
+    assert [row[3].value for row in shown["table"].rows] == [0.75, 0.25, 1.0]
+
+
+def test_copies_of_training_images_are_listed_the_most_surprising_first(tmp_path):
+    path = inverted(tmp_path / "run")
+    found = json.loads((path / "invert.json").read_text())
+    found["memorisation"] += [MEMORY | {"p_value": 1e-6, "site": "usps", "round": 4, "closest": [0.3, 0.04]}]
+    (path / "invert.json").write_text(json.dumps(found))
+    (shown,) = inversion_section(group_runs([read_run(path)]))
+    assert [row[1].text for row in shown["memory"].rows] == ["usps", "svhn"]
+    assert [row[2].text for row in shown["memory"].rows] == ["5", "0"]
+    assert [row[4].value for row in shown["memory"].rows] == [0.04, 0.1]
+    assert [row[-1].value for row in shown["memory"].rows] == [1e-6, 0.003]
+
+
 def test_every_distance_says_which_direction_is_safer(tmp_path):
     (found,) = inversion_section(group_runs([read_run(inverted(tmp_path / "run"))]))
-    assert found.memory is not None
-    names = [column.name for table in (found.table, found.memory) for column in table.columns]
+    assert found["memory"] is not None
+    names = [column.name for table in (found["table"], found["memory"]) for column in table.columns]
     distances = [name for name in names if "distance" in name or "to nearest training" in name]
     assert len(distances) == 3
     assert all("higher = safer" in name for name in distances)
@@ -84,15 +110,15 @@ def test_every_distance_says_which_direction_is_safer(tmp_path):
 
 def test_pictures_have_their_rows_named_and_come_from_the_run_folder_only(tmp_path):
     (found,) = inversion_section(group_runs([read_run(inverted(tmp_path / "run"))]))
-    (picture,) = found.pictures
+    (picture,) = found["pictures"]
     assert picture.rows == ("original", "reconstruction", "nearest training image", "nearest held-out image")
-    assert not found.closest  # its path points outside
+    assert not found["closest"]  # its path points outside
 
 
 def test_pictures_of_private_images_are_not_in_the_page_unless_asked_for(tmp_path):
     run = read_run(inverted(tmp_path / "run", show=False))
     (found,) = inversion_section(group_runs([run]))
-    assert not found.pictures
+    assert not found["pictures"]
     assert 'data-kind="hidden-pictures"' in render([run])
 
 
@@ -106,17 +132,17 @@ def test_results_with_other_settings_are_shown_beside_each_other_with_their_own_
     (path / "invert-2").mkdir()
     Image.new("RGB", (2 * TILE, 4 * TILE), "green").save(path / "invert-2" / "real-round0-batch1.png")
     one, two = inversion_section(group_runs([read_run(path)]))
-    assert [each.heading.rpartition(", ")[2] for each in (one, two)] == [
+    assert [each["heading"].rpartition(", ")[2] for each in (one, two)] == [
         "site svhn (attack.loss=cosine)",
         "site svhn (attack.loss=l2)",
     ]
-    assert one.pictures[0].uri != two.pictures[0].uri
+    assert one["pictures"][0].uri != two["pictures"][0].uri
 
 
 def test_what_cannot_be_measured_is_a_dash(tmp_path):
     path = inverted(tmp_path / "run", nearer_training=None, ssim=None)
     (found,) = inversion_section(group_runs([read_run(path)]))
-    assert [cell.text for cell in found.table.rows[0]].count("–") == 4
+    assert [cell.text for cell in found["table"].rows[0]].count("–") == 4
 
 
 def test_a_damaged_file_is_named_and_the_rest_is_shown(tmp_path):
@@ -132,8 +158,7 @@ def private(epsilon: float) -> dict[str, Any]:
 
 def test_runs_with_several_budgets_have_a_figure(make_groups: MakeGroups):
     runs = [{"settings": private(e), "final": {"a": a}} for e, a in ((0.0, 0.9), (4.0, 0.8), (1.0, 0.7))]
-    drawing = epsilon_figure(make_groups(*runs))
-    assert drawing is not None
+    (drawing,) = epsilon_figures(make_groups(*runs))
     line, marks = [line for line in drawing.figure.axes[0].lines if len(line.get_xdata()) == 3]
     assert (line.get_marker(), marks.get_marker()) == ("None", "o")
     assert list(line.get_xdata()) == [0.0, 0.25, 1.0]
@@ -142,4 +167,4 @@ def test_runs_with_several_budgets_have_a_figure(make_groups: MakeGroups):
 
 
 def test_one_budget_has_no_figure(make_groups: MakeGroups):
-    assert epsilon_figure(make_groups({"settings": private(4.0)}, {"label": "FedAvg"})) is None
+    assert not [*epsilon_figures(make_groups({"settings": private(4.0)}, {"label": "FedAvg"}))]

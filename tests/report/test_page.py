@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from fedlgd.core.errors import RunError
+from fedlgd.core.text import tied
 from fedlgd.report.grids import MAX_SITES_SHOWN
-from fedlgd.report.page import render, tied, write_report
+from fedlgd.report.page import render, write_report
 from fedlgd.report.summary import RULE
 from fedlgd.rundir.read import read_runs
 from tests.report.audits import audit, found, write_audit
 from tests.report.fake import commit, write_analysis, write_run
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 HOSTILE = "<script>alert(1)</script>\"'&"
 
 
@@ -83,6 +85,7 @@ def test_the_best_is_marked_in_the_table(tmp_path: Path, two_methods: list[Path]
     assert marked == ["91.0", "84.7", "96.0", "68.0"]
 
 
+@pytest.mark.drawn
 def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
     run = write_run(
         tmp_path / "a",
@@ -102,6 +105,7 @@ def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
     assert not [name for _, attributes in tags for name in attributes if name.startswith("on")]
 
 
+@pytest.mark.drawn
 def test_the_page_asks_for_nothing_from_anywhere(tmp_path: Path, two_methods: list[Path]) -> None:
     page = report(tmp_path, *two_methods)
     links = [
@@ -117,6 +121,7 @@ def test_the_page_asks_for_nothing_from_anywhere(tmp_path: Path, two_methods: li
     assert "default-src 'none'" in page
 
 
+@pytest.mark.drawn
 def test_a_browser_would_run_the_one_script_of_the_page_and_no_other(
     tmp_path: Path, two_methods: list[Path]
 ) -> None:
@@ -126,11 +131,13 @@ def test_a_browser_would_run_the_one_script_of_the_page_and_no_other(
     assert f"script-src &#39;sha256-{digest}&#39;" in page.replace("'", "&#39;")
 
 
+@pytest.mark.drawn
 def test_every_name_inside_the_page_is_given_once(tmp_path: Path, two_methods: list[Path]) -> None:
     names = [attributes["id"] for _, attributes in Tags(report(tmp_path, *two_methods)).seen if "id" in attributes]
     assert len(names) == len(set(names))
 
 
+@pytest.mark.drawn
 def test_the_same_runs_give_the_same_bytes(tmp_path: Path, two_methods: list[Path]) -> None:
     assert report(tmp_path, *two_methods) == report(tmp_path, *two_methods)
 
@@ -168,6 +175,7 @@ def test_parts_without_data_are_not_there(tmp_path: Path) -> None:
     assert "data-audit" not in page
 
 
+@pytest.mark.drawn
 def test_parts_with_data_are_there(tmp_path: Path, two_methods: list[Path]) -> None:
     write_analysis(two_methods[1])
     write_audit(two_methods[1], audit())

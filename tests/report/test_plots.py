@@ -77,11 +77,11 @@ def test_a_diverged_loss_leaves_a_gap() -> None:
     assert "<svg" in svg(line_plot([SeedCurve("A", (0, 1), (Stat(1.0), Stat(math.nan)))], "loss"), "a")
 
 
-def test_the_legend_has_the_order_of_the_ends_of_the_lines() -> None:
+def test_the_legend_has_the_order_of_the_methods_as_given() -> None:
     curves = [SeedCurve(name, (0, 1), (Stat(0.0), Stat(end)), style) for style, (name, end) in enumerate(ENDS)]
     figure = line_plot([*curves, SeedCurve("empty", (), ())], "accuracy, %")
     legend = figure.axes[0].get_legend()
-    assert [text.get_text() for text in legend.get_texts()] == ["_high", "middle", "low", "diverged"]
+    assert [text.get_text() for text in legend.get_texts()] == [name for name, _ in ENDS]
     drawn = [line for line in figure.axes[0].lines if len(line.get_xdata()) == 2 and line.get_marker() == "None"]
     colours = {curve.label: line.get_color() for curve, line in zip(curves, drawn, strict=True)}
     assert [handle.get_color() for handle in legend.legend_handles] == [

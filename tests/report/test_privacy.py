@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from fedlgd.report import privacy
+from fedlgd.report import attacks, privacy
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import render, write_figures
 from fedlgd.rundir.manifest import Promise
@@ -19,6 +19,7 @@ from fedlgd.rundir.read import Run, read_run
 from tests.report.audits import CONTROLS, LEAK, audit, found, write_audit
 from tests.report.fake import write_run
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 PROMISE = Promise(epsilon=4.0, delta=1e-5, gaussian=True)
 CHANCE = (0.45, 0.5, 0.55)
 OTHERS = [each for each in CONTROLS if each.kind != "blind"]
@@ -56,7 +57,7 @@ def run_with(path: Path, promise: Promise | None = None, **method: Any) -> Run:
 def test_a_promise_says_to_whom_how_much_and_what_it_does_not_cover(
     promise: Promise, kind: str, said: list[str], unsaid: list[str], tmp_path: Path
 ) -> None:
-    sentence = privacy.promise_sentence(promise)
+    sentence = privacy.promise_sentence(run_with(tmp_path / "b", promise))
     assert sentence.kind == kind
     assert [each for each in said if each not in sentence.text] == []
     assert [each for each in unsaid if each in sentence.text] == []
@@ -64,8 +65,9 @@ def test_a_promise_says_to_whom_how_much_and_what_it_does_not_cover(
 
 
 def test_no_promise_is_no_sentence(tmp_path: Path) -> None:
-    assert privacy.promise_sentence(None) is None
-    page = render([run_with(tmp_path / "a")])
+    run = run_with(tmp_path / "a")
+    assert privacy.promise_sentence(run) is None
+    page = render([run])
     assert re.findall(r'data-promise="(\w+)"', page) == ["none"]
     assert "epsilon, delta" not in page
 
@@ -87,7 +89,7 @@ def test_bytes_are_those_of_the_records_per_site(tmp_path: Path) -> None:
     """Recomputed from the file: enrolment and updates apart, divided by the three sites."""
     run = run_with(tmp_path / "a")
     records = [json.loads(line) for line in (run.path / "records.jsonl").read_text().splitlines()]
-    hello, updates, scores, time = privacy.left_table(run).rows
+    *_, hello, updates, scores, time = privacy.left_table(run).rows
     assert hello[1].value == sum(each["bytes_up"] for each in records if each["round"] < 0) / 3
     assert updates[1].value == sum(each["bytes_up"] for each in records if each["round"] >= 0) / 3
     assert scores[1].value is time[1].value is None
@@ -97,33 +99,17 @@ def test_bytes_are_those_of_the_records_per_site(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("promise", "noise"),
     [
-        (None, ["no", "no", "no", "no"]),
-        (PROMISE, ["yes", "yes", "no", "no"]),
-        (replace(PROMISE, scores=1.0), ["yes", "yes", "yes", "no"]),
-        (replace(PROMISE, protects="site"), ["no", "at the server", "no", "no"]),
+        (None, ["no", "no", "no", "no", "no"]),
+        (PROMISE, ["yes", "yes", "yes", "no", "no"]),
+        (replace(PROMISE, scores=1.0), ["yes", "yes", "yes", "yes", "no"]),
+        (replace(PROMISE, protects="site"), ["no", "at the server", "at the server", "no", "no"]),
     ],
     ids=["none", "images", "scores too", "sites"],
 )
 def test_the_table_says_what_has_noise(promise: Promise | None, noise: list[str], tmp_path: Path) -> None:
     hello, *_ = rows = privacy.left_table(run_with(tmp_path / "a", promise)).rows
-    assert [row[3].text for row in rows] == noise
+    assert [row[3].text for row in rows if row[3].text != "–"] == noise
     assert hello[2].text.startswith("noisy" if noise[0] == "yes" else "exact")
-
-
-@pytest.mark.parametrize("train_on", ["real", "virtual"])
-@pytest.mark.parametrize("update", [("weights", "loss"), ("weights",), ("weights", "prototypes")])
-@pytest.mark.parametrize("hello", [("counts",), ("counts", "statistics")])
-def test_what_is_sent_is_what_the_method_declares(
-    train_on: str, update: tuple[str, ...], hello: tuple[str, ...], tmp_path: Path
-) -> None:
-    """Not what its settings look like: a method of one's own can train on virtual images without any anchors."""
-    run = run_with(tmp_path / "a", train_on=train_on, update=update, hello=hello)
-    rows = privacy.left_table(replace(run, settings={})).rows
-    assert (privacy.VIRTUAL_ONLY in rows[1][2].text) is (train_on == "virtual")
-    assert ("real images." in rows[1][2].text) is (train_on == "real")
-    assert ("loss" in rows[1][2].text) is ("loss" in update)
-    assert ("prototypes" in rows[1][2].text) is ("prototypes" in update)
-    assert ("statistics" in rows[0][2].text) is ("statistics" in hello)
 
 
 # What several runs spent together
@@ -207,7 +193,7 @@ def test_the_controls_decide_whether_a_leak_can_be_told(
     findings: tuple[Any, ...], kind: str, tmp_path: Path
 ) -> None:
     judged = audit(findings=findings)
-    assert privacy.verdict(judged).kind == kind
+    assert attacks.verdict(judged).kind == kind
     path = write_run(tmp_path / "a")
     write_audit(path, judged)
     assert f'data-kind="{kind}"' in render([read_run(path)])
@@ -220,7 +206,7 @@ def test_no_verdict_calls_a_run_private(kind: str) -> None:
         "blind-off-chance": (found(), found(kind="blind", auc=LEAK)),
         "control-missed": (found(), found(kind="positive", auc=CHANCE)),
     }
-    said = privacy.verdict(audit(findings=findings[kind]))
+    said = attacks.verdict(audit(findings=findings[kind]))
     assert said.kind == kind
     assert not re.search("private|safe|protect|secure", said.text, re.IGNORECASE)
 
@@ -231,8 +217,8 @@ def test_a_leak_is_named_with_its_targets_and_the_largest_area() -> None:
         found(target="virtual", statistic="nearest image", auc=(0.7, 0.8, 0.9)),
         found(target="anchors", auc=CHANCE),
     )
-    said = privacy.verdict(audit(findings=(*findings, *CONTROLS)))
-    assert [each.target for each in privacy.leaking(audit(findings=findings))] == ["model", "virtual"]
+    said = attacks.verdict(audit(findings=(*findings, *CONTROLS)))
+    assert [each.target for each in attacks.leaking(audit(findings=findings))] == ["model", "virtual"]
     assert "model, virtual set; " in said.text
     assert said.text.endswith("0.800 (nearest image).")
 
@@ -246,25 +232,25 @@ def test_a_blind_control_may_miss_chance_as_often_as_several_tests_do(tests: int
         middle, half = 0.5 + side * distance, 0.02 * norm.ppf(0.975)
         blind = [found(kind="blind", auc=(middle - half, middle, middle + half))]
         blind += [found(kind="blind", auc=CHANCE)] * (tests - 1)
-        assert privacy.verdict(audit(findings=(found(), *blind, *OTHERS))).kind == kind
+        assert attacks.verdict(audit(findings=(found(), *blind, *OTHERS))).kind == kind
 
 
 def test_a_precise_blind_control_has_a_tolerance() -> None:
     for area, kind in ((0.515, "no-leak"), (0.525, "blind-off-chance")):
         blind = found(kind="blind", auc=(area - 0.001, area, area + 0.001))
-        assert privacy.verdict(audit(findings=(found(), blind))).kind == kind
+        assert attacks.verdict(audit(findings=(found(), blind))).kind == kind
 
 
 def test_the_table_has_the_numbers_of_the_findings_and_controls_below_a_line() -> None:
     judged = audit(promised=Promise(epsilon=4, delta=1e-5, mu=0.92))
-    table = privacy.audit_table(judged)
+    table = attacks.audit_table(judged)
     assert table.line == 1
     own = [each for each in judged.findings if each.kind == "run"]
     for row, each in zip(table.rows, (*own, *CONTROLS), strict=True):
         name, attack, auc, rate, epsilon, accuracy = row
         assert each.label in name.text
         assert ("must leak" in name.text) is (each.kind == "positive")
-        assert attack.text == f"{privacy.TARGETS[each.target]}: {each.statistic}"
+        assert attack.text == f"{attacks.TARGETS[each.target]}: {each.statistic}"
         assert (auc.value, auc.text) == (each.auc[1], "{1:.3f} [{0:.3f}, {2:.3f}]".format(*each.auc))
         low, middle, high = (100 * share for share in each.tpr["0.01"])
         assert (rate.value, rate.text) == (middle / 100, f"{middle:.1f} % [{low:.1f}, {high:.1f}]")
@@ -278,13 +264,13 @@ def test_the_table_has_the_numbers_of_the_findings_and_controls_below_a_line() -
 
 def test_a_rate_that_one_row_cannot_measure_is_said_in_its_cell() -> None:
     few = found(n_out=50, tpr={"0.01": None, "0.001": None}, epsilon_lower=None, accuracy=None)
-    (row, _) = privacy.audit_table(audit(findings=(few, found()))).rows
+    (row, _) = attacks.audit_table(audit(findings=(few, found()))).rows
     assert [cell.text for cell in row[3:]] == ["not measurable (n = 50)", "–", "–"]
 
 
 def test_a_simulated_promise_is_not_shown_as_one() -> None:
     simulated = Promise(epsilon=4, delta=1e-5, mu=0.92, simulation=True)
-    (*_, note) = privacy.audit_table(audit(promised=simulated)).notes
+    (*_, note) = attacks.audit_table(audit(promised=simulated)).notes
     assert "simulation" in note
 
 
@@ -303,7 +289,7 @@ FEWER = found(label="FedAvg on real data", kind="baseline", federations=3)
     ],
 )
 def test_how_to_read_the_numbers_follows_from_what_was_done(changed: dict[str, Any], kinds: list[str]) -> None:
-    said = {each.kind: each.text for each in privacy.audit_caveats(audit(**changed))}
+    said = {each.kind: each.text for each in attacks.audit_caveats(audit(**changed))}
     assert list(said) == kinds
     assert "3 federations" in said.get("fewer-controls", "3 federations")
     assert "0.900" in said.get("worst-image", "0.900")
@@ -318,7 +304,7 @@ def test_the_attacked_images_are_counted_once_with_the_rest_of_the_site() -> Non
         (401, (half,), ("1 other image;",)),
         (410, (half, canaries), ("half of 410 images;",)),
     ):
-        (text, *_) = privacy.audit_caveats(audit(images=images, findings=findings))
+        (text, *_) = attacks.audit_caveats(audit(images=images, findings=findings))
         assert [each for each in said if each not in text.text] == []
 
 
@@ -329,13 +315,13 @@ def test_the_ceiling_of_a_promise_is_the_best_test_of_two_gaussians() -> None:
     for mu in (0.1, 0.92493, 3.0):
         for fpr in (0.001, 0.01, 0.5):
             threshold = norm.isf(fpr)
-            assert privacy.ceiling(mu, fpr) == pytest.approx(norm.sf(threshold, loc=mu))
-    assert privacy.ceiling(0.92493, 0.001) == pytest.approx(0.015, abs=0.0005)  # epsilon 4 at delta 1e-5
-    assert privacy.ceiling(1.0, 1.0) == 1.0
+            assert attacks.ceiling(mu, fpr) == pytest.approx(norm.sf(threshold, loc=mu))
+    assert attacks.ceiling(0.92493, 0.001) == pytest.approx(0.015, abs=0.0005)  # epsilon 4 at delta 1e-5
+    assert attacks.ceiling(1.0, 1.0) == 1.0
 
 
 def test_curves_are_the_points_of_the_findings(tmp_path: Path) -> None:
-    plots = dict(privacy.roc_plots(audit(promised=Promise(epsilon=4, delta=1e-5, mu=0.9))))
+    plots = dict(attacks.roc_plots(audit(promised=Promise(epsilon=4, delta=1e-5, mu=0.9))))
     assert len(plots) == 2
     model, others = (figure.axes[0] for figure in plots.values())
     guess, own, *_, best = model.lines
@@ -343,7 +329,7 @@ def test_curves_are_the_points_of_the_findings(tmp_path: Path) -> None:
     assert list(zip(own.get_xdata(), own.get_ydata(), strict=True)) == [point[:2] for point in found().roc[1:]]
     assert list(best.get_ydata()) == pytest.approx([norm.sf(norm.isf(rate), loc=0.9) for rate in best.get_xdata()])
     assert [len(axes.lines) for axes in (model, others)] == [1 + 3 + 1, 1 + 1 + 1]
-    without = dict(privacy.roc_plots(audit(findings=(found(), *CONTROLS[:2]))))
+    without = dict(attacks.roc_plots(audit(findings=(found(), *CONTROLS[:2]))))
     assert [len(figure.axes[0].lines) for figure in without.values()] == [1 + 3]
 
 
@@ -355,8 +341,8 @@ def test_audits_with_other_settings_are_shown_beside_each_other(tmp_path: Path) 
     write_audit(path, audit(site="other"), "audit-of-another-kind")
     ((shown,), page) = privacy.privacy_section(group_runs([read_run(path)]))["runs"], render([read_run(path)])
     headings = ["site scans (canaries=none)", "site scans (canaries=noise)", "site fonts (canaries=none)"]
-    assert [each.heading for each in shown["audits"]] == re.findall(r'data-audit="([^"]*)"', page) == headings
-    names = [drawing.name for each in shown["audits"] for drawing in each.drawings]
+    assert [each["heading"] for each in shown["audits"]] == re.findall(r'data-audit="([^"]*)"', page) == headings
+    names = [drawing.name for each in shown["audits"] for drawing in each["drawings"]]
     assert len(set(names)) == len(names)
     assert {file.stem for file in write_figures([path], tmp_path / "figures")} >= set(names)
 

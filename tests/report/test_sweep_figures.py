@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from fedlgd.report.figures import find_sweeps, sweep_figures, sweep_tables
 from fedlgd.report.page import render
-from fedlgd.rundir.sweep import points, swept, with_note, without_note
+from fedlgd.rundir.manifest import with_note, without_note
+from fedlgd.runs.parse import points, swept
 from tests.report.conftest import run_of
 
 LINE = [

@@ -6,13 +6,18 @@ import pytest
 
 from fedlgd.core.score import Score
 from fedlgd.report.cost import CPU, WALL, cost_table
-from fedlgd.report.formats import Cell, Column, Table, as_csv, as_latex, as_markdown
 from fedlgd.report.groups import Group
 from fedlgd.report.tables import (
     MANY_CLASS_NOTE,
     MEAN_NOTE,
     TWO_CLASS_NOTE,
+    Cell,
+    Column,
+    Table,
     accuracy_table,
+    as_csv,
+    as_latex,
+    as_markdown,
     binary_table,
     data_table,
     mark_best,

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from fedlgd.report.privacy import NO_LEAK
+from fedlgd.report.attacks import NO_LEAK
 from results.pages.privacy import LEAK as FOUND
 from results.pages.privacy import page
 from tests.report.audits import CONTROLS, LEAK, audit, found

@@ -2,8 +2,7 @@
 
 import pytest
 
-from fedlgd.paper.items import find_item, items
-from fedlgd.paper.runs import Found, stored, stored_part
+from fedlgd.paper.items import Found, find_item, items, stored, stored_part
 from results import RECORDS
 
 PAPER = RECORDS / "paper"

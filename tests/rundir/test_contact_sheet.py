@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedlgd.rundir.contact_sheet import PAPER_GREY, contact_sheet
+from fedlgd.rundir.results import PAPER_GREY, contact_sheet
 
 
 def sheet(pixels, columns, gap=2):

@@ -9,17 +9,16 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import Site
+from fedlgd.core.types import Site, Stream
 from fedlgd.methods import registry
 from fedlgd.methods.common import Training
 from fedlgd.methods.fedavg import FedAvg
+from fedlgd.report.claims import training_sentence
 from fedlgd.report.groups import group_runs
-from fedlgd.report.privacy import VIRTUAL_ONLY, left_table
 from fedlgd.rundir.manifest import FORMAT, Manifest, Rounds, read_manifest, upgrade
 from fedlgd.rundir.read import read_run, run_folders
 from fedlgd.runs.config import Config
-from fedlgd.runs.folder import new_manifest
+from fedlgd.runs.resume import new_manifest
 from fedlgd.runs.run import execute
 from tests import tiny
 from tests.errors import refuses
@@ -134,8 +133,9 @@ def test_a_promise_is_that_of_the_method():
 
 
 def test_dp_sgd_does_not_send_its_loss():
-    assert manifest_of(made(*CASES["fedavg+dp-sgd"])).method.update == ("weights",)
-    assert manifest_of(made("fedavg", {})).method.update == ("weights", "loss")
+    without = {"hello/counts": "counts", "params": "weights"}
+    assert manifest_of(made(*CASES["fedavg+dp-sgd"])).method.sends == without
+    assert manifest_of(made("fedavg", {})).method.sends == {**without, "metrics/loss": "loss"}
 
 
 def test_a_users_method_that_fixes_virtual_sets_is_reported_as_trained_on_them(tmp_path):
@@ -143,7 +143,7 @@ def test_a_users_method_that_fixes_virtual_sets_is_reported_as_trained_on_them(t
     execute(config(of, rounds=1), tiny.federation(), tmp_path / "run")
     run = read_run(tmp_path / "run")
     assert run.manifest.method.train_on == "virtual"
-    assert VIRTUAL_ONLY in left_table(run).rows[1][2].text
+    assert training_sentence(run).kind == "virtual-only"
 
 
 def test_the_work_on_real_images_is_that_of_the_settings():

@@ -11,8 +11,7 @@ import torch
 from PIL import Image
 
 from fedlgd.core.errors import SettingError
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, Scale
+from fedlgd.core.types import LabelledSet, Scale, Stream
 from fedlgd.runs import analysis
 from fedlgd.runs.analysis import SiteAnalysis, Sources
 from fedlgd.runs.config import RunSettings

@@ -8,7 +8,8 @@ import fedlgd
 from fedlgd.core.errors import SettingError
 from fedlgd.methods import registry
 from fedlgd.nets.builtin import ConvNet
-from fedlgd.runs.compare import matched_steps, parse_entry, plan_jobs
+from fedlgd.runs.compare import matched_steps
+from fedlgd.runs.entries import parse_entry, plan_jobs
 from tests import tiny
 from tests.errors import check_error, refuses
 from tests.runs.folder import as_plain
@@ -86,10 +87,10 @@ def test_a_class_of_ones_own_may_have_settings_and_a_stack():
 
 
 def test_methods_of_the_examples_are_found_from_their_folder(monkeypatch):
-    monkeypatch.chdir(Path(__file__).parents[2] / "examples")
-    (own,) = planned("03_own_method:Cautious")
-    (both,) = planned("fedlgd+03_own_method:Sparse:sparse.weight=0.01")
-    assert type(own.config.method).__name__ == "Cautious"
+    monkeypatch.chdir(Path(__file__).parents[2] / "examples" / "methods")
+    (own,) = planned("server_momentum:ServerMomentum")
+    (both,) = planned("fedlgd+sparse:Sparse:sparse.weight=0.01")
+    assert type(own.config.method).__name__ == "ServerMomentum"
     assert "sparse" in both.label
 
 

@@ -16,12 +16,15 @@ from fedlgd.core.errors import FedlgdError, SettingError
 from fedlgd.core.train import Local
 from fedlgd.distill.settings import Distil
 from fedlgd.methods import registry
+from fedlgd.methods.anchors import Anchored
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.methods.parts import name_of
+from fedlgd.methods.scaffold import Scaffold
 from fedlgd.nets.registry import NETS, describe_net
-from fedlgd.runs.config import Config, RunSettings, configure, resolve
+from fedlgd.runs.config import Config, RunSettings, configure, resolve, with_setting
 from fedlgd.runs.parse import parse_assignment, read_toml
+from tests.errors import refuses
 from tests.runs.own import Own
 
 
@@ -626,3 +629,12 @@ def test_refinement_means_virtual_sets_and_refuses_real_images():
 @pytest.mark.parametrize("name", NETS)
 def test_every_setting_of_a_network_has_a_help_line(name):
     assert all(info.help for info in describe_net(name))
+
+
+def test_a_setting_of_an_object_is_changed_in_the_method_or_the_part_that_has_it():
+    stacked = Anchored(method=Scaffold(train_on="virtual"))
+    for path, of in (("local.lr", lambda method: method.method.local.lr), ("pull.weight", lambda m: m.pull.weight)):
+        changed = with_setting(stacked, path, 0.5)
+        assert (of(changed), with_setting(changed, path, of(stacked))) == (0.5, stacked)
+    with refuses("setting-not-of-every-method", path="local.lrr", hint="; did you mean 'lr'?"):
+        with_setting(stacked, "local.lrr", 0.5)

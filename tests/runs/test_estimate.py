@@ -10,9 +10,9 @@ import pytest
 from fedlgd.core.net import Net
 from fedlgd.data.federation import Federation, from_arrays
 from fedlgd.nets.registry import build_net
-from fedlgd.runs.cache import FolderCache
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.estimate import Estimate, estimate
+from fedlgd.runs.folder import FolderCache
 from fedlgd.runs.run import execute
 
 SIDE, CLASSES = 8, 3

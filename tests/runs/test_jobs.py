@@ -15,7 +15,7 @@ import pytest
 from fedlgd.core.device import Place
 from fedlgd.core.errors import message
 from fedlgd.rundir.records import RoundRecord
-from fedlgd.runs.compare import Job, parse_entry, plan_jobs
+from fedlgd.runs.entries import Job, parse_entry, plan_jobs
 from fedlgd.runs.jobs import check_jobs, run_jobs
 from tests import PATIENCE
 from tests.errors import refuses
@@ -111,6 +111,24 @@ def test_a_job_that_is_killed_is_an_outcome_and_the_others_go_on(tmp_path):
     assert outcomes == {
         "fedavg0": message("job-lost", ending="was killed by SIGKILL"),
         "fedprox0": "",
+    }
+
+
+def test_memory_is_advised_only_where_it_ran_out(tmp_path):
+    def do(job, listener):
+        if job.entry.spec == "fedavg":
+            raise MemoryError("cannot allocate 3 GB")
+        if job.entry.spec == "fedprox":
+            os._exit(3)
+        raise KeyError("head.weight")
+
+    ended = {
+        e.job.entry.spec: (e.code, e.error) for e in run_jobs(planned("fedavg,fedprox,fednova", 1, tmp_path), 2, do)
+    }
+    assert ended == {
+        "fedavg": ("job-memory", message("job-memory", said="cannot allocate 3 GB")),
+        "fedprox": ("job-ended", message("job-ended", ending="ended with exit code 3")),
+        "fednova": ("", "KeyError: 'head.weight'"),
     }
 
 

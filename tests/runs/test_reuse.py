@@ -8,7 +8,8 @@ import pytest
 
 from fedlgd.core.errors import FedlgdError
 from fedlgd.rundir.records import RECORDS
-from fedlgd.runs.compare import Job, equal_run, parse_entry, plan_jobs, run_job
+from fedlgd.runs.compare import equal_run, run_job
+from fedlgd.runs.entries import Job, parse_entry, plan_jobs
 from tests import tiny
 
 NET = {"net.name": "convnet", "net.width": 4, "net.depth": 2}

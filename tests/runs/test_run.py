@@ -13,11 +13,10 @@ import pytest
 import torch
 
 import fedlgd
-from fedlgd.core.cache import Cached
 from fedlgd.core.errors import FedlgdError
 from fedlgd.core.files import safe_name
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
+from fedlgd.core.types import Cached, Stream
 from fedlgd.data.federation import Federation, from_arrays
 from fedlgd.data.suites import DataChoice
 from fedlgd.distill import distribution
@@ -28,7 +27,8 @@ from fedlgd.methods.regularisers import Proximal, Regularised
 from fedlgd.nets.registry import build_net
 from fedlgd.rundir.records import RoundRecord
 from fedlgd.runs.config import resolve
-from fedlgd.runs.run import Result, default_folder, execute, run
+from fedlgd.runs.resume import default_folder
+from fedlgd.runs.run import Result, execute, run
 from tests import tiny
 from tests.runs.folder import FAST_NET, ROUNDS, as_plain, config, everything, head, method, records
 from tests.runs.own import Own

@@ -11,22 +11,11 @@ from hypothesis import strategies as st
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.losses import mmd_rbf
 from fedlgd.core.meter import listening
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet
+from fedlgd.core.types import LabelledSet, Stream
 from fedlgd.nets.registry import build_net
 from fedlgd.runs import shift as module
-from fedlgd.runs.shift import (
-    Draws,
-    between,
-    features,
-    measure,
-    measure_class,
-    mmd2,
-    over,
-    pixels,
-    random_features,
-    width_of,
-)
+from fedlgd.runs.analysis import between, mmd2
+from fedlgd.runs.shift import Draws, features, measure, measure_class, over, pixels, random_features, width_of
 from tests.oracle import slow
 from tests.vectors import close, floats, vector
 

@@ -3,7 +3,7 @@
 import math
 import struct
 import sys
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,7 +15,6 @@ from fedlgd.rundir.records import RoundRecord, committed_records, encode_record
 from fedlgd.runs.config import Config
 from fedlgd.runs.run import execute
 from fedlgd.runs.trackers import (
-    Tracked,
     Tracking,
     check_trackers,
     values_of,
@@ -79,7 +78,7 @@ def run(
         if record.round == stop:
             raise Stopped(record)
 
-    with suppress(Stopped), Tracking(["tensorboard"] * track, Tracked(out, how)) as tracking:
+    with suppress(Stopped), Tracking(out, how) if track else nullcontext(lambda _: None) as tracking:
         execute(how, tiny.federation(sites), out, heard)
 
 

@@ -5,16 +5,20 @@ import tomllib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import hypothesis
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import fedlgd
+from fedlgd.core.errors import message
 from fedlgd.core.files import read_json
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.runs import tune as module
 from fedlgd.runs.config import resolve
+from fedlgd.runs.jobs import Ended
 from fedlgd.runs.tune import Candidate, Halving, Trial, cpu_seconds
 from tests import tiny
 from tests.data.test_validation import sealed
@@ -83,17 +87,135 @@ def test_the_best_candidates_of_each_method_go_on_and_the_first_wins_a_tie(tmp_p
     how, log = log_with(tmp_path, ("fedavg", "fedprox"), {0: 0.5, 1: 0.9, 2: 0.5, 3: 0.2})
     alive = list(how.drawn(4))
     for count, numbers in ((1, [1]), (2, [0, 1]), (3, [0, 1, 2]), (9, [0, 1, 2, 3])):
-        kept = Counter((each.entry.spec, each.number) for each in log.best(alive, count))
+        kept = Counter((each.entry.spec, each.number) for each in log.best(alive, count, 1))
         assert kept == Counter((spec, number) for spec in ("fedavg", "fedprox") for number in numbers)
 
 
-def test_candidates_are_ranked_by_their_longest_trial(tmp_path):
+def test_candidates_are_ranked_by_their_trials_of_the_same_rounds(tmp_path):
     how, log = log_with(tmp_path, ("fedavg",), {0: 0.9, 1: 0.8})
     log.add(trial(0, 0.3, rounds=3))
     log.add(trial(1, 0.4, rounds=3))
     zero, one = (Candidate(how.entries[0], number, {}) for number in (0, 1))
     assert [each.rounds for each in log.of(zero)] == [1, 3]
-    assert log.best([zero, one], 1) == [one]
+    assert log.best([zero, one], 1, rounds=3) == [one]
+    assert log.best([zero, one], 1, rounds=1) == [zero]
+
+
+def test_a_rung_that_is_decided_again_after_longer_trials_is_decided_alike(tmp_path):
+    """Candidate 5 is kept by the first rung and diverges in the second; a search interrupted there keeps it."""
+    table = {(number, rounds): 0.75 if number == 0 else -1.0 for number in range(6) for rounds in (1, 2, 4)}
+    table[5, 1] = 0.0
+    with pytest.raises(KeyboardInterrupt):
+        decided(tmp_path, Scored(table, stop=9), 6, Halving(rounds=4, eta=2))
+    rest = Scored(table)
+    decided(tmp_path, rest, 6, Halving(rounds=4, eta=2))
+    assert rest.ran == [(0, 4)]
+
+
+# Decisions, with scores that are known before
+
+
+class Scored:
+    """Runs trials without training: the accuracy of each is that of a table, by candidate and rounds.
+
+    A number below zero is divergence, with this code; without one, the error only speaks of it. After `stop` trials
+    it is interrupted.
+    """
+
+    def __init__(self, table, code="model-diverged", stop=None):
+        self.table, self.code, self.stop, self.ran = table, code, stop, []
+
+    def __call__(self, jobs):
+        for job in jobs:
+            if len(self.ran) == self.stop:
+                raise KeyboardInterrupt
+            key = int(job.folder.name), job.config.plan.rounds
+            self.ran.append(key)
+            value = self.table[key]
+            error = f"RunError: {message(self.code, **REASON)}" if self.code else "ValueError: it diverged"
+            yield Ended(job, error=error, code=self.code) if value < 0 else Ended(job, value)
+
+
+REASON = {
+    "round": 1,
+    "tensor": "w",
+    "sites": ["a: training diverged"],
+    "valid": 0,
+    "asked": 1,
+    "quorum": 1,
+    "least": 1,
+}
+
+
+def decided(out: Path, run: Scored, candidates: int, halving: Halving):
+    data = tiny.federation()
+    how = module.plan_search(("fedavg",), halving, candidates, out, SPACE, settings=SETTINGS, federation=data)
+    return module.search(how, module.TrialLog(how, data), run)
+
+
+def test_the_decisions_of_a_search_by_hand(tmp_path):
+    """Nine candidates with one round, of which 0.9, 0.8 and the first 0.7 go on; the best of these wins."""
+    first = [0.5, 0.7, 0.1, 0.9, 0.7, 0.8, 0.7, 0.2, 0.3]
+    table = {(number, 1): score for number, score in enumerate(first)}
+    table |= {(1, 3): 0.6, (3, 3): 0.4, (5, 3): 0.5, (1, 9): 0.95}
+    run = Scored(table)
+    found = decided(tmp_path, run, 9, Halving(rounds=9))
+    assert run.ran == [*((number, 1) for number in range(9)), (1, 3), (3, 3), (5, 3), (1, 9)]
+    assert (found.best["fedavg"].trial.candidate, found.best["fedavg"].trial.accuracy) == (1, 0.95)
+    assert found.scores() == [
+        ("fedavg", "1", "70.0", "50.0"),
+        ("fedavg", "3", "60.0", "–"),
+        ("fedavg", "9", "95.0", "–"),
+    ]
+    stored = tomllib.loads((tmp_path / "best-fedavg.toml").read_text())
+    assert (stored["rounds"], stored["local"]["lr"]) == (9, found.best["fedavg"].trial.settings["local.lr"])
+
+
+def test_of_equal_candidates_the_given_settings_win(tmp_path):
+    run = Scored({(number, rounds): 0.5 for number in range(9) for rounds in (1, 3, 9)})
+    found = decided(tmp_path, run, 9, Halving(rounds=9))
+    assert [t.candidate for t in found.trials if t.rounds > 1] == [0, 1, 2, 0]
+    assert found.best["fedavg"].trial.settings == {"local.lr": 0.01, "local.momentum": 0.0}
+
+
+@hypothesis.settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_search_keeps_the_best_of_each_rung_and_an_interrupted_one_decides_alike(tmp_path, data):
+    candidates, eta = data.draw(st.integers(2, 9)), data.draw(st.integers(2, 3))
+    halving = Halving(rounds=eta**2, eta=eta)
+    scores = st.sampled_from([-1.0, 0.0, 0.25, 0.5])  # many ties; below zero: diverged
+    keys = [(number, rounds) for number in range(candidates) for rounds in (1, eta, eta**2)]
+    table = {key: 0.75 if key[0] == 0 else data.draw(scores) for key in keys}
+    alive, wanted = list(range(candidates)), []
+    for count, rounds in halving.levels(candidates):
+        alive = sorted(alive[:count])
+        wanted += [(number, rounds) for number in alive]
+        alive.sort(key=lambda number, rounds=rounds: -table[number, rounds])
+    run = Scored(table)
+    with TemporaryDirectory(dir=tmp_path) as folder:
+        whole = decided(Path(folder, "whole"), run, candidates, halving)
+        assert run.ran == wanted
+        assert whole.best["fedavg"].trial.candidate == alive[0]
+        stop = data.draw(st.integers(0, len(wanted) - 1))
+        cut, rest = Scored(table, stop=stop), Scored(table)
+        with pytest.raises(KeyboardInterrupt):
+            decided(Path(folder, "cut"), cut, candidates, halving)
+        again = decided(Path(folder, "cut"), rest, candidates, halving)
+    assert cut.ran + rest.ran == wanted
+    assert again.trials == whole.trials
+
+
+@pytest.mark.parametrize("code", ["model-diverged", "anchors-diverged", "loss-diverged", "too-few-updates"])
+def test_divergence_is_known_by_its_code_and_is_worse_than_any_score(tmp_path, code):
+    table = {(0, 1): -1.0, (1, 1): -1.0, (2, 1): 0.0, (3, 1): -1.0, (2, 3): 0.1}
+    found = decided(tmp_path, Scored(table, code), 4, Halving(rounds=3, rungs=2))
+    assert [(trial.candidate, trial.accuracy) for trial in found.trials if trial.error] == [(0, 0), (1, 0), (3, 0)]
+    assert found.best["fedavg"].trial.candidate == 2
+
+
+def test_an_error_that_only_speaks_of_divergence_stops_the_search(tmp_path):
+    with refuses("trial-failed"):
+        decided(tmp_path, Scored({(0, 1): -1.0}, code=""), 2, Halving(rounds=3))
 
 
 # The search

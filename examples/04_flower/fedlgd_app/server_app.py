@@ -6,7 +6,7 @@ from typing import Any
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedlgd.deploy.coordinator import Request, coordinate
+from fedlgd.deploy.coordinator import coordinate
 from fedlgd.runs.config import resolve
 from fedlgd.runs.parse import parse_assignment
 
@@ -16,15 +16,15 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     given = context.run_config
-    if not Path(str(given["out"])).is_absolute():
+    out = Path(str(given["out"]))
+    if not out.is_absolute():
         raise ValueError("set the run folder to an absolute path: --run-config \"out='/srv/runs/one'\"")
     settings = dict(parse_assignment(text) for text in str(given["settings"]).split())
     settings |= {"method": given["method"], "rounds": given["rounds"], "data.name": "real-sites"}
     config = resolve({}, settings, str(given["preset"]))
     sites = named_nodes(str(given["sites"])) or registered_nodes(grid)
-    request = Request(config=config.toml(), out=str(given["out"]), sites=sites, timeout=float(given["timeout"]))
-    result = coordinate(grid, request)
-    print(f"accuracy: {result.accuracy}; records and model: {request.out}")
+    result = coordinate(grid, config, out, sites, timeout=float(given["timeout"]))
+    print(f"accuracy: {result.accuracy}; records and model: {out}")
 
 
 def named_nodes(text: str) -> dict[str, int]:

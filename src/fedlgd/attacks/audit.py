@@ -4,6 +4,7 @@ Whether a random half of the site is enough for every federation is found out be
 """
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -12,52 +13,41 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from torch import Tensor
-
-from fedlgd.attacks import paper_attack
-from fedlgd.attacks.scores import BLIND_LABEL, DEFAULT_DELTA, AttackName, blind_findings, findings_of
-from fedlgd.attacks.shadow import (
-    Canaries,
-    CandidatePool,
-    Observations,
-    Shadow,
-    Study,
-    distil_watched,
-    draw_pool,
-    halved,
-    members_in,
-    run_shadows,
-    run_watched,
-)
-from fedlgd.attacks.target import AuditTarget
+from fedlgd.attacks import findings, shadow
+from fedlgd.attacks.pool import Canaries, CandidatePool, draw_pool, halved, members_in
+from fedlgd.attacks.shadow import Observations, Shadow, has_distil
+from fedlgd.attacks.target import AuditTarget, guarded_by, refuse_model, sent_words
+from fedlgd.attacks.watch import Study
 from fedlgd.core.errors import DataError, PrivacyError, RunError, SettingError
 from fedlgd.core.files import digest, read_json, write_json
-from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, Site
+from fedlgd.core.train import Local
+from fedlgd.core.types import Site
 from fedlgd.data.federation import Federation
-from fedlgd.distill.init import PICKS
 from fedlgd.distill.settings import Distil
 from fedlgd.dp.release import Told
 from fedlgd.dp.training import SiteDp
+from fedlgd.methods.protocol import Net, Stream
+from fedlgd.rundir.disclosure import declared_kind
 from fedlgd.rundir.results import AUDIT, AUDIT_FORMAT, Audit, Finding, Kind, results_of, unused_file
-from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.estimate import estimate
-from fedlgd.runs.folder import promise_of
+from fedlgd.runs.folder import shared_cache
+from fedlgd.runs.resume import promise_of, sources_of
 
 MIN_POOL_SIZE = 60
 SHADOW_COUNTS: Mapping[str, int] = {"rmia": 4, "lira": 16}
 CONTROL_FEDERATIONS = 3  # for RMIA, which is almost at its best with two shadows
 MAX_POOL_SIZE = 2000
 CANARY_SHARE = 0.05
+EQUAL_STEPS = ", equal steps"
+DEFAULT_TRAINING = ", default settings"
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditRequest:
     """What to audit. thorough: 17 federations, and baselines with all their epochs."""
 
-    attack: AttackName = "rmia"
+    attack: findings.AttackName = "rmia"
     site: str = ""
     thorough: bool = False
     in_sample: bool = False
@@ -89,25 +79,44 @@ class Arm:
 
 
 def arms_of(target: AuditTarget, site: str, request: AuditRequest) -> Iterator[Arm]:
-    """The run, FedAvg on real and on virtual data, and a start from real images, which must leak."""
-    config = target.config
-    yield Arm(config.method.label, "run", config)
-    virtual, method = getattr(config.method, "train_on", "real") == "virtual", config.method
-    plain = config.plain()
-    if virtual:
-        real = _fedavg(plain, "real", {} if request.thorough else _equal_steps(config, target, site))
-        yield Arm(real.method.label + ("" if request.thorough else ", equal steps"), "baseline", real)
-    baseline = _fedavg(plain, "virtual")
+    """The run, FedAvg on real and on virtual data, and a start from real images, which must leak.
+
+    A method without our settings of distillation has no control on virtual data: the federations of the run itself
+    have the one that must leak.
+    """
+    config, method = target.config, target.config.method
+    yield Arm(method.label, "run", config)
+    if method.train_on != "real" or not has_local(method):
+        steps = {} if request.thorough else _equal_steps(config, target, site)
+        real = _fedavg(config, "real", steps)
+        how = EQUAL_STEPS if steps else "" if has_local(method) else DEFAULT_TRAINING
+        yield Arm(_other(real.method.label + how, method.label), "baseline", real)
+    if not has_distil(method):
+        return
+    baseline = _fedavg(config, "virtual")
     if baseline.method != method:
-        yield Arm(baseline.method.label, "baseline", baseline)
-    start = _fedavg(plain, "virtual", {"distil.start": "real", "distil.private.epsilon": 0})
+        yield Arm(_other(baseline.method.label, method.label), "baseline", baseline)
+    start = _fedavg(config, "virtual", {"distil.start": "real", "distil.private.epsilon": 0})
     yield Arm("virtual set that starts from real images", "positive", start, only_set=request.attack != "paper")
 
 
-def _fedavg(plain: Mapping[str, Any], train_on: str, more: Mapping[str, Any] | None = None) -> Config:
-    kept = ("rounds", "ratio", "seed", "evaluate_every", "real_samples", "analysis", "data", "net", "local")
-    names = kept if train_on == "real" else (*kept, "distil")
-    settings = {name: plain[name] for name in names if name in plain}
+def _other(label: str, of_run: str) -> str:
+    """The label of a control: a user's method can have the name of one of ours."""
+    return f"{label}, control" if label == of_run else label
+
+
+def has_local(method: object) -> bool:
+    """Whether a method has our settings of local training; a user's own need not."""
+    return isinstance(getattr(method, "local", None), Local)
+
+
+def _fedavg(config: Config, train_on: str, more: Mapping[str, Any] | None = None) -> Config:
+    """FedAvg with the settings of the run, as far as its method has them."""
+    plain = config.plain()
+    kept = ["rounds", "ratio", "seed", "evaluate_every", "real_samples", "analysis", "data", "net"]
+    kept += ["local"] if has_local(config.method) else []
+    kept += ["distil"] if train_on == "virtual" else []
+    settings = {name: plain[name] for name in kept if name in plain}
     return resolve(settings | {"method": "fedavg", "train_on": train_on}, more)
 
 
@@ -115,7 +124,7 @@ def _equal_steps(config: Config, target: AuditTarget, site: str) -> dict[str, in
     """As many SGD steps in a round as the run has: training on more images would compare effort, not data."""
     method: Any = config.method
     cost = method.cost(config.plan.rounds - 1, target.federation.by_name[site], target.net.classes)
-    return {"local.steps": method.local.count(cost.images)} if cost else {}
+    return {"local.steps": method.local.count(cost.images)} if cost and has_local(method) else {}
 
 
 def check_pool(pool: CandidatePool) -> None:
@@ -134,13 +143,13 @@ def check_halves(
         site = halved(federation, pool, members_in(pool, i, rng)).by_name[pool.site]
         if hides_images:
             _check_promise(config, site, net)
-        elif getattr(method, "train_on", "real") == "virtual":
+        elif method.train_on == "virtual" and has_distil(method) and method.distil.short == "refuse":
             _check_classes(method.distil, site, pool, net.classes)
 
 
 def _check_classes(distil: Distil, site: Site, pool: CandidatePool, classes: int) -> None:
     fewest = int(site.train.counts(classes)[pool.data.counts(classes) > 0].min())
-    parts = distil.tiles**2 if distil.start in PICKS else 1
+    parts = distil.real_per_image
     if fewest < distil.per_class * parts:
         tiles = f" of {parts} tiles each" if parts > 1 else ""
         values = {"images": fewest, "per_class": distil.per_class, "tiles": tiles}
@@ -160,7 +169,8 @@ def _check_promise(config: Config, site: Site, net: Net) -> None:
     try:
         with suppress(_Released):
             rng = Stream(config.plan.seed).at("enrol", site.name)
-            config.method.enrol(replace(site, on_release=stop), config.method.adapt(net), rng)
+            method = config.method
+            method.enrol(guarded_by(method, replace(site, on_release=stop)), method.adapt(net), rng)
     except PrivacyError as error:
         raise PrivacyError("half-refused", site=site.name, error=error) from error
 
@@ -172,6 +182,11 @@ class AuditPlan:
     target: AuditTarget
     request: AuditRequest
     site: str
+
+    def __post_init__(self) -> None:
+        method = self.target.config.method
+        if self.request.attack == "paper" and method.personal:
+            refuse_model(method, self.target.sent)
 
     @cached_property
     def arms(self) -> list[Arm]:
@@ -189,9 +204,8 @@ class AuditPlan:
 
     @cached_property
     def study(self) -> Study:
-        target, request = self.target, self.request
-        lira = request.attack == "lira"
-        return Study.of(target.federation, self.pool, target.net, target.rng, request.all_layers, shifted=lira)
+        study = Study.of(self.target.federation, self.pool, self.target.net, self.target.rng)
+        return replace(study, all_layers=self.request.all_layers, shifted=self.request.attack == "lira")
 
     @cached_property
     def shadows(self) -> dict[str, list[Shadow]]:
@@ -204,21 +218,19 @@ class AuditPlan:
     def _shadow(self, arm: Arm, i: int) -> Shadow:
         target, members = self.target, members_in(self.pool, i, self.target.rng)
         federation = target.federation.with_cache(shared_cache())
-        if arm.only_set:
-            run = lambda _: distil_watched(arm.config, federation, target.net, self.study, members)  # noqa: E731
-            return Shadow(self._file(arm, i), run, 0)
-        start = partial(run_watched, arm.config, federation, target.net, self.study, members)
-        return Shadow(self._file(arm, i), start, arm.config.plan.rounds + 1)
+        watched = shadow.distil_watched if arm.only_set else shadow.run_watched
+        run = partial(watched, arm.config, federation, target.net, self.study, members)
+        return Shadow(self._file(arm, i), run, 0 if arm.only_set else arm.config.plan.rounds + 1, arm.label)
 
     @cached_property
-    def _sample(self) -> tuple[LabelledSet, Tensor]:
-        return paper_attack.draw_sample(self.target.federation.by_name[self.site], self.target.rng)
+    def _sample(self) -> findings.Sample:
+        return findings.draw_sample(self.target.federation.by_name[self.site], self.target.rng)
 
     def _paper_control(self, arm: Arm) -> Shadow:
         """The federation of a control of the paper's attack, on all images."""
         target = self.target
-        start = partial(paper_attack.run_and_observe, arm.config, target.federation, target.net, self._sample)
-        return Shadow(self._file(arm, 0), start, arm.config.plan.rounds + 1)
+        run = partial(findings.run_and_observe, arm.config, target.federation, target.net, self._sample)
+        return Shadow(self._file(arm, 0), run, arm.config.plan.rounds + 1, arm.label)
 
     def _file(self, arm: Arm, i: int) -> Path:
         made_from = {
@@ -227,7 +239,10 @@ class AuditPlan:
             "data": self.target.federation.digest,
             "site": self.site,
             "kind": (self.request.attack == "paper", arm.only_set, self.request.canaries),
+            "observed": "messages",
         }
+        if code := sources_of(arm.config.method, self.target.net):
+            made_from["code"] = code
         if self.request.all_layers:
             made_from["all layers"] = True
         if self.request.attack == "lira":
@@ -241,7 +256,7 @@ class AuditPlan:
         """Estimated seconds for the federations that are not stored yet."""
         total = 0.0
         for arm in self.arms:
-            left = sum(not shadow.file.exists() for shadow in self.shadows.get(arm.label, ()))
+            left = sum(not each.file.exists() for each in self.shadows.get(arm.label, ()))
             if left:
                 total += left * self._seconds_of(arm)
         return total / jobs
@@ -263,20 +278,47 @@ class AuditPlan:
 
     def run(self, jobs: int) -> Audit:
         """Run all federations, attack them, and write the findings to `file`."""
-        run_shadows([shadow for shadows in self.shadows.values() for shadow in shadows], jobs)
-        findings = self._paper_findings() if self.request.attack == "paper" else self._findings()
+        shadow.run_shadows([each for shadows in self.shadows.values() for each in shadows], jobs, self.command)
+        found = [*(self._paper_findings() if self.request.attack == "paper" else self._findings())]
+        if not any(each.kind == "run" for each in found):
+            method = self.target.config.method
+            raise RunError("nothing-attacked", label=method.label, sent=sent_words(method, self.target.sent))
         audit = Audit(
             format=AUDIT_FORMAT,
             attack=self.request.attack,
             site=self.site,
             images=len(self.target.federation.by_name[self.site].train),
             federations=1 if self.request.attack == "paper" else self.request.federations,
-            findings=tuple(findings),
+            findings=tuple(found),
             settings=self.settings,
             promised=promise_of(self.target.config.method),
+            unattacked=self._unattacked,
         )
         write_json(self.file, asdict(audit))
         return audit
+
+    @property
+    def _unattacked(self) -> dict[str, str]:
+        """The kinds of what the site sent and no attack on the run looked at; the paper attacks the model alone."""
+        if self.request.attack == "paper":
+            return self.target.sent
+        seen = [each.read() for each in self.shadows[self.arms[0].label]]
+        paths = sorted({path for each in seen for path in each.unattacked})
+        return {path: declared_kind(path, self.target.sends) for path in paths}
+
+    @property
+    def command(self) -> str:
+        """The command of this audit with one federation at a time, in its own process."""
+        request = self.request
+        words = ["fedlgd", "audit", str(self.target.folder), "--site", self.site, "--jobs", "1"]
+        words += ["--attack", request.attack] if request.attack != "rmia" else []
+        words += ["--canaries", request.canaries] if request.canaries != "none" else []
+        flags = {
+            "--thorough": request.thorough,
+            "--in-sample": request.in_sample,
+            "--all-layers": request.all_layers,
+        }
+        return shlex.join([*words, *(name for name, on in flags.items() if on)])
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -299,22 +341,21 @@ class AuditPlan:
     def _findings(self) -> Iterator[Finding]:
         rng, parts = self.target.rng, self.pool.parts
         promise = promise_of(self.target.config.method)
-        delta = promise.delta if promise else DEFAULT_DELTA
+        delta = promise.delta if promise else findings.DEFAULT_DELTA
         for arm in self.arms:
-            seen = [shadow.read() for shadow in self.shadows[arm.label]]
-            yield from findings_of(seen, self.request.attack, parts, rng, arm.kind, arm.label, delta)
+            seen = [each.read() for each in self.shadows[arm.label]]
+            yield from findings.findings_of(seen, self.request.attack, parts, rng, arm.kind, arm.label, delta)
             if arm.kind == "run":
-                yield from blind_findings(self.study, self.target.net, self.target.untrained, seen, rng)
+                yield from findings.copy_findings(seen, self.request.attack, rng)
+                yield from findings.blind_findings(self.study, self.target.net, self.target.untrained, seen, rng)
 
     def _paper_findings(self) -> Iterator[Finding]:
         target, result = self.target, self.target.result
         accuracy = fmean(result.accuracy.values()) if result.accuracy else None
-        blind = paper_attack.observe_model(target.net, target.untrained, self._sample, None)
-        arms = {arm.label: (arm.kind, self.shadows[arm.label][0].read()) for arm in self.arms if arm.kind != "run"}
-        own = paper_attack.observe_model(result.net, result.params, self._sample, accuracy)
-        runs: dict[str, tuple[Kind, Observations]] = {
-            target.config.method.label: ("run", own),
-            BLIND_LABEL: ("blind", blind),
-        }
-        for label, (kind, seen) in (runs | arms).items():
-            yield from paper_attack.paper_findings(seen, self.request.in_sample, target.rng, kind, label)
+        own = findings.observe_model(result.net, result.params, self._sample, accuracy)
+        blind = findings.observe_model(target.net, target.untrained, self._sample, None)
+        seen: list[tuple[Kind, str, Observations]] = [("run", target.config.method.label, own)]
+        seen.append(("blind", findings.BLIND_LABEL, blind))
+        seen += [(arm.kind, arm.label, self.shadows[arm.label][0].read()) for arm in self.arms if arm.kind != "run"]
+        for kind, label, each in seen:
+            yield from findings.paper_findings(each, self.request.in_sample, target.rng, kind, label)

@@ -19,11 +19,10 @@ from torch import Tensor
 from fedlgd.core.errors import check
 from fedlgd.core.meter import track
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, sgd
-from fedlgd.core.types import LabelledSet, Params, Scale
+from fedlgd.core.types import LabelledSet, Params, Scale, Stream
 from fedlgd.distill.gradient import pseudo_gradient
-from fedlgd.methods.objective import AnchorLoss, Term, batch_loss
+from fedlgd.methods.common import AnchorLoss, Term, batch_loss
 
 LR_DROPS = (3 / 8, 5 / 8, 7 / 8)  # of the iterations, after which the learning rate is divided by 10
 ADAM_BETAS = (0.9, 0.999)

@@ -16,30 +16,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedlgd.attacks import similarity
 from fedlgd.attacks.gradient_inversion import LBFGS_ITERATIONS, Attack, Reconstruction, Step, invert
 from fedlgd.attacks.membership import clopper_pearson
-from fedlgd.attacks.similarity import (
-    Neighbours,
-    best_order,
-    feature_distance,
-    neighbours,
-    psnr,
-    psnr_aligned,
-    rank,
-    ssim,
-)
-from fedlgd.attacks.target import Moment, Replay, chosen_site, training_of
+from fedlgd.attacks.similarity import Neighbours, neighbours
+from fedlgd.attacks.target import Moment, Replay, chosen_site, local_of, training_of
 from fedlgd.core import files
 from fedlgd.core.errors import RunError, SettingError, check
-from fedlgd.core.files import safe_name
 from fedlgd.core.meter import tick
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, Site, VirtualSet
-from fedlgd.methods.common import training_set
-from fedlgd.methods.objective import AnchorLoss, Term
-from fedlgd.methods.parts import all_settings
-from fedlgd.rundir.contact_sheet import write_sheet
-from fedlgd.rundir.results import results_of, unused_file
+from fedlgd.core.types import LabelledSet, Site, Stream, VirtualSet
+from fedlgd.methods.common import AnchorLoss, Term, training_set
+from fedlgd.rundir.results import results_of, unused_file, write_sheet
 from fedlgd.runs.folder import DIVISOR
 
 PAIRS_SHOWN = 5  # the closest of each virtual set
@@ -176,7 +163,7 @@ def _reconstructed(run: Replay, plan: InversionPlan, cell: InversionCell, i: int
         terms=case.terms,
         anchors_in_loss=case.anchors_in_loss,
     )
-    target = step.update(part.x, all_settings(run.config.method)["local"].lr)
+    target = step.update(part.x, local_of(run.config.method).lr)
     shape, scale = tuple(part.x.shape), site.train.scale
     return chosen, invert(step.gradient, target, shape, scale, plan.attack, rng.at("attack"))
 
@@ -191,7 +178,7 @@ def attack_cell(run: Replay, plan: InversionPlan, cell: InversionCell, folder: P
     scale, data = site.train.scale, replace(cell.case.data, scale=site.train.scale)
     for i in range(plan.targets):
         chosen, found = _reconstructed(run, plan, cell, i)
-        order = best_order(found.images, data.take(chosen).x, data.y[chosen])
+        order = similarity.best_order(found.images, data.take(chosen).x, data.y[chosen])
         indices.append(chosen)
         images.append(found.images[order])
         costs.append(found.cost)
@@ -217,7 +204,7 @@ def _ranks(found: Tensor, data: LabelledSet, index: Tensor, rng: Stream) -> list
         others = members[members != true]
         drawn = others[torch.randperm(len(others), generator=rng.generator(true))[: MAX_CANDIDATES - 1]]
         candidates = torch.cat([torch.tensor([true]), drawn])
-        ranks.append((rank(row, data.pixels(candidates)), len(candidates)))
+        ranks.append((similarity.rank(row, data.pixels(candidates)), len(candidates)))
     return ranks
 
 
@@ -234,10 +221,10 @@ def _identified(ranks: list[tuple[int, int]]) -> dict[str, Any]:
 
 
 def _scores(found: Tensor, true: Tensor) -> dict[str, float]:
-    measures = {"psnr": psnr, "psnr_aligned": psnr_aligned, "feature_distance": feature_distance}
-    if min(found.shape[2:]) > 10:
-        measures["ssim"] = ssim
-    return {name: float(measure(found, true).clamp(max=100).mean()) for name, measure in measures.items()}
+    measures = [similarity.psnr, similarity.psnr_aligned, similarity.feature_distance]
+    if min(found.shape[2:]) >= similarity.SSIM_WINDOW:
+        measures.append(similarity.ssim)
+    return {each.__name__: float(each(found, true).clamp(max=100).mean()) for each in measures}
 
 
 def nearness(near: Neighbours) -> dict[str, Any]:
@@ -281,7 +268,7 @@ def _memorised(site: Site, what: str, virtual: VirtualSet, folder: Path) -> Iter
     if not len(near.rows):
         return
     closest = near.near.argsort()[:PAIRS_SHOWN]
-    name = f"memory-{what.partition(' ')[0]}-{safe_name(site.name)}-{virtual.round + 1}.png"
+    name = f"memory-{what.partition(' ')[0]}-{files.safe_name(site.name)}-{virtual.round + 1}.png"
     pixels = site.train.scale.to_pixels(pictures.x / (DIVISOR if what == "anchors" else 1))
     rows = (pixels[near.rows[closest]], site.train.pixels(near.training[closest]))
     write_rows(folder / name, [*rows, site.test.pixels(near.held_out[closest])])

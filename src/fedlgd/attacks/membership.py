@@ -125,7 +125,7 @@ def _ratios(p: Array, members: Mask, target: int, population: Array, a: float) -
 
 
 class Curve(NamedTuple):
-    """ROC: the true positive rate at every false positive rate of `GRID`, and the area under the whole curve."""
+    """ROC: the true positive rate at the false positive rates of `FPR_GRID`, and the area under the whole curve."""
 
     auc: float
     tpr: Array

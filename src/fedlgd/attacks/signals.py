@@ -10,8 +10,7 @@ from torch.nn import functional as F
 
 from fedlgd.core.losses import class_means, cross_entropy
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, Params
+from fedlgd.core.types import LabelledSet, Params, Stream
 from fedlgd.dp.release import Told, clip_rows
 
 BATCH_SIZE = 256
@@ -114,10 +113,15 @@ def last_layer(net: Net, params: Params) -> str | None:
     return found[-1] if found else None
 
 
-def nearest_correlation(x: Tensor, y: Tensor, images: Tensor, labels: Tensor) -> Tensor:
-    """max over the images v of the same class of corr(x, v) - 1; contrast and brightness do not count."""
+def nearest_correlation(x: Tensor, y: Tensor, images: Tensor, labels: Tensor | None) -> Tensor:
+    """max over the images v of the same class (without labels: over all) of corr(x, v) - 1.
+
+    Contrast and brightness do not count.
+    """
     mine, others = (F.normalize(t.flatten(1) - t.flatten(1).mean(1, keepdim=True), dim=1) for t in (x, images))
-    alike = (mine @ others.T).masked_fill(y[:, None] != labels, -1.0)
+    alike = mine @ others.T
+    if labels is not None:
+        alike = alike.masked_fill(y[:, None] != labels, -1.0)
     return alike.amax(1).double() - 1
 
 

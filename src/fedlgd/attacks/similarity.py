@@ -15,9 +15,8 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet
-from fedlgd.nets.fast import AvgPool2x2
+from fedlgd.core.types import LabelledSet, Stream
+from fedlgd.nets.builtin import AvgPool2x2
 from fedlgd.nets.registry import build_net
 
 SSIM_WINDOW, SSIM_SIGMA, SSIM_K1, SSIM_K2 = 11, 1.5, 0.01, 0.03

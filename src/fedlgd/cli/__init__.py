@@ -1,9 +1,9 @@
 """The command line: the `fedlgd` command with its subcommands, and memory for large batches.
 
 The commands are declared in `options`, as `command` says. They are in `run` (run, demo, distil), `compare`
-(compare, tune), `paper`, `data` (data, methods, nets), `report` (report, watch, open, predict, export), `privacy`
-(audit, invert) and `deploy` (provision, serve, join). They share `common`, `progress` and `terminal`. Only typer is
-imported for `--help`; a command imports the rest.
+(compare, tune), `paper`, `data` (data, methods, nets), `new`, `report` (report, watch, open, predict, export),
+`privacy` (audit, invert) and `deploy` (provision, serve, join). They share `common`, `progress` and `terminal`.
+Only typer is imported for `--help`; a command imports the rest.
 """
 
 import ctypes
@@ -11,6 +11,8 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +21,7 @@ import typer
 from click import Context
 from typer.core import TyperGroup
 
-from fedlgd.cli import options  # noqa: F401  declares the commands
+from fedlgd.cli import options
 from fedlgd.cli.command import COMMANDS, Command
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -3, -4  # malloc.h
@@ -70,8 +72,13 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data_app = typer.Typer(help="List, inspect, check and download federations.", no_args_is_help=True)
-app.add_typer(data_app, name="data")
+GROUPS = {
+    "new": (options.START, "Start a method of your own."),
+    "data": (options.DATA, "List, inspect, check and download federations."),
+}
+groups = {name: typer.Typer(help=about, no_args_is_help=True) for name, (_, about) in GROUPS.items()}
+for name, (panel, _) in GROUPS.items():
+    app.add_typer(groups[name], name=name, rich_help_panel=panel)
 
 
 def _version(wanted: bool) -> None:
@@ -97,22 +104,28 @@ def _common(
 
 def _callable(command: Command) -> Callable[..., None]:
     """A function with one parameter for each field of the options; it imports the command and runs it."""
-    parameters = inspect.signature(command.options).parameters
-    order = [name for base in command.options.__mro__ for name in inspect.get_annotations(base)]
+    declared = {each.name: each for each in fields(command.options)}
+    order = [declared[name] for base in command.options.__mro__ for name in inspect.get_annotations(base)]
 
     def call(**given: Any) -> None:
         module, _, function = command.work.partition(":")
         getattr(import_module(f"fedlgd.cli.{module}"), function)(command.options(**given))
 
-    call.__signature__ = inspect.Signature([parameters[name] for name in order])  # type: ignore[attr-defined]
-    call.__annotations__ = {name: parameters[name].annotation for name in order}
+    parameter = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY)
+    parameters = [parameter(each.name, default=each.metadata["declare"](each.name)) for each in order]
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {each.name: each.type for each in order}
     return call
 
 
 for each in COMMANDS:
     group, _, word = each.words.rpartition(" ")
-    examples = "\n\n".join(("Example: " + each.examples[0], *each.examples[1:]))
-    declare = (data_app if group else app).command(word, help=inspect.getdoc(each.options), epilog=examples)
+    declare = groups.get(group, app).command(
+        word,
+        help=inspect.getdoc(each.options),
+        epilog="\n\n".join(("Example: " + each.examples[0], *each.examples[1:])),
+        rich_help_panel=None if group else each.panel,
+    )
     declare(_callable(each))
 
 

@@ -1,11 +1,12 @@
 """How a command is declared: a class of its options, which names the function that runs it; and shared options."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar, dataclass_transform, get_type_hints
+from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
-from typer import Argument, Option
+import typer
 
 C = TypeVar("C")
 
@@ -13,9 +14,10 @@ C = TypeVar("C")
 class Command(NamedTuple):
     """A command: its words after `fedlgd`, the function that runs it, examples, and the class of its options.
 
-    work: `module:function` below `fedlgd.cli`, imported when the command is run.
+    panel: its heading in the list of commands. work: `module:function` below `fedlgd.cli`, imported when it is run.
     """
 
+    panel: str
     words: str
     work: str
     examples: tuple[str, ...]
@@ -23,64 +25,71 @@ class Command(NamedTuple):
 
 
 COMMANDS: list[Command] = []
-"""In the order of the help."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-def command(words: str, work: str, *examples: str) -> Callable[[type[C]], type[C]]:
-    """Make the class a frozen dataclass of the options of a command; its docstring is the help."""
+def command(panel: str, words: str, work: str, *examples: str) -> Callable[[type[C]], type[C]]:
+    """Make the class a frozen dataclass of the options of a command."""
 
     def declare(cls: type[C]) -> type[C]:
         made = dataclass(frozen=True, kw_only=True)(cls)
-        COMMANDS.append(Command(words, work, examples, made))
+        COMMANDS.append(Command(panel, words, work, examples, made))
         return made
 
     return declare
 
 
-class Sets(NamedTuple):
-    """Beside `Option`: the option is the value of the setting at this path."""
+def option(default: Any, about: str, *names: str, sets: str = "", **how: Any) -> Any:
+    """A field for an option, which has the name of the field unless a long one is given.
 
-    path: str
+    sets: the path of the setting that the option gives.
+    """
+
+    def declare(name: str) -> Any:
+        shape: dict[str, Any] = {"metavar": "NUMBER"} if "min" in how else {}
+        own = not any(each.startswith("--") for each in names) and default is not True  # typer adds --no-name
+        return typer.Option(default, *([f"--{name.replace('_', '-')}"] * own), *names, help=about, **shape, **how)
+
+    return field(default=default, metadata={"declare": declare, "sets": sets})
+
+
+def argument(about: str, default: Any = MISSING, **how: Any) -> Any:
+    """A field for an argument, required unless it has a default."""
+    given = ... if default is MISSING else default
+    return field(default=default, metadata={"declare": lambda _: typer.Argument(given, help=about, **how)})
 
 
 def settings_given(options: Any) -> dict[str, Any]:
     """The settings that have an option of their own and are given, by path."""
-    hints = get_type_hints(type(options), include_extras=True)
-    marks = [(name, mark) for name, hint in hints.items() for mark in getattr(hint, "__metadata__", ())]
-    values = {mark.path: getattr(options, name) for name, mark in marks if isinstance(mark, Sets)}
-    return {path: value for path, value in values.items() if value is not None and value is not False}
+    values = {each.metadata.get("sets"): getattr(options, each.name) for each in fields(options)}
+    return {path: value for path, value in values.items() if path and value is not None and value is not False}
 
 
-Attacked = Annotated[str, Option(help="The site to attack.", show_default="the one with the fewest images")]
-Data = Annotated[
-    str | None,
-    Argument(help="Federation (fedlgd data list), or a folder of images.", show_default="builtin-digits"),
-]
-Device = Annotated[str, Option(help="cpu, cuda, or cuda:1 for the second GPU.")]
-Estimate = Annotated[bool, Option("--estimate", help="Only estimate the run time.")]
-Folder = Annotated[Path | None, Option("--data", help="Your own images: a folder, a .csv or a .npz.")]
-Jobs = Annotated[int, Option(min=1, help="Parallel runs, one process with one thread each.")]
-Json = Annotated[bool, Option("--json", help="Print the result as JSON.")]
-Net = Annotated[
-    str | None,
-    Option(help="Network (see fedlgd nets), or package.module:Class.", show_default="convnet"),
-    Sets("net.name"),
-]
-RunFolder = Annotated[Path, Argument(metavar="RUN", help="Run folder.")]
-Runs = Annotated[list[Path], Argument(help="Run folders, or folders that contain run folders.")]
-Seed = Annotated[int, Option(help="Random seed.")]
-Set = Annotated[list[str] | None, Option("--set", "-s", help="Change a setting: --set distil.per_class=5")]
-Site = Annotated[str, Option(help="Use the scaling of this site, and its model if the method is personalised.")]
-Threads = Annotated[int, Option(min=1, help="Threads per process; the last bits of results depend on it.")]
+attacked = partial(option, "", "The site to attack.", show_default="the one with the fewest images")
+data_name = partial(argument, "Federation (fedlgd data list), or a folder.", None, show_default="builtin-digits")
+data_folder = partial(option, None, "Your own images: a folder, a .csv or a .npz.", "--data")
+device_name = partial(option, "cpu", "cpu, cuda, or cuda:1 for the second GPU.")
+estimate_only = partial(option, False, "Only estimate the run time.")
+parallel = partial(option, 1, "Parallel runs, one process with one thread each.", min=1)
+accept_code = partial(option, False, "Go on with code of yours that has changed.", "--accept-changed-code")
+as_json = partial(option, False, "Print the result as JSON.")
+network = partial(
+    option, None, "Network (see fedlgd nets), or package.module:Class.", show_default="convnet", sets="net.name"
+)
+run_folder = partial(argument, "Run folder.", metavar="RUN")
+run_folders = partial(argument, "Run folders, or folders that contain run folders.")
+random_seed = partial(option, 0, "Random seed.")
+set_options = partial(option, None, "Change a setting: --set distil.per_class=5", "--set", "-s")
+of_site = partial(option, "", "Use the scaling of this site, and its model if the method is personalised.")
+thread_count = partial(option, 1, "Threads per process; the last bits of results depend on it.", min=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Output:
     """What a command prints."""
 
-    json: Json = False
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Print only the result, no progress.")] = False
+    json: bool = as_json()
+    quiet: bool = option(False, "Print only the result, no progress.", "-q")
 
     @property
     def silent(self) -> bool:
@@ -92,39 +101,24 @@ class Output:
 class ComputeOptions(Output):
     """Where and how to compute."""
 
-    threads: Threads = 1
-    device: Device = "cpu"
-    autocast: Annotated[bool, Option("--autocast", help="Use bfloat16 autocast.")] = False
+    threads: int = thread_count()
+    device: str = device_name()
+    autocast: bool = option(False, "Use bfloat16 autocast.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigOptions:
     """Settings of a run that have an option of their own."""
 
-    data: Data = None
-    folder: Folder = None
-    skip_bad: Annotated[
-        bool,
-        Option("--skip-bad", help="Leave out your own files that cannot be read as images."),
-        Sets("data.skip_bad"),
-    ] = False
-    preset: Annotated[
-        str,
-        Option(
-            help="Preset of the method: paper, official, quick, strong.", show_default="none; your images: strong"
-        ),
-    ] = ""
-    train_on: Annotated[
-        str | None,
-        Option(help="Train on real or virtual images.", show_default="real; FedLGD: virtual"),
-        Sets("train_on"),
-    ] = None
-    net: Net = None
-    rounds: Annotated[
-        int | None, Option("--rounds", "-t", help="Number of rounds.", show_default="100"), Sets("rounds")
-    ] = None
-    ratio: Annotated[
-        float | None, Option(help="Fraction of sites sampled in each round.", show_default="1.0"), Sets("ratio")
-    ] = None
-    settings: Set = None
-    track: Annotated[list[str] | None, Option(help="Also log to tensorboard.")] = None
+    data: str | None = data_name()
+    folder: Path | None = data_folder()
+    skip_bad: bool = option(False, "Leave out your own files that cannot be read as images.", sets="data.skip_bad")
+    preset: str = option("", "Preset: paper, official, quick, strong.", show_default="none; your images: strong")
+    train_on: str | None = option(
+        None, "Train on real or virtual images.", show_default="real; FedLGD: virtual", sets="train_on"
+    )
+    net: str | None = network()
+    rounds: int | None = option(None, "Number of rounds.", "-t", show_default="100", sets="rounds")
+    ratio: float | None = option(None, "Fraction of sites sampled in each round.", show_default="1.0", sets="ratio")
+    settings: list[str] | None = set_options()
+    track: list[str] | None = option(None, "Also log to tensorboard.")

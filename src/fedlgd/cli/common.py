@@ -1,11 +1,12 @@
 """What all commands that compute share: settings from options, data, the engine, estimates, and resuming."""
 
-import json as jsonlib
+import difflib
+import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +14,29 @@ import torch
 import typer
 
 from fedlgd.cli.command import ComputeOptions, ConfigOptions, settings_given
-from fedlgd.cli.data import chosen_data, explained
-from fedlgd.cli.options import CompareOptions, DistilOptions, RunOptions
-from fedlgd.cli.progress import duration, progress
-from fedlgd.cli.terminal import folded, plain_warnings
+from fedlgd.cli.options import CompareOptions, DistilOptions, PaperOptions, RunOptions
+from fedlgd.cli.progress import progress
+from fedlgd.cli.terminal import folded, plain_warnings, print_json
 from fedlgd.core.device import Place
-from fedlgd.core.errors import FedlgdError
-from fedlgd.core.text import plural
+from fedlgd.core.errors import DataError, FedlgdError, SettingError
+from fedlgd.core.text import plural, rough_duration
 from fedlgd.data.federation import Federation
-from fedlgd.data.suites import DataChoice
+from fedlgd.data.own.suite import Folders
+from fedlgd.data.suites import SUITES, DataChoice
 from fedlgd.engines.registry import Engine, choose
+from fedlgd.methods.protocol import Method
 from fedlgd.methods.registry import recipe
-from fedlgd.rundir.records import committed_records
-from fedlgd.runs.cache import shared_cache
-from fedlgd.runs.compare import Job, equal_run
+from fedlgd.report.summary import short_classes_text
+from fedlgd.rundir.records import RoundRecord, committed_records
+from fedlgd.runs import trackers
+from fedlgd.runs.compare import equal_run
 from fedlgd.runs.config import Config
+from fedlgd.runs.distil import short_at
+from fedlgd.runs.entries import Job
 from fedlgd.runs.estimate import Estimate, estimate, first_sets
-from fedlgd.runs.extend import extension
+from fedlgd.runs.folder import shared_cache
 from fedlgd.runs.parse import parse_assignment
+from fedlgd.runs.resume import extension
 
 
 def assignments(given: ConfigOptions | DistilOptions, more: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,6 +44,22 @@ def assignments(given: ConfigOptions | DistilOptions, more: Mapping[str, Any]) -
     flags = {**chosen_data(given.data, given.folder), **settings_given(given), **more}
     chosen = {path: value for path, value in flags.items() if value is not None}
     return chosen | dict(parse_assignment(text) for text in given.settings or ())
+
+
+def chosen_data(name: str | None, folder: Path | None) -> dict[str, str | None]:
+    """The data settings for a federation's name, or for a path given as `--data` or instead of a name."""
+    if folder is not None and name is not None:
+        raise SettingError("data-given-twice", name=name, folder=folder)
+    if name is not None and name not in SUITES and (os.sep in name or Path(name).exists()):
+        folder = Path(name)
+    if folder is not None:
+        return {"data.name": "folders", "data.path": str(folder.expanduser().absolute())}
+    if name is not None and name not in SUITES and ":" not in name:
+        folders = [each.name for each in Path().iterdir() if each.is_dir()]
+        near = difflib.get_close_matches(name, [*folders, *SUITES], 1)
+        if near and near[0] in folders:  # a misspelled folder rather than a misspelled federation
+            raise DataError("no-such-folder", name=name, near=near[0])
+    return {"data.name": name}
 
 
 def preset_of(values: Mapping[str, Any], file: Mapping[str, Any], methods: Iterable[str]) -> str:
@@ -66,6 +88,18 @@ def choose_engine(
     return choose(name, workers, federation, given.threads, place_of(given))
 
 
+def check_tracking(given: ConfigOptions | CompareOptions | PaperOptions) -> None:
+    if given.track:
+        trackers.check_trackers(given.track)
+
+
+def tracking(
+    given: ConfigOptions | CompareOptions | PaperOptions, folder: Path, config: Config
+) -> AbstractContextManager[Callable[[RoundRecord], None]]:
+    """A listener that logs the rounds, if it is asked for."""
+    return trackers.Tracking(folder, config) if given.track else nullcontext(lambda _: None)
+
+
 def set_up(threads: int) -> None:
     """Set the number of threads, and print warnings without the line of code that they come from."""
     torch.set_num_threads(threads)
@@ -74,8 +108,15 @@ def set_up(threads: int) -> None:
 
 def open_data(chosen: DataChoice, quiet: bool) -> Federation:
     """The federation; if a folder of images has errors, all its problems are printed first."""
-    with explained(chosen, quiet), progress(quiet):
-        return chosen.open()
+    try:
+        with progress(quiet):
+            return chosen.open()
+    except DataError as error:
+        if quiet or not isinstance(chosen.suite, Folders) or not Path(chosen.suite.path).exists():
+            raise
+        from fedlgd.cli.data import explain  # here, because other runs need nothing of it
+
+        explain(error, chosen.suite)
 
 
 @contextmanager
@@ -146,9 +187,20 @@ def announce_run(config: Config, folder: Path, federation: Federation, engine: E
     with suppress(FedlgdError):
         found = estimate_run(config, folder, federation, engine.place)
         _announce(found.total(engine.processes(federation)) if found else 0.0)
+        announce_short([config.method], federation)
     announce_copies(config, folder, federation)
     if budget := config.method.budget:
         typer.echo(budget.statement, err=True)
+
+
+def announce_short(methods: Iterable[Method], federation: Federation) -> None:
+    """Say which sites have too few images of a class for `distil.per_class` virtual ones, if any has."""
+    found: dict[str, dict[str, int]] = {site.name: {} for site in federation.sites}
+    for method in methods:
+        for site in federation.sites:
+            found[site.name].update(short_at(method, site))
+    if text := short_classes_text(found):
+        typer.echo(folded(text, "  "), err=True)
 
 
 def announce_copies(config: Config, folder: Path, federation: Federation) -> None:
@@ -170,7 +222,7 @@ def announce_jobs(jobs: Sequence[Job], federation: Federation, engine: Engine, p
 
 def _announce(seconds: float, scope: str = "") -> None:
     if seconds >= LONG:
-        typer.echo(f"Estimated time: {duration(seconds)}{scope}", err=True)
+        typer.echo(f"Estimated time: {rough_duration(seconds)}{scope}", err=True)
 
 
 def print_estimate(config: Config, folder: Path, federation: Federation, engine: Engine, json: bool) -> None:
@@ -179,8 +231,8 @@ def print_estimate(config: Config, folder: Path, federation: Federation, engine:
     seconds = found.total(engine.processes(federation)) if found else None
     if json:
         phases, cpu = (found.seconds, found.cpu) if found else ({}, {})
-        typer.echo(jsonlib.dumps({"seconds": seconds, "phases": phases, "cpu": cpu}))
+        print_json({"seconds": seconds, "phases": phases, "cpu": cpu})
     elif seconds is None:
         typer.echo("No estimate: the run is complete, or its method cannot be estimated.")
     else:
-        typer.echo(duration(seconds))
+        typer.echo(rough_duration(seconds))

@@ -3,7 +3,6 @@
 The search of `tune` is scored on held-out training images.
 """
 
-import json as jsonlib
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -16,29 +15,28 @@ import typer
 from fedlgd.cli import common
 from fedlgd.cli.command import ConfigOptions
 from fedlgd.cli.options import CompareOptions, PaperOptions, TuneOptions
-from fedlgd.cli.progress import Pace, duration, progress
-from fedlgd.cli.terminal import MAX_SITE_COLUMNS, complain, folded, table_text, two_classes
+from fedlgd.cli.progress import Pace, progress
+from fedlgd.cli.terminal import MAX_SITE_COLUMNS, complain, folded, print_json, show_table, table_text, two_classes
 from fedlgd.core.errors import FedlgdError
-from fedlgd.core.text import duration as exact
-from fedlgd.core.text import plural
+from fedlgd.core.text import duration, enumeration, plural, rough_duration
+from fedlgd.core.train import Local
 from fedlgd.data.federation import Federation, validation_of
 from fedlgd.engines.registry import Engine
+from fedlgd.report.claims import undeclared
 from fedlgd.report.cost import cost_table
-from fedlgd.report.formats import Cell, Column, Table
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.page import write_report
 from fedlgd.report.tables import accuracy_table, without_sites
+from fedlgd.rundir.order import write_order
 from fedlgd.rundir.read import read_runs
 from fedlgd.rundir.records import RoundRecord, committed_records
-from fedlgd.rundir.sweep import swept
-from fedlgd.runs.cache import shared_cache
-from fedlgd.runs.compare import Job, equal_run, matched_steps, parse_entry, plan_jobs, run_job
+from fedlgd.runs.compare import equal_run, matched_steps, run_job, set_aside_changed
 from fedlgd.runs.config import RunSettings
+from fedlgd.runs.entries import Job, parse_entry, plan_jobs, sweep_entries
 from fedlgd.runs.estimate import estimate
-from fedlgd.runs.folder import locked_folder
+from fedlgd.runs.folder import locked_folder, shared_cache
 from fedlgd.runs.jobs import Ended, RoundListener, check_jobs, run_jobs
 from fedlgd.runs.parse import parse_axes
-from fedlgd.runs.trackers import Tracked, Tracking, check_trackers
 from fedlgd.runs.tune import SCORES_HEAD, Findings, Halving, Search, TrialLog, cpu_seconds, plan_search, search
 
 Options = CompareOptions | PaperOptions
@@ -48,19 +46,23 @@ BEST = " * marks the best method at each site and in the mean."
 
 
 def compare(given: CompareOptions) -> None:
-    check_trackers(given.track or ())
+    common.check_tracking(given)
     check_jobs(given.jobs, given.threads, common.place_of(given))
     common.set_up(given.threads)
     settings = common.assignments(given, {})
-    entries = [parse_entry(spec) for spec in swept(given.methods.split(","), parse_axes(given.sweep or ()))]
+    parsed = [parse_entry(text) for text in given.methods.split(",")]
+    entries, skipped = sweep_entries(parsed, parse_axes(given.sweep or ()))
     preset = given.preset or common.preset_of(settings, {}, [entry.name for entry in entries])
     first, *_ = plan_jobs(entries, 1, given.out, settings, preset)
     federation = common.open_data(first.config.data, given.silent)
     common.announce_preset(given, preset)
+    if skipped and not given.silent:
+        typer.echo(folded(skipped), err=True)
     steps = _fedlgd_steps(settings, preset, len(federation.classes)) if given.match_steps else 0
     jobs = plan_jobs(entries, given.seeds, given.out, settings, preset, steps)
+    write_order(given.out, [entry.folder for entry in entries])
     methods = f"{plural(len(entries), 'point' if given.sweep else 'method')} x {plural(given.seeds, 'seed')}"
-    budget = _budget(jobs, steps)
+    budget = budget_text(jobs, steps)
     announced = f"{plural(len(jobs), 'run')}: {methods} on {federation.name}; {budget}"
     ended = conduct(jobs, federation, given, given.out, announced)
     _print_comparison(ended, budget, given.out / "report.html", given.json)
@@ -71,12 +73,16 @@ def conduct(
     jobs: Sequence[Job], federation: Federation, given: Options, out: Path, announced: str
 ) -> list[Ended[Job]]:
     """Run all jobs, with an estimate first, and write their report."""
+    accept = isinstance(given, CompareOptions) and given.accept_changed_code
     with common.resumable():
         engine = common.choose_engine(given, federation, "loop" if given.jobs > 1 else None)
+        for job in () if accept else jobs:
+            set_aside_changed(job, federation)
         if not given.silent:
             typer.echo(folded(announced, "  "))
             common.announce_jobs(jobs, federation, engine, given.jobs)
             common.announce_copies(jobs[0].config, out, federation)
+            common.announce_short((job.config.method for job in jobs), federation)
         ended = _run(jobs, federation, engine, given)
     if done := [each.job.folder for each in ended if not each.error and each.job.folder]:
         write_report(done, out / "report.html")
@@ -92,16 +98,23 @@ def _fedlgd_steps(settings: Mapping[str, Any], preset: str, classes: int) -> int
     return local.steps or matched_steps(pictures, anchors, classes, local.batch, local.epochs)
 
 
-def _budget(jobs: Sequence[Job], steps: int) -> str:
-    """The budget of a comparison as text; `steps`: those of every method, if they are matched."""
-    methods = [job.config.method for job in jobs]
-    counts = {steps} if steps else {getattr(getattr(method, "local", None), "steps", 0) for method in methods}
-    if len(counts) > 1:
-        return "budget: the numbers of SGD steps per round differ (local.steps)"
-    if count := counts.pop():
-        return f"budget: {plural(count, 'SGD step')} per round at each site, for every method"
-    more = any(hasattr(method, "anchors") for method in methods)
-    return "budget: equal epochs for every method" + ("; those with anchors take more steps" if more else "")
+def budget_text(jobs: Sequence[Job], steps: int) -> str:
+    """The budget of a comparison as text, for methods whose sites train; `steps`: those of all, if matched."""
+    methods = {job.label: job.config.method for job in jobs}
+    local = {label: getattr(each, "local", None) for label, each in methods.items() if each.train_on != "nothing"}
+    idle = [label for label in methods if label not in local]
+    own = [label for label, how in local.items() if not isinstance(how, Local)]
+    counts = {(how.steps, 0 if how.steps else how.epochs) for how in local.values() if isinstance(how, Local)}
+    counts = {(steps, 0)} if steps and counts else counts
+    whom = "for every other method" if idle or own else "for every method"
+    parts = ["the numbers of SGD steps per round differ (local.steps, local.epochs)"] if len(counts) > 1 else []
+    if len(counts) == 1:
+        ((count, _),) = counts
+        each = f"{plural(count, 'SGD step')} per round at each site" if count else "equal epochs"
+        parts = [f"{each}, {whom}" if count else f"{each} {whom}; an epoch has more steps where images are added"]
+    parts += [f"the sites train no model in {enumeration(idle)}"] if idle else []
+    parts += [f"the steps of {enumeration(own)} are not known"] if own else []
+    return f"budget: {'; '.join(parts)}"
 
 
 def _run(jobs: Sequence[Job], federation: Federation, engine: Engine, given: Options) -> list[Ended[Job]]:
@@ -126,7 +139,7 @@ def _run(jobs: Sequence[Job], federation: Federation, engine: Engine, given: Opt
                 complain(f"{each.job.title} failed: {each.error}")
             elif not (given.silent or in_turn):
                 rest = (time.monotonic() - began) / len(ended) * (len(jobs) - len(ended))
-                accuracy = f"mean {100 * each.result:.1f} %" + (f"  {duration(rest)} left" if rest else "")
+                accuracy = f"mean {100 * each.result:.1f} %" + (f"  {rough_duration(rest)} left" if rest else "")
                 typer.echo(f"[{len(ended)}/{len(jobs)}] {each.job.title}: {accuracy}")
     return sorted(ended, key=lambda each: jobs.index(each.job))
 
@@ -146,13 +159,15 @@ def run_tracked(
 ) -> float:
     """Run a job with its trackers; its mean accuracy after the last round."""
     assert job.folder
-    with Tracking(given.track or (), Tracked(job.folder, job.config)) as track:
+    accept = isinstance(given, CompareOptions) and given.accept_changed_code
+    with common.tracking(given, job.folder, job.config) as track:
 
         def listen(record: RoundRecord) -> None:
             show(record)
             track(record)
 
-        return run_job(job, federation, common.command_line(), listen, engine).records[-1].accuracy
+        command = common.command_line()
+        return run_job(job, federation, command, listen, engine, None, accept).records[-1].accuracy
 
 
 def _print_comparison(ended: Sequence[Ended[Job]], budget: str, page: Path, json: bool) -> None:
@@ -165,12 +180,14 @@ def _print_comparison(ended: Sequence[Ended[Job]], budget: str, page: Path, json
             for g in groups
             if g.accuracy
         ]
-        typer.echo(jsonlib.dumps({"methods": rows, "budget": budget, "failed": failures, "report": str(page)}))
+        print_json({"methods": rows, "budget": budget, "failed": failures, "report": str(page)})
         return
     if groups:
         for table in _tables(groups):
             typer.echo("\n" + table)
         typer.echo(f"\n{folded(METRIC + BEST if len(groups) > 1 else METRIC)}\n{folded(budget)}")
+        for note in undeclared(groups):
+            typer.echo(folded(str(note)))
     for folder, error in failures.items():
         typer.echo(f"failed: {folder}: {error}")
     if groups:
@@ -193,7 +210,7 @@ HEDGE = (
 
 
 def tune(given: TuneOptions) -> None:
-    check_trackers(given.track or ())
+    common.check_tracking(given)
     check_jobs(given.jobs, given.threads, common.place_of(given))
     common.set_up(given.threads)
     settings = common.assignments(given, {})
@@ -241,7 +258,7 @@ def _print_plan(how: Search, seconds: float | None, given: TuneOptions) -> None:
     if given.json:
         rungs = [{"candidates": count, "rounds": rounds} for count, rounds in how.levels]
         spaces = {entry.spec: msgspec.to_builtins(how.space_of(entry)) for entry in how.entries}
-        typer.echo(jsonlib.dumps({"seconds": seconds, "rungs": rungs, "spaces": spaces}))
+        print_json({"seconds": seconds, "rungs": rungs, "spaces": spaces})
         return
     (count, rounds), *rest = how.levels
     steps = [f"{count} candidates with {plural(rounds, 'round')}", *(f"the best {n} with {r}" for n, r in rest)]
@@ -250,7 +267,7 @@ def _print_plan(how: Search, seconds: float | None, given: TuneOptions) -> None:
     for line in lines:
         typer.echo(folded(line, "  "), err=True)
     if seconds is not None:
-        typer.echo(f"Estimated time: {duration(seconds)}", err=True)
+        typer.echo(f"Estimated time: {rough_duration(seconds)}", err=True)
 
 
 class _Trials:
@@ -272,7 +289,7 @@ class _Trials:
             self._pace.update(self._done)
             left = self._pace.left(self._total) if self._done < self._total else None
             score = "diverged" if ended.error else f"{100 * ended.result:.1f} %"
-            rest = "" if left is None else f"  {duration(left)} left"
+            rest = "" if left is None else f"  {rough_duration(left)} left"
             if not self._given.silent:
                 line = f"[{number}/{len(jobs)}] {ended.job.label}, {plural(rounds, 'round')}: {score}{rest}"
                 typer.echo(line, err=True)
@@ -291,18 +308,12 @@ def _print_findings(how: Search, found: Findings, json: bool) -> None:
             told = {"accuracy": trial.accuracy, "rounds": trial.rounds, "settings": trial.settings}
             best[spec] = {**told, "file": files[spec]}
         counts = {"candidates": found.candidates, "rounds": found.rounds, "validation": found.validation}
-        typer.echo(jsonlib.dumps({"best": best, **counts, "cpu_seconds": cpu}))
+        print_json({"best": best, **counts, "cpu_seconds": cpu})
         return
-    for title, heads, rows in (
-        ("Accuracy (%) on the validation images", SCORES_HEAD, found.scores()),
-        ("Best values", ("setting", *found.best), found.settings()),
-    ):
-        numbers = 1 if heads is SCORES_HEAD else len(heads)  # the first of these columns
-        columns = tuple(Column(head, number=at >= numbers) for at, head in enumerate(heads))
-        table = Table(columns, tuple(tuple(map(Cell, row)) for row in rows))
-        typer.echo(f"\n{title}\n{table_text(table)}")
+    show_table(SCORES_HEAD, found.scores(), "\nAccuracy (%) on the validation images")
+    show_table(("setting", *found.best), found.settings(), "\nBest values", numbers=())
     note = HEDGE.format(trials=found.candidates, rounds=plural(found.rounds[0], "round"))
     typer.echo(f"\n{folded(note)}")
-    typer.echo(f"CPU time of the search: {exact(cpu)}")
+    typer.echo(f"CPU time of the search: {duration(cpu)}")
     typer.echo("Best settings: " + ", ".join(files.values()))
     typer.echo(f"Next: {common.program()} compare --methods {','.join(files.values())} --seeds 3")

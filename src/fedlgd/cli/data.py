@@ -1,26 +1,22 @@
 """`fedlgd methods`, `nets` and `data list`: what can be chosen; `fedlgd data show`, `check` and `fetch`."""
 
-import difflib
 import inspect
 import json as jsonlib
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import asdict
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 import typer
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Column, Table
 
 from fedlgd.cli import options
+from fedlgd.cli.common import chosen_data
 from fedlgd.cli.progress import progress
-from fedlgd.cli.terminal import folded, plain_warnings
+from fedlgd.cli.terminal import folded, plain_warnings, print_json, show_table
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.files import writing
 from fedlgd.core.settings import SettingInfo, describe_settings
@@ -28,24 +24,27 @@ from fedlgd.core.text import plural
 from fedlgd.data.describe import Statistics, sheet_of_sites, spark, statistics_of
 from fedlgd.data.federation import Federation
 from fedlgd.data.own.check import Checked, check_data
-from fedlgd.data.own.sites import Problem
+from fedlgd.data.own.layouts import Problem
 from fedlgd.data.own.suite import Folders
-from fedlgd.data.suites import SUITES, DataChoice, Suite, data_home
+from fedlgd.data.suites import SUITES, Suite, data_home
 from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS, build_net, describe_net, settings_of
+from fedlgd.report.claims import HELLO, TRAINS_ON, declared_reads
+from fedlgd.rundir.disclosure import discloses
+from fedlgd.rundir.manifest import MethodInfo
 from fedlgd.runs.config import resolve
 from fedlgd.runs.parse import parse_assignment
+from fedlgd.runs.resume import method_info
 from fedlgd.runs.shift import ALL, Draws, Measured, measure_shift
 
 if TYPE_CHECKING:
     from fedlgd.data.fetch.prepare import FetchOutcome
 
-MAX_LISTED = 6  # values of a list that are shown as a default
+MAX_DEFAULT = 20  # letters of a list that is shown as a default
 USUAL_PRESETS = ("paper", "quick", "strong")
 MAX_ALIKE = 3  # problems of one kind at one site in the table of `check`
 MAX_MATRIX = 12  # sites; more are summarised
 MAX_PAIRS = 5  # nearest and farthest pairs in a summary
-CHANNELS = ("red", "green", "blue")
 
 
 def methods(given: options.MethodsOptions) -> None:
@@ -54,15 +53,12 @@ def methods(given: options.MethodsOptions) -> None:
         return
     rows = [describe_method(name) for name in registry.names()]
     if given.json:
-        typer.echo(jsonlib.dumps(rows))
+        print_json(rows)
         return
-    table = _listing("method", "about")
-    for row in rows:
-        table.add_row(row["name"], escape(row["about"]))
-    parts = _listing("part", "about")
-    for name, part in registry.stacks().items():
-        parts.add_row(f"+{name}", escape(part.about))
-    Console().print(table, "Parts are added to a method with +, as in scaffold+anchors:", parts, sep="\n")
+    show_table(("method", "about"), [(row["name"], row["about"]) for row in rows], numbers=())
+    parts = [(f"+{name}", part.about) for name, part in registry.stacks().items()]
+    title = "\nParts are added to a method with +, as in scaffold+anchors:"
+    show_table(("part", "about"), parts, title, numbers=())
     own = {row["name"]: [name for name in row["presets"] if name not in USUAL_PRESETS] for row in rows}
     more = [f"{name} also {', '.join(presets)}" for name, presets in own.items() if presets]
     typer.echo(f"Presets: {', '.join(USUAL_PRESETS)}; {'; '.join(more)}.")
@@ -71,12 +67,10 @@ def methods(given: options.MethodsOptions) -> None:
 
 def suites(given: options.ListOptions) -> None:
     if given.json:
-        typer.echo(jsonlib.dumps([describe_suite(name) for name in SUITES]))
+        print_json([describe_suite(name) for name in SUITES])
         return
-    table = _listing("name", "about", "state")
-    for name, suite in SUITES.items():
-        table.add_row(name, escape(suite.about), "ready" if not suite.missing else "missing")
-    Console().print(table)
+    rows = ((name, suite.about, "missing" if suite.missing else "ready") for name, suite in SUITES.items())
+    show_table(("name", "about", "state"), rows, numbers=())
     for name, suite in SUITES.items():
         if suite.missing:
             typer.echo(f"{name}: " + (fetch_command(suite) or f"needs {', '.join(suite.missing)} in the data home"))
@@ -100,53 +94,69 @@ def fetch_command(suite: Suite) -> str:
     return f"fedlgd data fetch {suite.fetch}" if suite.missing and suite.fetch else ""
 
 
-def _listing(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        table.add_column(column, no_wrap=column != "about")
-    return table
-
-
 def describe_method(name: str) -> dict[str, Any]:
     cls, settings = registry.find_method(name), registry.recipe(name).settings
     about = vars(cls).get("about") or inspect.getdoc(sys.modules[cls.__module__]) or ""
+    declared = {}
+    with suppress(SettingError):  # a part can need a setting that has no default
+        found = declared_by(name)
+        declared = {"train_on": found.train_on, "reads": found.reads, "sends": found.sends}
     return {
         "name": name,
         "about": about.partition("\n")[0],
         "presets": list(settings.presets),
         "settings": msgspec.to_builtins(settings()),
         "description": inspect.getdoc(cls) or "",
+        **declared,
         "preset_settings": msgspec.to_builtins(settings.presets),
         "setting_details": _plain(describe_settings(settings)),
     }
 
 
+def declared_by(name: str, **settings: Any) -> MethodInfo:
+    """What a method declares with these settings, and else with its defaults."""
+    recipe = registry.recipe(name)
+    return method_info(recipe.make(recipe.settings(**settings)), build_net("convnet", (3, 32, 32), 10))
+
+
+def sent_rows(declared: MethodInfo) -> list[tuple[str, str, str]]:
+    """What a site sends, when, and what it discloses."""
+    when = {path: "at the enrolment" if path.startswith(HELLO) else "in updates" for path in declared.sends}
+    return list(dict.fromkeys((kind, when[path], discloses(kind)) for path, kind in declared.sends.items()))
+
+
 def _show_method(name: str, json: bool) -> None:
-    row, console = describe_method(name), Console()
+    row = describe_method(name)
     if json:
-        typer.echo(jsonlib.dumps(row))
+        print_json(row)
         return
-    console.print(f"{name}: {row['about']}\n\n{row['description']}\n", markup=False, highlight=False)
-    console.print(settings_table(describe_settings(registry.recipe(name).settings)))
-    presets = Table("preset", "settings", title="Presets: --preset NAME", show_lines=True)
-    for preset, settings in row["preset_settings"].items():
-        lines = [f"{path} = {jsonlib.dumps(value)}" for path, value in settings.items()]
-        presets.add_row(preset, escape("\n".join(lines) or "the defaults"))
-    if presets.row_count:
-        console.print(presets)
+    typer.echo(f"{name}: {row['about']}\n\n{row['description']}\n")
+    if "sends" in row:
+        declared = declared_by(name)
+        basis = f"With the default settings its sites train on {TRAINS_ON[declared.train_on]}"
+        typer.echo(folded(f"{basis}. Private images are read {declared_reads(declared)}. A site sends:"))
+        show_table(("what", "when", "what it discloses"), sent_rows(declared), numbers=())
+        typer.echo()
+    show_settings(describe_settings(registry.recipe(name).settings))
+    presets = {
+        preset: "\n".join(f"{path} = {jsonlib.dumps(value)}" for path, value in settings.items())
+        for preset, settings in row["preset_settings"].items()
+    }
+    if presets:
+        rows = ((preset, lines or "the defaults") for preset, lines in presets.items())
+        show_table(("preset", "settings"), rows, "\nPresets: --preset NAME", numbers=())
 
 
-def settings_table(settings: Iterable[SettingInfo], owner: str = "") -> Table:
+def show_settings(settings: Iterable[SettingInfo], title: str = "Settings") -> None:
     """Path, default, help line and allowed values."""
-    table = Table(Column("setting", no_wrap=True), Column("default", max_width=20), "help", box=box.SIMPLE_HEAD)
-    table.title = f"Settings of {owner}: --set setting=value" if owner else "Settings: --set setting=value"
+    rows = []
     for info in settings:
         default, about = info.default, f"{info.help} ({info.allowed})" if info.allowed else info.help
-        shown = jsonlib.dumps(default)
-        if isinstance(default, tuple | list) and len(default) > MAX_LISTED:
+        shown = "not set" if default is None else jsonlib.dumps(default)
+        if isinstance(default, tuple | list) and len(shown) > MAX_DEFAULT:
             shown, about = plural(len(default), "value"), f"{about} Default: {', '.join(map(str, default))}"
-        table.add_row(info.path, escape("not set" if default is None else shown), escape(about))
-    return table
+        rows.append((info.path, shown, about))
+    show_table(("setting", "default", "help"), rows, f"{title}: --set setting=value", numbers=())
 
 
 def _plain(settings: Iterable[SettingInfo]) -> list[dict[str, Any]]:
@@ -162,36 +172,20 @@ def nets(given: options.NetsOptions) -> None:
             row = {"name": name, "settings": settings_of(name), "parameters": net.size}
             row |= {"MFLOP per image": round(net.flops / 1e6, 1), "setting_details": _plain(describe_net(name))}
             rows.append(row)
-        typer.echo(jsonlib.dumps(rows))
+        print_json(rows)
         return
-    table = Table("name", "parameters", "MFLOP per image", title="for 28x28 images, 10 classes")
-    for name, net in built.items():
-        table.add_row(name, f"{net.size:,}".replace(",", " "), f"{net.flops / 1e6:.1f}")
-    Console().print(table, *(settings_table(describe_net(name), name) for name in NETS))
-    typer.echo("Your own: --net package.module:Class")
-
-
-def chosen_data(name: str | None, folder: Path | None) -> dict[str, str | None]:
-    """The data settings for a federation's name, or for a path given as `--data` or instead of a name."""
-    if folder is not None and name is not None:
-        raise SettingError("data-given-twice", name=name, folder=folder)
-    if name is not None and name not in SUITES and (os.sep in name or Path(name).exists()):
-        folder = Path(name)
-    if folder is not None:
-        return {"data.name": "folders", "data.path": str(folder.expanduser().absolute())}
-    if name is not None and name not in SUITES and ":" not in name:
-        folders = [each.name for each in Path().iterdir() if each.is_dir()]
-        near = difflib.get_close_matches(name, [*folders, *SUITES], 1)
-        if near and near[0] in folders:  # a misspelled folder rather than a misspelled federation
-            raise DataError("no-such-folder", name=name, near=near[0])
-    return {"data.name": name}
+    sizes = ((name, f"{net.size:,}".replace(",", " "), f"{net.flops / 1e6:.1f}") for name, net in built.items())
+    show_table(("name", "parameters", "MFLOP per image"), sizes, "For 28x28 images, 10 classes")
+    for name in NETS:
+        show_settings(describe_net(name), f"\nSettings of {name}")
+    typer.echo("\nYour own: --net package.module:Class")
 
 
 def show(given: options.ShowOptions) -> None:
     settings = {**chosen_data(given.name, None), **dict(map(parse_assignment, given.settings or ()))}
     chosen = resolve({}, settings).data
     if not given.json and (found := describe_settings(chosen.suite, "data.")):
-        Console().print(settings_table(found))
+        show_settings(found)
     plain_warnings()
     with progress(given.silent):
         federation = chosen.open()
@@ -202,100 +196,85 @@ def show(given: options.ShowOptions) -> None:
     if given.json:
         head = {"name": federation.name, "note": federation.note, "classes": federation.classes}
         body = {"sites": [asdict(site) for site in sites], "shift": [shift.plain() for shift in shifts]}
-        typer.echo(jsonlib.dumps({**head, "shape": federation.shape, **body}))
+        print_json({**head, "shape": federation.shape, **body})
     else:
-        Console().print(_counts(federation, sites), _colours(sites), *shift_tables(shifts))
+        _show_sites(federation, sites)
+        _show_shifts(shifts)
     if given.sheet:
         with writing(given.sheet, "Choose another file with --sheet"):
             sheet_of_sites(federation).save(given.sheet, "PNG")
         typer.echo(f"Contact sheet: {given.sheet}", err=given.json)
 
 
-def _counts(federation: Federation, sites: Sequence[Statistics]) -> Table:
+def _show_sites(federation: Federation, sites: Sequence[Statistics]) -> None:
+    """Numbers of images, and colours with half of the bins, so that three histograms fit 80 columns."""
+    counts, colours = [], []
+    for s in sites:
+        equal = len(set(s.train_per_class)) == 1
+        per_class = f"{s.train_per_class[0]} each" if equal else " ".join(map(str, s.train_per_class))
+        counts.append((s.site, str(s.train), str(s.test), per_class, s.note))
+        bins = (spark(tuple(map(sum, zip(each[::2], each[1::2], strict=True)))) for each in s.histogram)
+        cells = zip(s.mean, s.std, bins, strict=True)
+        colours.append((s.site, *(f"{mean:.2f} {std:.2f} {shares}" for mean, std, shares in cells)))
     size = f"{plural(len(sites), 'site')}, {plural(len(federation.classes), 'class')}, {federation.shape}"
-    table = Table(title=escape(f"{federation.name}: {size}"), caption=escape(federation.note))
-    for column in ("site", "train", "test", "train per class", "note"):
-        table.add_column(column, justify="right" if column in ("train", "test") else "left")
-    for s in sites:
-        numbers = " ".join(map(str, s.train_per_class))
-        if len(set(s.train_per_class)) == 1:
-            numbers = f"{s.train_per_class[0]} each"
-        table.add_row(escape(s.site), str(s.train), str(s.test), numbers, escape(s.note))
-    return table
+    heads, numbers = ("site", "train", "test", "train per class", "note"), ("train", "test")
+    notes = [federation.note] if federation.note else []
+    show_table(heads, counts, f"\n{federation.name}: {size}", numbers, notes)
+    title = "\nColours of the training images: mean, std, histogram"
+    show_table(("site", "red", "green", "blue"), colours, title, numbers=())
 
 
-def _colours(sites: Sequence[Statistics]) -> Table:
-    table = Table(title="colours of the training images: mean, std, histogram", box=box.SIMPLE_HEAD)
-    for column in ("site", *CHANNELS):
-        table.add_column(column, no_wrap=column != "site")
-    for s in sites:
-        cells = []
-        for colour, mean, std, shares in zip(CHANNELS, s.mean, s.std, s.histogram, strict=True):
-            pairs = zip(shares[::2], shares[1::2], strict=True)  # half the bins, so that three fit 80 columns
-            cells.append(f"{mean:.2f} {std:.2f} [{colour}]{spark(tuple(a + b for a, b in pairs))}[/]")
-        table.add_row(escape(s.site), *cells)
-    return table
-
-
-def shift_tables(found: Sequence[Measured]) -> Iterator[Table]:
+def _show_shifts(found: Sequence[Measured]) -> None:
+    """Between all images a matrix, or for many sites the extremes; then the extremes of each class."""
     for each in found:
         if each.among == ALL:
-            yield _matrix(each) if len(each.shift.sites) <= MAX_MATRIX else _summary(each)
-    if any(each.among != ALL for each in found):
-        yield _by_class(found)
+            (_show_matrix if len(each.shift.sites) <= MAX_MATRIX else _show_extremes)(each)
+    if all(each.among == ALL for each in found):
+        return
+    rows = []
+    for each in found:
+        shift, ranked = each.shift, sorted(each.shift.pairs, key=itemgetter(2))
+        pairs = [f"{a}, {b}: {mean:.3f}" for a, b, mean, _ in (ranked[0], ranked[-1])]
+        numbers = (f"{shift.size} per site", f"{shift.average:.3f}", f"{shift.zero:.3f}")
+        rows.append((each.space, each.among, *numbers, *pairs))
+    averages = ("mean over pairs", "same site")
+    heads = ("space", "among", "images", *averages, "nearest pair", "farthest pair")
+    show_table(heads, rows, "\nshift among the images of each class", averages)
 
 
 def _title(found: Measured) -> str:
     shift = found.shift
     estimator = f"squared RBF-MMD ({'unbiased' if shift.unbiased else 'biased'})"
     draws = plural(shift.draws, "draw")
-    return f"shift in {found.space}: {estimator}, mean ± std of {draws} of {shift.size} images per site"
+    return f"\nshift in {found.space}: {estimator}, mean ± std of {draws} of {shift.size} images per site"
 
 
-def _matrix(found: Measured) -> Table:
+def _show_matrix(found: Measured) -> None:
     shift = found.shift
-    caption = f"mean over pairs {shift.average:.3f}; diagonal: two draws from the same site, the noise level"
-    table = Table("", *map(escape, shift.sites), title=_title(found), caption=caption)
-    for i, name in enumerate(shift.sites):
-        row = [f"{m:.3f} ± {s:.3f}" for m, s in zip(shift.mean[i], shift.std[i], strict=True)]
-        row[i] = f"[dim]{row[i]}[/]"
-        table.add_row(escape(name), *row)
-    return table
+    note = f"mean over pairs {shift.average:.3f}; diagonal: two draws from the same site, the noise level"
+    cells = (map("{:.3f} ± {:.3f}".format, *row) for row in zip(shift.mean, shift.std, strict=True))
+    rows = [(name, *row) for name, row in zip(shift.sites, cells, strict=True)]
+    show_table(("", *shift.sites), rows, _title(found), notes=[note])
 
 
-def _summary(found: Measured) -> Table:
-    shift = found.shift
+def _show_extremes(found: Measured) -> None:
+    shift, ranked = found.shift, sorted(found.shift.pairs, key=itemgetter(2))
     means = f"mean over pairs {shift.average:.3f}, two draws from the same site {shift.zero:.3f}"
-    caption = f"{plural(len(shift.sites), 'site')}; {means}; all pairs: --json"
-    table = Table("", "site", "site", "MMD²", title=_title(found), caption=caption)
-    ranked = sorted(shift.pairs, key=lambda pair: pair[2])
-    for word, pairs in (("nearest", ranked[:MAX_PAIRS]), ("farthest", ranked[-MAX_PAIRS:])):
-        for a, b, mean, std in pairs:
-            table.add_row(word, escape(a), escape(b), f"{mean:.3f} ± {std:.3f}")
-    return table
-
-
-def _by_class(found: Sequence[Measured]) -> Table:
-    table = Table("space", "among", "images", "mean over pairs", "same site", "nearest pair", "farthest pair")
-    for each in found:
-        shift = each.shift
-        ranked = sorted(shift.pairs, key=lambda pair: pair[2])
-        pairs = [escape(f"{a}, {b}: {mean:.3f}") for a, b, mean, _ in (ranked[0], ranked[-1])]
-        numbers = (f"{shift.size} per site", f"{shift.average:.3f}", f"{shift.zero:.3f}")
-        table.add_row(each.space, escape(each.among), *numbers, *pairs)
-    return table
+    note = f"{plural(len(shift.sites), 'site')}; {means}; all pairs: --json"
+    ends = (("nearest", ranked[:MAX_PAIRS]), ("farthest", ranked[-MAX_PAIRS:]))
+    rows = [(word, a, b, f"{mean:.3f} ± {std:.3f}") for word, pairs in ends for a, b, mean, std in pairs]
+    show_table(("", "site", "other site", "MMD²"), rows, _title(found), ["MMD²"], [note])
 
 
 def check(given: options.CheckOptions) -> None:
-    settings = {"data.name": "folders", **dict(map(parse_assignment, given.settings or ()))}
-    how = resolve({}, settings).data.suite
-    assert isinstance(how, Folders)
+    path = given.folder.expanduser()
+    how = _own_images(path, dict(map(parse_assignment, given.settings or ())))
     with progress(given.silent):
-        checked = check_data(given.folder.expanduser(), given.least, how=how)
+        checked = check_data(path, given.least, how=how)
     errors, warnings = checked.count("error"), checked.count("warning")
     if given.json:
         found = {"sites": checked.sites, "images": checked.images, "errors": errors, "warnings": warnings}
-        typer.echo(jsonlib.dumps({**found, "problems": [asdict(problem) for problem in checked.problems]}))
+        print_json({**found, "problems": [asdict(problem) for problem in checked.problems]})
     else:
         print_checked(checked)
     raise typer.Exit(1 if errors or (given.strict and warnings) else 0)
@@ -303,8 +282,7 @@ def check(given: options.CheckOptions) -> None:
 
 def checked_site(path: Path, site: str, settings: Mapping[str, Any], quiet: bool) -> Folders:
     """The images of one real site; its problems are printed, and errors end the command."""
-    how = resolve({}, {**settings, "data.name": "folders", "data.path": str(path)}).data.suite
-    assert isinstance(how, Folders)
+    how = _own_images(path, settings)
     with progress(quiet):
         checked = check_data(path, only=site, how=how)
     if not quiet or checked.count("error"):
@@ -314,21 +292,20 @@ def checked_site(path: Path, site: str, settings: Mapping[str, Any], quiet: bool
     return how
 
 
-@contextmanager
-def explained(chosen: DataChoice, quiet: bool) -> Iterator[None]:
-    """After an error in a folder of images, print all its problems, as `fedlgd data check` does."""
-    try:
-        yield
-    except DataError as error:
-        how = chosen.suite
-        if quiet or not isinstance(how, Folders) or not Path(how.path).exists():
-            raise
-        with progress(quiet):
-            problems = check_data(Path(how.path), how=how).problems
-        if len(problems) < 2:
-            raise
-        typer.echo("\n".join(_listed(problems)), err=True)
-        raise DataError("problems-above", error=error) from error
+def _own_images(path: Path, settings: Mapping[str, Any]) -> Folders:
+    how = resolve({}, {**settings, "data.name": "folders", "data.path": str(path)}).data.suite
+    assert isinstance(how, Folders)
+    return how
+
+
+def explain(error: DataError, how: Folders) -> NoReturn:
+    """Print all problems of a folder of images before the error, as `fedlgd data check` does."""
+    with progress(quiet=False):
+        problems = check_data(Path(how.path), how=how).problems
+    if len(problems) < 2:
+        raise error
+    typer.echo("\n".join(_listed(problems)), err=True)
+    raise DataError("problems-above", error=error) from error
 
 
 def print_checked(checked: Checked, err: bool = False) -> None:
@@ -375,7 +352,7 @@ def fetch(given: options.FetchOptions) -> None:
         typer.echo("Interrupted. Re-run the same command to resume.", err=True)
         raise typer.Exit(130) from None
     if given.json:
-        typer.echo(jsonlib.dumps([asdict(outcome) for outcome in outcomes]))
+        print_json([asdict(outcome) for outcome in outcomes])
     if not all(outcome.ready or outcome.optional for outcome in outcomes):
         raise typer.Exit(2)
 

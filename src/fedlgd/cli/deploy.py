@@ -5,7 +5,6 @@
 Also the lines and the log of commands that run until they are stopped.
 """
 
-import json as jsonlib
 import logging
 import signal
 import socket
@@ -24,7 +23,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedlgd.cli.options import JoinOptions, ProvisionOptions, RunOptions, ServeOptions
-from fedlgd.cli.terminal import folded
+from fedlgd.cli.terminal import folded, print_json
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import locked, private_folder
 from fedlgd.deploy import check_flower
@@ -118,7 +117,7 @@ def provision(given: ProvisionOptions) -> None:
         made = kit.provision(given.folder, names, kit.address(given.server), given.days)
     until = kit.expiry(given.folder / "server" / "server.crt")
     if given.json:
-        typer.echo(jsonlib.dumps({"kits": [str(path) for path in made], "valid_until": until.isoformat()}))
+        print_json({"kits": [str(path) for path in made], "valid_until": until.isoformat()})
         return
     for path in made:
         typer.echo(path)
@@ -155,7 +154,7 @@ def serve(given: ServeOptions) -> None:
                 say(line.removeprefix(EVENT_PREFIX))
 
         server = ["fedlgd.deploy.superlink", str(kit.folder), str(listen), str(given.store << 20)]
-        child = processes.start_child(server, kit.state, hear)
+        child = processes.start_child(server, hear)
         with stopped_by_signal():
             try:
                 _show_sites(kit, str(listen), lambda: child.poll() is None)
@@ -241,26 +240,29 @@ def run_at_sites(
     kit = kits.read_kit(given.kit, "server")
     processes.be_quiet(kit.state)
     from fedlgd.deploy.connection import Operator
-    from fedlgd.deploy.coordinator import Request, coordinate
+    from fedlgd.deploy.coordinator import coordinate
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
     with Operator(kit) as operator, operator.grid() as grid, shown as listen:
-        request = Request(
-            config=config.toml(),
-            out=str(folder),
-            sites=grid.nodes,
-            timeout=given.timeout,
-            threads=given.threads,
-            command=command,
+        return coordinate(
+            grid,
+            config,
+            folder,
+            grid.nodes,
+            given.timeout,
+            given.threads,
+            command,
+            listen,
+            label=given.label,
+            accept_changed_code=given.accept_changed_code,
         )
-        return coordinate(grid, request, listen)
 
 
 def join(given: JoinOptions) -> None:
     check_flower()
     from fedlgd.deploy import kit as kits
     from fedlgd.deploy.policy import Policy
-    from fedlgd.deploy.supernode import Node, Supervisor
+    from fedlgd.deploy.processes import Node, supervise
 
     kit = kits.read_kit(given.kit, "site")
     Policy.read(kit.folder / "site.toml")
@@ -274,7 +276,7 @@ def join(given: JoinOptions) -> None:
         tell(f"site {kit.site}: connecting to {kit.server}; tasks and what leaves: {given.kit / 'journal.log'}")
         follow, hear = Follower(kit.folder / "journal.log", tell), Connection(log, tell)
         with stopped_by_signal():
-            Supervisor(begin=lambda: Node(kit, hear), say=tell, tick=follow).run()
+            supervise(lambda: Node(kit, hear), tell, follow)
 
 
 def _choose_data(kit: "Kit", given: JoinOptions) -> None:

@@ -1,353 +1,371 @@
-"""The commands: a class for each, with its options as fields and its help as docstring.
+"""The commands in the order of the help: a class for each, with its options as fields and its help as docstring.
 
-A command imports what it needs when it runs, so that `--help` is fast.
+The first line of the help has to fit 80 columns in the list of commands. A command imports what it needs when it
+runs, so that `--help` is fast.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from typer import Argument, Option
+from fedlgd.cli import command as shared
+from fedlgd.cli.command import ComputeOptions, ConfigOptions, Output, argument, command, option
 
-from fedlgd.cli.command import (
-    Attacked,
-    ComputeOptions,
-    ConfigOptions,
-    Data,
-    Device,
-    Estimate,
-    Folder,
-    Jobs,
-    Json,
-    Net,
-    Output,
-    RunFolder,
-    Runs,
-    Seed,
-    Set,
-    Sets,
-    Site,
-    Threads,
-    command,
-)
+START, RUN, LOOK = "Start", "Run and compare", "Look at runs and use them"
+PRIVACY, REAL_SITES, DATA = "Privacy", "Real sites", "Data"
 
 
-@command("demo", "run:demo", "fedlgd demo")
+@command(START, "demo", "run:demo", "fedlgd demo")
 class DemoOptions(Output):
-    """Compare FedAvg on virtual data with FedLGD on five built-in digit sites and write a report."""
+    """Run FedAvg and FedLGD on five built-in sites, with a report.
 
-    out: Annotated[Path, Option("--out", "-o", help="Output folder.")] = Path("runs/demo")
-    rounds: Annotated[int, Option(help="Number of rounds per method.")] = 20
-    seed: Seed = 0
-    threads: Threads = 1
+    FedAvg is trained on virtual data, too.
+    """
+
+    out: Path = option(Path("runs/demo"), "Output folder.", "-o")
+    rounds: int = option(20, "Number of rounds per method.")
+    seed: int = shared.random_seed()
+    threads: int = shared.thread_count()
+
+
+@command(START, "methods", "data:methods", "fedlgd methods fedprox")
+class MethodsOptions:
+    """List the methods, or show the settings and presets of one."""
+
+    name: str | None = argument("Show this method and all its settings.", None)
+    json: bool = shared.as_json()
+
+
+@command(START, "nets", "data:nets", "fedlgd nets")
+class NetsOptions:
+    """List the networks with their settings and sizes."""
+
+    json: bool = shared.as_json()
+
+
+@command(START, "new method", "new:method", "fedlgd new method own-head --kind personal")
+class NewMethodOptions:
+    """Write NAME.py with a method that works, and its tests.
+
+    Existing files are not changed.
+    """
+
+    name: str = argument("Name of the method: lower-case words with - or _ between them.")
+    kind: Literal["regulariser", "server", "upload", "personal"] = option(
+        "server", "A term in the loss, a server with momentum, uploads of images, or a model for each site."
+    )
 
 
 @command(
+    RUN,
     "run",
     "run:run",
     "fedlgd run builtin-digits --method fedlgd --preset quick --rounds 40 --set net.width=32",
     "At real sites: fedlgd run --engine flower --kit kits/server --method fedlgd --rounds 40",
 )
 class RunOptions(ConfigOptions, ComputeOptions):
-    """Run one method on a federation. Re-run the same command to resume."""
+    """Run one method on a federation. Re-run to resume."""
 
-    method: Annotated[
-        str | None,
-        Option("--method", "-m", help="Method, e.g. fedavg, scaffold+anchors.", show_default="fedlgd"),
-        Sets("method"),
-    ] = None
-    anchors: Annotated[bool, Option("--anchors", help="Short for --method METHOD+anchors.")] = False
-    seed: Annotated[int | None, Option(help="Random seed.", show_default="0"), Sets("seed")] = None
-    config: Annotated[Path | None, Option("--config", "-c", help="Read settings from a TOML file.")] = None
-    out: Annotated[Path | None, Option("--out", "-o", help="Run folder (default: below runs/).")] = None
-    estimate: Estimate = False
-    engine: Annotated[
-        str | None, Option(help="loop; pool: worker processes (default on several cores); flower: real sites.")
-    ] = None
-    kit: Annotated[Path | None, Option(help="Kit of the server, for engine flower.")] = None
-    timeout: Annotated[float, Option(min=1, help="Seconds that a round waits for real sites.")] = 3600.0
-    workers: Annotated[int, Option(min=0, help="Worker processes of engine pool; 0: one per core.")] = 0
+    method: str | None = option(
+        None, "Method, e.g. fedavg, scaffold+anchors.", "-m", show_default="fedlgd", sets="method"
+    )
+    anchors: bool = option(False, "Short for --method METHOD+anchors.")
+    seed: int | None = option(None, "Random seed.", show_default="0", sets="seed")
+    config: Path | None = option(None, "Read settings from a TOML file.", "-c")
+    label: str = option("", "Name of the run in tables and figures.", show_default="that of the method")
+    out: Path | None = option(None, "Run folder (default: below runs/).", "-o")
+    estimate: bool = shared.estimate_only()
+    engine: str | None = option(
+        None, "loop; pool: worker processes (default on several cores); flower: real sites."
+    )
+    kit: Path | None = option(None, "Kit of the server, for engine flower.")
+    timeout: float = option(3600.0, "Seconds that a round waits for real sites.", min=1)
+    workers: int = option(0, "Worker processes of engine pool; 0: one per core.", min=0)
+    accept_changed_code: bool = shared.accept_code()
 
 
 @command(
+    RUN,
     "compare",
     "compare:compare",
     "fedlgd compare --methods fedavg,fedprox,scaffold+anchors,fedlgd --seeds 3 --preset quick",
+    "Your own: fedlgd compare --methods fedavg,mine=mymodule:MyMethod --set mymethod.steps=20",
 )
 class CompareOptions(ConfigOptions, ComputeOptions):
-    """Compare methods over several seeds with the same initial model, virtual sets and sampled sites."""
+    """Compare methods over several seeds under equal conditions.
 
-    methods: Annotated[
-        str, Option(help="Comma-separated, e.g. fedavg,scaffold+anchors,moon:mu=5,best-fedlgd.toml")
-    ] = "fedavg,fedlgd"
-    seeds: Annotated[int, Option(min=1, help="Number of seeds per method: 0, 1, ...")] = 3
-    sweep: Annotated[
-        list[str] | None, Option(help="Run every method with each of these values: --sweep pull.weight=0,1,10")
-    ] = None
-    match_steps: Annotated[
-        bool, Option("--match-steps", help="Give every method FedLGD's SGD steps per round.")
-    ] = False
-    out: Annotated[Path, Option("--out", "-o", help="Output folder.")] = Path("runs/compare")
-    jobs: Jobs = 1
+    They have the same initial model, virtual sets and sampled sites. Re-run to resume; what has changed code of
+    yours is run anew.
+    """
+
+    methods: str = option(
+        "fedavg,fedlgd", "Comma-separated, e.g. fedavg,scaffold+anchors,mine=moon:mu=5,best-fedlgd.toml"
+    )
+    seeds: int = option(3, "Number of seeds per method: 0, 1, ...", min=1)
+    sweep: list[str] | None = option(None, "Run every method with each of these values: --sweep pull.weight=0,1,10")
+    match_steps: bool = option(False, "Give every method FedLGD's SGD steps per round.")
+    out: Path = option(Path("runs/compare"), "Output folder.", "-o")
+    jobs: int = shared.parallel()
+    accept_changed_code: bool = shared.accept_code()
 
 
-@command("paper", "paper:paper", "fedlgd paper table-digits --scale desk --part C10 --jobs 2")
+@command(RUN, "tune", "compare:tune", "fedlgd tune builtin-digits --methods fedavg,fedlgd --preset quick -t 30")
+class TuneOptions(ConfigOptions, ComputeOptions):
+    """Search for the best settings of methods. Re-run to continue.
+
+    Candidates are scored on held-out training images.
+    """
+
+    methods: str = option("fedavg,fedlgd", "Comma-separated, as for fedlgd compare.")
+    candidates: int = option(27, "Candidates of each method; the first is as given.", min=2)
+    space: Path | None = option(None, "Your own search space, a TOML file.", show_default="built-in")
+    rungs: int = option(3, "Rungs; the last has all rounds.", min=1)
+    eta: int = option(3, "Each rung keeps 1/eta of the candidates, with eta times the rounds.", min=2)
+    validation: float = option(0.2, "Share of the training images that scores candidates.")
+    seed: int = shared.random_seed()
+    out: Path = option(Path("runs/tune"), "Output folder.", "-o")
+    jobs: int = shared.parallel()
+    estimate: bool = option(False, "Only print what would be searched, and for how long.")
+
+
+@command(RUN, "distil", "run:distil", "fedlgd distil builtin-digits --per-class 10 --set distil.steps=200")
+class DistilOptions(ComputeOptions):
+    """Distil each site's images into a virtual set, and score it.
+
+    Re-run to resume.
+    """
+
+    data: str | None = shared.data_name()
+    folder: Path | None = shared.data_folder()
+    per_class: int | None = option(
+        None, "Virtual images per class.", min=1, show_default="10", sets="distil.per_class"
+    )
+    net: str | None = shared.network()
+    settings: list[str] | None = shared.set_options()
+    seed: int = shared.random_seed()
+    out: Path = option(Path("distilled"), "Output folder.", "-o")
+    score: bool = option(True, "Train networks on virtual, on as many real, and on all images.")
+    score_steps: int = option(500, "SGD steps of each of these networks.", min=1)
+    estimate: bool = shared.estimate_only()
+
+
+@command(RUN, "paper", "paper:paper", "fedlgd paper table-digits --scale desk --part C10 --jobs 2")
 class PaperOptions(ComputeOptions):
-    """List the tables and figures of the paper with a verdict on every claim, run one, or report on all."""
+    """List the tables of the paper, run one, or report on all.
 
-    item: Annotated[str | None, Argument(help="Item to run, or `report`; without it, all are listed.")] = None
-    scale: Annotated[Literal["tiny", "desk", "full", "paper"], Option(help="Length of the runs.")] = "desk"
-    part: Annotated[str | None, Option(help="Only this part of the item.")] = None
-    out: Annotated[Path, Option("--out", "-o", help="Folder of all runs of the paper.")] = Path("runs/paper")
-    jobs: Jobs = 1
-    estimate: Estimate = False
+    Every claim has a verdict.
+    """
+
+    item: str | None = argument("Item to run, or `report`; without it, all are listed.", None)
+    scale: Literal["tiny", "desk", "full", "paper"] = option("desk", "Length of the runs.")
+    part: str | None = option(None, "Only this part of the item.")
+    out: Path = option(Path("runs/paper"), "Folder of all runs of the paper.", "-o")
+    jobs: int = shared.parallel()
+    estimate: bool = shared.estimate_only()
 
     @property
     def track(self) -> tuple[str, ...]:
         return ()
 
 
-@command("tune", "compare:tune", "fedlgd tune builtin-digits --methods fedavg,fedlgd --preset quick --rounds 30")
-class TuneOptions(ConfigOptions, ComputeOptions):
-    """Search for the best settings of methods on held-out training images. Re-run the same command to continue."""
+@command(
+    LOOK,
+    "report",
+    "report:report",
+    "fedlgd report runs/demo -o demo.html",
+    "For a paper: fedlgd report runs/compare --latex",
+    "Its curves: fedlgd report runs/compare --table curves > curves.csv",
+)
+class ReportOptions:
+    """Write one HTML report of runs, or print one of its tables."""
 
-    methods: Annotated[str, Option(help="Comma-separated, as for fedlgd compare.")] = "fedavg,fedlgd"
-    candidates: Annotated[int, Option(min=2, help="Candidates of each method; the first is as given.")] = 27
-    space: Annotated[Path | None, Option(help="Your own search space, a TOML file.", show_default="built-in")] = (
-        None
+    runs: list[Path] = shared.run_folders()
+    out: Path | None = option(None, "HTML file to write.", "-o")
+    figures: Path | None = option(None, "Also write the figures here, as PDF and PNG.")
+    csv: bool = option(False, "Print a table as CSV; no page is written.")
+    latex: bool = option(False, "The same as LaTeX (booktabs).")
+    markdown: bool = option(False, "The same as Markdown.")
+    table: Literal["accuracy", "two-classes", "cost", "curves"] | None = option(
+        None, "The table that is printed, as CSV unless said otherwise.", show_default="accuracy"
     )
-    rungs: Annotated[int, Option(min=1, help="Rungs; the last has all rounds.")] = 3
-    eta: Annotated[
-        int, Option(min=2, help="Each rung keeps 1/eta of the candidates, with eta times the rounds.")
-    ] = 3
-    validation: Annotated[float, Option(help="Share of the training images that scores candidates.")] = 0.2
-    seed: Seed = 0
-    out: Annotated[Path, Option("--out", "-o", help="Output folder.")] = Path("runs/tune")
-    jobs: Jobs = 1
-    estimate: Annotated[bool, Option("--estimate", help="Only print what would be searched, and for how long.")] = (
-        False
-    )
+    baseline: str = option("", "With --latex: mark differences to this method.", show_default="to the best")
+    json: bool = shared.as_json()
 
 
-@command("open", "report:open_", "fedlgd open runs/demo/fedlgd")
+@command(LOOK, "watch", "report:watch", "fedlgd watch runs/demo --open")
+class WatchOptions:
+    """Serve a live report in the browser during runs.
+
+    Stop with Ctrl-C.
+    """
+
+    runs: list[Path] = shared.run_folders()
+    port: int = option(8321, "Port on 127.0.0.1; 0: any free port.", "-p", min=0, max=65535)
+    open_page: bool = option(False, "Open the page in a browser.", "--open")
+
+
+@command(LOOK, "open", "report:open_", "fedlgd open runs/demo/fedlgd")
 class OpenOptions:
-    """Show the result of a run, finished or not: accuracy, what it cost, and how to go on."""
+    """Show the accuracy of a run, what it cost, and how to go on.
 
-    run: RunFolder
-    json: Json = False
+    The run may be unfinished.
+    """
+
+    run: Path = shared.run_folder()
+    json: bool = shared.as_json()
 
 
-@command("predict", "report:predict", "fedlgd predict runs/demo/fedlgd digit.png")
+@command(LOOK, "predict", "report:predict", "fedlgd predict runs/demo/fedlgd digit.png")
 class PredictOptions(Output):
     """Classify your own images with the model of a run."""
 
-    run: RunFolder
-    images: Annotated[list[Path], Argument(help="Image files, or folders of them.")]
-    site: Site = ""
+    run: Path = shared.run_folder()
+    images: list[Path] = argument("Image files, or folders of them.")
+    site: str = shared.of_site()
 
 
-@command("export", "report:export", "fedlgd export runs/demo/fedlgd --out model")
+@command(LOOK, "export", "report:export", "fedlgd export runs/demo/fedlgd --out model")
 class ExportOptions(Output):
-    """Export the model of a run with its preprocessing (torch.export, ONNX), and its virtual images and anchors."""
+    """Export the model of a run, to be used without fedlgd.
 
-    run: RunFolder
-    out: Annotated[Path | None, Option("--out", "-o", help="Output folder (default: RUN/export).")] = None
-    site: Site = ""
-    onnx: Annotated[bool | None, Option(help="ONNX too (default: if its packages are installed).")] = None
+    Written are the model with its preprocessing (torch.export, ONNX), and its virtual images and anchors.
+    """
 
-
-@command("distil", "run:distil", "fedlgd distil builtin-digits --per-class 10 --set distil.steps=200")
-class DistilOptions(ComputeOptions):
-    """Distil the images of each site into a virtual set, and score it. Re-run to resume."""
-
-    data: Data = None
-    folder: Folder = None
-    per_class: Annotated[
-        int | None, Option(min=1, help="Virtual images per class.", show_default="10"), Sets("distil.per_class")
-    ] = None
-    net: Net = None
-    settings: Set = None
-    seed: Seed = 0
-    out: Annotated[Path, Option("--out", "-o", help="Output folder.")] = Path("distilled")
-    score: Annotated[
-        bool,
-        Option("--score/--no-score", help="Train networks on virtual, on as many real, and on all images."),
-    ] = True
-    score_steps: Annotated[int, Option(min=1, help="SGD steps of each of these networks.")] = 500
-    estimate: Estimate = False
+    run: Path = shared.run_folder()
+    out: Path | None = option(None, "Output folder (default: RUN/export).", "-o")
+    site: str = shared.of_site()
+    onnx: bool | None = option(None, "ONNX too (default: if its packages are installed).", "--onnx/--no-onnx")
 
 
-@command("invert", "privacy:invert", "fedlgd invert runs/demo/fedlgd --quick")
-class InvertOptions(Output):
-    """Attack the updates of a run by gradient inversion. Writes pictures of private images to the run folder."""
-
-    runs: Annotated[list[Path], Argument(metavar="RUN...", help="Run folders.")]
-    batch: Annotated[
-        list[int] | None, Option(min=1, help="Images of a batch; repeatable.", show_default="1, 4")
-    ] = None
-    targets: Annotated[int, Option(min=1, help="Batches of each size that are attacked.")] = 8
-    at_round: Annotated[
-        list[int] | None,
-        Option("--round", min=0, help="Attack after so many rounds; repeatable.", show_default="0 and all"),
-    ] = None
-    site: Attacked = ""
-    loss: Annotated[
-        Literal["cosine", "l2"], Option(help="cosine (Geiping et al. 2020), or l2 (Zhu et al. 2019).")
-    ] = "cosine"
-    tv: Annotated[float, Option(min=0, help="Weight of total variation.")] = 0.2
-    quick: Annotated[bool, Option("--quick", help="300 iterations, half the targets.")] = False
-    thorough: Annotated[bool, Option("--thorough", help="24 000 iterations and 4 restarts: hours.")] = False
-    show: Annotated[
-        bool, Option("--show", help="Show pictures of images that are not public in reports of the run.")
-    ] = False
-    seed: Seed = 0
-    threads: Threads = 1
-    estimate: Annotated[bool, Option("--estimate", help="Only estimate the time.")] = False
-
-
-@command("audit", "privacy:audit", "fedlgd audit runs/demo/fedlgd --site scans")
+@command(PRIVACY, "audit", "privacy:audit", "fedlgd audit runs/demo/fedlgd --site scans")
 class AuditOptions(Output):
-    """Attack a run: can an image of a site be recognised from what leaves it? Re-run to resume."""
+    """Can an image of a site be recognised from what leaves it?
 
-    runs: Annotated[list[Path], Argument(help="Finished run folders, or folders that contain them.")]
-    attack: Annotated[
-        Literal["rmia", "lira", "paper"],
-        Option(help="RMIA or LiRA with shadow federations, or the protocol of the paper with none."),
-    ] = "rmia"
-    site: Attacked = ""
-    thorough: Annotated[bool, Option("--thorough", help="LiRA with 16 shadows; FedAvg with all its epochs.")] = (
-        False
+    Attacks finished runs by membership inference. Re-run to resume.
+    """
+
+    runs: list[Path] = argument("Finished run folders, or folders that contain them.")
+    attack: Literal["rmia", "lira", "paper"] = option(
+        "rmia", "RMIA or LiRA with shadow federations, or the protocol of the paper with none."
     )
-    in_sample: Annotated[
-        bool, Option("--in-sample", help="With --attack paper: test densities on the points they were fitted on.")
-    ] = False
-    canaries: Annotated[
-        Literal["none", "mislabelled", "noise"],
-        Option(help="Flip the label of 5 % of the images, or replace them by noise; score them apart."),
-    ] = "none"
-    all_layers: Annotated[
-        bool,
-        Option("--all-layers", help="Attack updates by the gradients of all layers, one image at a time: slow."),
-    ] = False
-    jobs: Annotated[int, Option(min=0, help="Federations at a time; 0: one per core.")] = 0
-    yes: Annotated[bool, Option("--yes", "-y", help="Start also if it takes more than an hour.")] = False
-
-
-@command("report", "report:report", "fedlgd report runs/demo -o demo.html")
-class ReportOptions:
-    """Write one self-contained HTML report of one or several runs, or print one of its tables."""
-
-    runs: Runs
-    out: Annotated[Path | None, Option("--out", "-o", help="HTML file to write.")] = None
-    figures: Annotated[Path | None, Option(help="Also write the figures here, as PDF and PNG.")] = None
-    csv: Annotated[bool, Option("--csv", help="Print a table as CSV; no page is written.")] = False
-    latex: Annotated[bool, Option("--latex", help="The same as LaTeX (booktabs).")] = False
-    markdown: Annotated[bool, Option("--markdown", help="The same as Markdown.")] = False
-    table: Annotated[Literal["accuracy", "two-classes", "cost"], Option(help="The table that is printed.")] = (
-        "accuracy"
+    site: str = shared.attacked()
+    thorough: bool = option(False, "LiRA with 16 shadows; FedAvg with all its epochs.")
+    in_sample: bool = option(False, "With --attack paper: test densities on the points they were fitted on.")
+    canaries: Literal["none", "mislabelled", "noise"] = option(
+        "none", "Flip the label of 5 % of the images, or replace them by noise; score them apart."
     )
-    json: Json = False
+    all_layers: bool = option(False, "Attack updates by the gradients of all layers, one image at a time: slow.")
+    jobs: int = option(0, "Federations at a time; 0: one per core.", min=0)
+    yes: bool = option(False, "Start also if it takes more than an hour.", "-y")
 
 
-@command("watch", "report:watch", "fedlgd watch runs/demo --open")
-class WatchOptions:
-    """Serve a live report in the browser during runs. Stop with Ctrl-C."""
+@command(PRIVACY, "invert", "privacy:invert", "fedlgd invert runs/demo/fedlgd --quick")
+class InvertOptions(Output):
+    """Attack the updates of a run by gradient inversion.
 
-    runs: Runs
-    port: Annotated[int, Option("--port", "-p", min=0, max=65535, help="Port on 127.0.0.1; 0: any free port.")] = (
-        8321
+    Writes pictures of private images to the run folder.
+    """
+
+    runs: list[Path] = argument("Run folders.", metavar="RUN...")
+    batch: list[int] | None = option(None, "Images of a batch; repeatable.", min=1, show_default="1, 4")
+    targets: int = option(8, "Batches of each size that are attacked.", min=1)
+    at_round: list[int] | None = option(
+        None, "Attack after so many rounds; repeatable.", "--round", min=0, show_default="0 and all"
     )
-    open_page: Annotated[bool, Option("--open", help="Open the page in a browser.")] = False
+    site: str = shared.attacked()
+    loss: Literal["cosine", "l2"] = option("cosine", "cosine (Geiping et al. 2020), or l2 (Zhu et al. 2019).")
+    tv: float = option(0.2, "Weight of total variation.", min=0)
+    quick: bool = option(False, "300 iterations, half the targets.")
+    thorough: bool = option(False, "24 000 iterations and 4 restarts: hours.")
+    show: bool = option(False, "Show pictures of images that are not public in reports of the run.")
+    seed: int = shared.random_seed()
+    threads: int = shared.thread_count()
+    estimate: bool = option(False, "Only estimate the time.")
 
 
-@command("methods", "data:methods", "fedlgd methods fedprox")
-class MethodsOptions:
-    """List the methods, or show the settings and presets of one."""
-
-    name: Annotated[str | None, Argument(help="Show this method and all its settings.")] = None
-    json: Json = False
-
-
-@command("nets", "data:nets", "fedlgd nets")
-class NetsOptions:
-    """List the networks with their settings and sizes."""
-
-    json: Json = False
-
-
-@command("data list", "data:suites", "fedlgd data list")
-class ListOptions:
-    """List the federations and whether their files are in the data home."""
-
-    json: Json = False
-
-
-@command("data show", "data:show", "fedlgd data show builtin-digits --sheet digits.png --shift")
-class ShowOptions(Output):
-    """Show a federation: settings, class counts, colours, a contact sheet, the domain shift."""
-
-    name: Annotated[str, Argument(help="Federation (see fedlgd data list), or a folder.")] = "builtin-digits"
-    settings: Set = None
-    sheet: Annotated[Path | None, Option(help="Write a contact sheet of real images (PNG).")] = None
-    shift: Annotated[bool, Option("--shift", help="Measure the domain shift between sites.")] = False
-    per_class: Annotated[bool, Option("--per-class", help="Also measure the shift per class.")] = False
-    size: Annotated[int, Option(help="Images per site in each draw of --shift.")] = 100
-    draws: Annotated[int, Option(help="Number of draws of --shift.")] = 5
-    biased: Annotated[bool, Option("--biased", help="Use the biased estimator of the paper's code.")] = False
-    seed: Seed = 0
-
-
-@command("data check", "data:check", "fedlgd data check ./sites --strict")
-class CheckOptions(Output):
-    """Check your own images. Exit codes: 0: no errors, 1: errors, 2: no such folder."""
-
-    folder: Annotated[Path, Argument(help="Your own images: a folder, a .csv or a .npz.")]
-    settings: Set = None
-    least: Annotated[int, Option(min=1, help="Warn below this many training images per class and site.")] = 10
-    strict: Annotated[bool, Option("--strict", help="Treat warnings as errors.")] = False
-
-
-@command("data fetch", "data:fetch", "fedlgd data fetch digits")
-class FetchOptions(Output):
-    """Download published data sets and prepare them. Re-run to resume an interrupted download."""
-
-    names: Annotated[list[str], Argument(help="Groups (digits, cifar10c, retina) or data sets (mnist, ...).")]
-    originals: Annotated[Path | None, Option("--from", help="Folder of the original files; no download.")] = None
-    again: Annotated[bool, Option("--again", help="Also prepare data sets that are ready.")] = False
-    keep: Annotated[bool, Option("--keep-originals", help="Keep downloads in <data home>/originals.")] = False
-
-
-@command("provision", "deploy:provision", "fedlgd provision kits --sites a,b,c --server fl.hospital.org:9443")
+@command(
+    REAL_SITES, "provision", "deploy:provision", "fedlgd provision kits --sites a,b,c --server fl.example.org:9443"
+)
 class ProvisionOptions(Output):
-    """Make a kit with keys and settings for the coordinator and for each site of a real federation."""
+    """Make a kit with keys for the coordinator and for each site."""
 
-    folder: Annotated[Path, Argument(help="Folder for the kits; new, unless --add or --renew is given.")]
-    sites: Annotated[str, Option(help="Names of the sites, comma-separated: a,b,c")] = ""
-    server: Annotated[str, Option(help="HOST:PORT at which the sites reach the coordinator.")] = ""
-    days: Annotated[int, Option(min=1, max=3650, help="Validity of the server's certificate in days.")] = 730
-    add: Annotated[str, Option(help="Add sites to existing kits: d,e")] = ""
-    renew: Annotated[bool, Option("--renew", help="Only make a new certificate for the server.")] = False
+    folder: Path = argument("Folder for the kits; new, unless --add or --renew is given.")
+    sites: str = option("", "Names of the sites, comma-separated: a,b,c")
+    server: str = option("", "HOST:PORT at which the sites reach the coordinator.")
+    days: int = option(730, "Validity of the server's certificate in days.", min=1, max=3650)
+    add: str = option("", "Add sites to existing kits: d,e")
+    renew: bool = option(False, "Only make a new certificate for the server.")
 
 
-@command("serve", "deploy:serve", "fedlgd serve kits/server")
+@command(REAL_SITES, "serve", "deploy:serve", "fedlgd serve kits/server")
 class ServeOptions:
-    """Start the server of the coordinator and show which sites are connected. Stop with Ctrl-C."""
+    """Start the coordinator's server and show the connected sites.
 
-    kit: Annotated[Path, Argument(help="Kit of the server: FOLDER/server.")]
-    listen: Annotated[str, Option(help="HOST:PORT to listen on, if it is not the address of the kit.")] = ""
-    store: Annotated[int, Option(min=64, help="MiB on this disk for replies of one site that no run has read.")] = (
-        1024
-    )
+    Stop with Ctrl-C.
+    """
+
+    kit: Path = argument("Kit of the server: FOLDER/server.")
+    listen: str = option("", "HOST:PORT to listen on, if it is not the address of the kit.")
+    store: int = option(1024, "MiB on this disk for replies of one site that no run has read.", min=64)
 
 
-@command("join", "deploy:join", "fedlgd join kits/site-a --data ./images")
+@command(REAL_SITES, "join", "deploy:join", "fedlgd join kits/site-a --data ./images")
 class JoinOptions:
-    """Check the images of a site, connect to the coordinator and carry out its tasks. Stop with Ctrl-C."""
+    """Check a site's images, connect it, and carry out its tasks.
 
-    kit: Annotated[Path, Argument(help="Kit of the site: FOLDER/site-NAME.")]
-    data: Annotated[Path | None, Option("--data", help="Images of this site; by default those of last time.")] = (
-        None
-    )
-    settings: Annotated[list[str] | None, Option("--set", "-s", help="How to read them: --set data.size=64")] = None
-    threads: Threads = 1
-    device: Device = "cpu"
-    quiet: Annotated[bool, Option("--quiet", "-q", help="Do not print what the site does.")] = False
+    Stop with Ctrl-C.
+    """
+
+    kit: Path = argument("Kit of the site: FOLDER/site-NAME.")
+    data: Path | None = option(None, "Images of this site; by default those of last time.")
+    settings: list[str] | None = option(None, "How to read them: --set data.size=64", "--set", "-s")
+    threads: int = shared.thread_count()
+    device: str = shared.device_name()
+    quiet: bool = option(False, "Do not print what the site does.", "-q")
+
+
+@command(DATA, "data list", "data:suites", "fedlgd data list")
+class ListOptions:
+    """List the federations and whether their files are here."""
+
+    json: bool = shared.as_json()
+
+
+@command(DATA, "data show", "data:show", "fedlgd data show builtin-digits --sheet digits.png --shift")
+class ShowOptions(Output):
+    """Show a federation: settings, class counts, colours, domain shift."""
+
+    name: str = argument("Federation (see fedlgd data list), or a folder.", "builtin-digits")
+    settings: list[str] | None = shared.set_options()
+    sheet: Path | None = option(None, "Write a contact sheet of real images (PNG).")
+    shift: bool = option(False, "Measure the domain shift between sites.")
+    per_class: bool = option(False, "Also measure the shift per class.")
+    size: int = option(100, "Images per site in each draw of --shift.")
+    draws: int = option(5, "Number of draws of --shift.")
+    biased: bool = option(False, "Use the biased estimator of the paper's code.")
+    seed: int = shared.random_seed()
+
+
+@command(DATA, "data check", "data:check", "fedlgd data check ./sites --strict")
+class CheckOptions(Output):
+    """Check your own images.
+
+    Exit codes: 0: no errors, 1: errors, 2: no such folder.
+    """
+
+    folder: Path = argument("Your own images: a folder, a .csv or a .npz.")
+    settings: list[str] | None = shared.set_options()
+    least: int = option(10, "Warn below this many training images per class and site.", min=1)
+    strict: bool = option(False, "Treat warnings as errors.")
+
+
+@command(DATA, "data fetch", "data:fetch", "fedlgd data fetch digits")
+class FetchOptions(Output):
+    """Download published data sets and prepare them.
+
+    Re-run to resume an interrupted download.
+    """
+
+    names: list[str] = argument("Groups (digits, cifar10c, retina) or data sets (mnist, ...).")
+    originals: Path | None = option(None, "Folder of the original files; no download.", "--from")
+    again: bool = option(False, "Also prepare data sets that are ready.")
+    keep: bool = option(False, "Keep downloads in <data home>/originals.", "--keep-originals")

@@ -9,16 +9,25 @@ import typer
 from fedlgd.cli.common import choose_engine, estimate_jobs, open_data, place_of, set_up
 from fedlgd.cli.compare import conduct
 from fedlgd.cli.options import PaperOptions
-from fedlgd.cli.progress import duration
-from fedlgd.cli.terminal import folded, table_text
+from fedlgd.cli.terminal import folded, print_json, table_text
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import writing
-from fedlgd.core.text import plural
-from fedlgd.paper.items import Item, command_of, cpu_times, find_item, items, parts_at, reduced, requested_runs
-from fedlgd.paper.page import printed_table, write_paper
-from fedlgd.paper.runs import jobs_of, stored, stored_part
-from fedlgd.paper.verdicts import known_verdicts, shipped, verdicts
-from fedlgd.runs.compare import Job
+from fedlgd.core.text import plural, rough_duration
+from fedlgd.paper.items import (
+    Item,
+    command_of,
+    cpu_times,
+    find_item,
+    items,
+    jobs_of,
+    parts_at,
+    reduced,
+    requested_runs,
+    stored,
+    stored_part,
+)
+from fedlgd.paper.verdicts import known_verdicts, printed_table, shipped, verdicts, write_paper
+from fedlgd.runs.entries import Job
 from fedlgd.runs.jobs import check_jobs
 
 
@@ -35,7 +44,7 @@ def _list_items(given: PaperOptions) -> None:
     """Every item: what it is, its command, its CPU time at each scale, the stored parts, and the verdicts."""
     listed = [_facts(item, given) for item in items().values()]
     if given.json:
-        typer.echo(jsonlib.dumps(listed))
+        print_json(listed)
         return
     for each in listed:
         title = folded(f"{each['item']}: {each['title']}", "    ")
@@ -120,10 +129,10 @@ def _estimate(item: Item, jobs: Mapping[str, list[Job]], given: PaperOptions) ->
         engine = choose_engine(given, federation, "loop" if given.jobs > 1 else None)
         seconds[part] = estimate_jobs(own, federation, engine) / given.jobs
     if given.json:
-        typer.echo(jsonlib.dumps({"item": item.name, "scale": given.scale, "seconds": seconds}))
+        print_json({"item": item.name, "scale": given.scale, "seconds": seconds})
         return
     for part, time in seconds.items():
-        typer.echo(f"{_title(item, part)}: {duration(time)}")
+        typer.echo(f"{_title(item, part)}: {rough_duration(time)}")
 
 
 def _print_result(item: Item, parts: tuple[str, ...], given: PaperOptions, failed: Mapping[str, str]) -> None:
@@ -141,7 +150,7 @@ def _print_result(item: Item, parts: tuple[str, ...], given: PaperOptions, faile
         }
         words = {each.claim.text: each.word for each in found}
         result = {"item": item.name, "scale": given.scale, "parts": rows, "verdicts": words, "failed": failed}
-        typer.echo(jsonlib.dumps(result))
+        print_json(result)
         return
     for each in made:
         table = table_text(printed_table(each))

@@ -1,6 +1,5 @@
 """`fedlgd audit` and `fedlgd invert`: attacks on stored runs."""
 
-import json as jsonlib
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,13 @@ from fedlgd.attacks.inversion import (
 from fedlgd.attacks.target import Replay, chosen_site, open_replay, open_target
 from fedlgd.cli.common import resumable, set_up
 from fedlgd.cli.options import AuditOptions, InvertOptions
-from fedlgd.cli.progress import duration, progress
+from fedlgd.cli.progress import progress
 from fedlgd.cli.report import folders_of
-from fedlgd.cli.terminal import folded, table_text
+from fedlgd.cli.terminal import folded, print_json, show_table, table_text
 from fedlgd.core.errors import SettingError
-from fedlgd.core.text import plural
+from fedlgd.core.text import plural, rough_duration
 from fedlgd.engines.process import usable_cores
-from fedlgd.report.formats import Cell, Column, Table
-from fedlgd.report.privacy import audit_caveats, audit_table, verdict
+from fedlgd.report.attacks import audit_caveats, audit_table, verdict
 from fedlgd.rundir.results import results_of
 from fedlgd.runs.folder import locked_folder
 
@@ -55,7 +53,7 @@ def audit(given: AuditOptions) -> None:
             written = f"Written: {plan.file}{_beside(plan.file)}; report: fedlgd report {folder}"
             typer.echo("\n".join((*lines, written)))
     if given.json:
-        typer.echo(jsonlib.dumps(done))
+        print_json(done)
 
 
 def _beside(file: Path) -> str:
@@ -80,11 +78,11 @@ def _announce(plan: AuditPlan, seconds: float, jobs: int, given: AuditOptions) -
     shadows = [shadow for arm in plan.shadows.values() for shadow in arm]
     left = sum(not shadow.file.exists() for shadow in shadows)
     if seconds > MAX_SECONDS_UNASKED and not given.yes:
-        raise SettingError("audit-too-long", time=duration(seconds), federations=left, jobs=jobs)
+        raise SettingError("audit-too-long", time=rough_duration(seconds), federations=left, jobs=jobs)
     if not given.silent:
         label, site = plan.target.config.method.label, plan.site
         work = f"{left} of {plural(len(shadows), 'federation')} to run, {jobs} at a time"
-        typer.echo(f"Audit of {label} at site {site}: {work}; estimated time: {duration(seconds)}", err=True)
+        typer.echo(f"Audit of {label} at site {site}: {work}; estimated time: {rough_duration(seconds)}", err=True)
 
 
 INVERSION_COLUMNS = ("update", "after round", "batch", "identified", "by chance", "aligned PSNR")
@@ -95,7 +93,7 @@ def invert(given: InvertOptions) -> None:
     set_up(given.threads)
     results = [_one(open_replay(folder), plan, given) for folder in given.runs]
     if given.json:
-        typer.echo(jsonlib.dumps(results))
+        print_json(results)
 
 
 def _plan(given: InvertOptions) -> InversionPlan:
@@ -123,11 +121,11 @@ def _one(run: Replay, plan: InversionPlan, given: InvertOptions) -> dict[str, An
         seconds = estimate_seconds(run, plan, left)
         if given.estimate:
             if not given.json:
-                typer.echo(duration(seconds))
+                typer.echo(rough_duration(seconds))
             return {"run": str(run.folder), "seconds": seconds}
         if not given.silent:
-            work = f"{len(left)} of {plural(len(cells), 'attack')} to run; estimated time: {duration(seconds)}"
-            typer.echo(f"{run.folder}: {work}", err=True)
+            work, time = f"{len(left)} of {plural(len(cells), 'attack')}", rough_duration(seconds)
+            typer.echo(f"{run.folder}: {work} to run; estimated time: {time}", err=True)
             typer.echo(
                 f"Writing pictures of private images to {stored.pictures}: keep them as you keep the images",
                 err=True,
@@ -143,11 +141,9 @@ def _print(stored: StoredInversion) -> None:
     rows, found = [], stored.content
     for cell in found["cells"].values():
         hits, chance = f"{100 * cell['identified']:.0f} % of {cell['images']}", f"{100 * cell['chance']:.0f} %"
-        numbers = (cell["round"], cell["batch"], hits, chance, f"{cell['psnr_aligned']:.1f}")
-        rows.append((Cell(cell["title"]), *(Cell(str(number)) for number in numbers)))
-    table = Table(tuple(Column(name, number=at > 0) for at, name in enumerate(INVERSION_COLUMNS)), tuple(rows))
-    typer.echo("Images that the attack identifies among others of their class at the site")
-    typer.echo(table_text(table))
+        counts = str(cell["round"]), str(cell["batch"])
+        rows.append((cell["title"], *counts, hits, chance, f"{cell['psnr_aligned']:.1f}"))
+    show_table(INVERSION_COLUMNS, rows, "Images that the attack identifies among others of their class at the site")
     for each in found["memorisation"]:
         if each["site"] == found["settings"]["site"]:
             share, chance = (f"{100 * each[key]:.0f} %" for key in ("nearer_training", "expected"))

@@ -17,7 +17,7 @@ from rich.text import Text
 from fedlgd.cli.terminal import Evaluations
 from fedlgd.core.errors import RunError
 from fedlgd.core.meter import listening
-from fedlgd.core.text import number_of_bytes
+from fedlgd.core.text import number_of_bytes, rough_duration
 from fedlgd.engines.validate import listed
 from fedlgd.rundir.records import RoundRecord, committed_records, in_order
 
@@ -49,14 +49,6 @@ class Pace:
         return max(0.0, per_step * (total - self.done) - (time.monotonic() - self._updated))
 
 
-def duration(seconds: float) -> str:
-    """50 -> "about 50 s"; 840 -> "about 14 min"; 12000 -> "about 3 h 20 min"."""
-    if seconds < 90:
-        return f"about {seconds:.0f} s"
-    hours, minutes = divmod(round(seconds / 60), 60)
-    return f"about {hours} h {minutes} min" if hours else f"about {minutes} min"
-
-
 def events(record: RoundRecord) -> str:
     """refused: 'bee' (weight is nan); no score: 'cat' (it did not answer); enrolled late or again: dog"""
     faults = {"refused": record.refused, "no score": record.unscored}
@@ -78,7 +70,7 @@ def _amount(done: int, total: int, in_bytes: bool) -> str:
 
 
 def _left(seconds: float | None) -> tuple[str, ...]:
-    return () if seconds is None else (f"{duration(seconds)} left",)
+    return () if seconds is None else (f"{rough_duration(seconds)} left",)
 
 
 class Lines:

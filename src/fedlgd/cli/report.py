@@ -1,6 +1,5 @@
 """What a run leads to: `fedlgd report`, `watch`, `open`, `predict`, `export`. The first two do not import torch."""
 
-import json as jsonlib
 import statistics
 import threading
 import webbrowser
@@ -9,22 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from fedlgd.cli.options import ExportOptions, OpenOptions, PredictOptions, ReportOptions, WatchOptions
-from fedlgd.cli.terminal import complain
+from fedlgd.cli.terminal import complain, folded, print_accuracy, print_json, show_table
 from fedlgd.core.errors import FedlgdError, message, similar_path
 from fedlgd.core.files import writing
 from fedlgd.core.text import duration, number_of_bytes, plural
-from fedlgd.report.formats import table_formats
+from fedlgd.report.claims import mismatches, undeclared
 from fedlgd.report.groups import group_runs
-from fedlgd.report.page import find_runs, write_figures, write_report
-from fedlgd.report.tables import TABLES
+from fedlgd.report.marks import marked_accuracy
+from fedlgd.report.page import TABLES, find_runs, write_figures, write_report
+from fedlgd.report.tables import table_formats
 from fedlgd.report.watch import HOST, Watcher, WatchServer
-from fedlgd.rundir.manifest import read_manifest
-from fedlgd.rundir.read import read_runs
+from fedlgd.rundir.read import read_run, read_runs
 
 if TYPE_CHECKING:
     from fedlgd.runs.result import Result
@@ -34,8 +30,11 @@ MAX_CLASS_COLUMNS = 6  # classes with a column of their own in the table of pred
 
 def report(given: ReportOptions) -> None:
     wanted = (("CSV", given.csv), ("LaTeX", given.latex), ("Markdown", given.markdown))
-    if forms := [form for form, chosen in wanted if chosen]:
-        print_table(given.runs, given.table, forms, alone=not (given.out or given.figures or given.json))
+    forms = [form for form, chosen in wanted if chosen] or (["CSV"] if given.table else [])
+    if given.baseline and forms != ["LaTeX"]:
+        raise FedlgdError("baseline-without-latex", baseline=given.baseline)
+    if forms:
+        print_table(given, forms, alone=not (given.out or given.figures or given.json))
         return
     folders = folders_of(given.runs)
     target, figures = given.out or given.runs[0] / "report.html", given.figures
@@ -43,19 +42,21 @@ def report(given: ReportOptions) -> None:
     with writing(str(figures), "Choose another folder with --figures"):
         drawn = write_figures(folders, figures) if figures else []
     if given.json:
-        typer.echo(jsonlib.dumps({"report": str(page), "runs": len(folders), "figures": [*map(str, drawn)]}))
+        print_json({"report": str(page), "runs": len(folders), "figures": [*map(str, drawn)]})
         return
     typer.echo(f"Report: {page}")
     if figures:
         typer.echo(f"Figures: {plural(len(drawn), 'file')} in {figures}")
 
 
-def print_table(paths: list[Path], name: str, forms: list[str], alone: bool) -> None:
-    """Print one table of the report as CSV, LaTeX or Markdown; no page is written."""
+def print_table(given: ReportOptions, forms: list[str], alone: bool) -> None:
+    """Print one table of the report as CSV, LaTeX or Markdown; no page is written. Marks are in LaTeX only."""
     if len(forms) > 1 or not alone:
         raise FedlgdError("table-alone", form=forms[0].lower())
-    runs, unreadable = read_runs(folders_of(paths))
-    table = TABLES[name](group_runs(runs))
+    runs, unreadable = read_runs(folders_of(given.runs))
+    name, groups = given.table or "accuracy", group_runs(runs)
+    marked = name == "accuracy" and forms == ["LaTeX"]
+    table = marked_accuracy(groups, given.baseline) if marked else TABLES[name](groups)
     if table is None:
         raise FedlgdError("no-such-table", table=name)
     for error in unreadable:
@@ -98,22 +99,34 @@ def open_(given: OpenOptions) -> None:
     from fedlgd.runs.result import how_to_go_on, open_run
 
     result = open_run(given.run)
-    spent, manifest = result.spent, read_manifest(given.run)
+    spent, run = result.spent, read_run(given.run)
+    manifest = run.manifest
     if given.json:
         costs = {**spent._asdict(), "cpu": dict(spent.cpu), "seconds": dict(spent.seconds)}
-        extended = [asdict(each) for each in manifest.extended]
-        typer.echo(jsonlib.dumps({**_about(result), "cost": costs, "extended": extended}))
+        told = {
+            "extended": [asdict(each) for each in manifest.extended],
+            "code_changed": [asdict(each) for each in manifest.code_changed],
+            "mismatches": [asdict(each) for each in mismatches(run)],
+        }
+        print_json({**_about(result), "cost": costs, **told})
         return
     typer.echo(f"{result.label} on {manifest.data.name}: {result.rounds} of {plural(result.planned, 'round')}")
     for each in manifest.extended:
         typer.echo(f"Extended from {each.rounds_before} to {each.rounds} rounds after round {each.after_round}")
+    for change in manifest.code_changed:
+        typer.echo(f"Went on with changed code after round {change.after_round}: {change.file}")
     if result.when:
         typer.echo(f"The accuracy is that{result.when}, the last one that was evaluated")
-    Console().print(_accuracy(result) if result.accuracy else "No round has been evaluated yet.")
+    if result.accuracy:
+        print_accuracy({"accuracy": result.accuracy}, title="Accuracy (%)")
+    else:
+        typer.echo("No round has been evaluated yet.")
     cpu, wall = (", ".join(f"{phase} {duration(t)}" for phase, t in times.items()) for times in spent[1:3])
     typer.echo(f"CPU time: {duration(sum(spent.cpu.values()))} ({cpu})")
     typer.echo(f"Wall time: {duration(sum(spent.seconds.values()))} ({wall})")
     typer.echo(f"Sent: {number_of_bytes(spent.bytes_up)} by sites, {number_of_bytes(spent.bytes_down)} to sites")
+    for note in undeclared(group_runs([run])):
+        typer.echo(folded(str(note)))
     typer.echo(how_to_go_on(result, manifest.command))
 
 
@@ -130,31 +143,20 @@ def _about(result: "Result") -> dict[str, object]:
     }
 
 
-def _accuracy(result: "Result") -> Table:
-    table = Table("site", title="Accuracy (%)")
-    table.add_column("accuracy", justify="right")
-    for site, accuracy in result.accuracy.items():
-        table.add_row(escape(site), f"{100 * accuracy:.1f}")
-    table.add_row("mean", f"{100 * statistics.fmean(result.accuracy.values()):.1f}", style="bold")
-    return table
-
-
 def predict(given: PredictOptions) -> None:
     from fedlgd.runs.result import open_run
 
     predictions = open_run(given.run).predict(given.images, given.site)
     if given.json:
-        typer.echo(jsonlib.dumps(predictions.plain()))
+        print_json(predictions.plain())
         return
     classes = predictions.classes
     few = len(classes) <= MAX_CLASS_COLUMNS
-    table = Table("image", "class")
-    for column in classes if few else ("probability", "next"):
-        table.add_column(escape(column), justify="right")
-    for row, values in zip(predictions.rows(), predictions.probabilities.tolist(), strict=True):
-        cells = [f"{p:.3f}" for p in values] if few else list(row[2:])
-        table.add_row(*map(escape, (row[0], row[1], *cells)))
-    Console().print(table)
+    names = predictions.rows()
+    shares = ([f"{p:.3f}" for p in values] for values in predictions.probabilities.tolist())
+    rows = [(*row[:2], *all_shares) if few else row for row, all_shares in zip(names, shares, strict=True)]
+    numbers = classes if few else ("probability", "next")
+    show_table(("image", "class", *numbers), rows, numbers=numbers)
 
 
 def export(given: ExportOptions) -> None:
@@ -164,7 +166,7 @@ def export(given: ExportOptions) -> None:
     folder = given.out or given.run / "export"
     written = result.export(folder, given.site, given.onnx)
     if given.json:
-        typer.echo(jsonlib.dumps([str(file) for file in written]))
+        print_json([str(file) for file in written])
         return
     for file in written:
         if file.parent == folder:

@@ -1,40 +1,38 @@
 """`fedlgd run`, `fedlgd demo` and `fedlgd distil`."""
 
 import json as jsonlib
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from fedlgd.cli import common
 from fedlgd.cli.options import DemoOptions, DistilOptions, RunOptions
-from fedlgd.cli.progress import duration, progress
-from fedlgd.cli.terminal import folded, print_accuracy, two_classes
+from fedlgd.cli.progress import progress
+from fedlgd.cli.terminal import folded, print_accuracy, print_json, show_table, two_classes
 from fedlgd.core.errors import SettingError
-from fedlgd.core.text import plural
+from fedlgd.core.text import plural, rough_duration
 from fedlgd.data.federation import Federation
 from fedlgd.engines.registry import Engine
+from fedlgd.report.claims import mismatches, undeclared
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_report
 from fedlgd.report.summary import unequal_cost
-from fedlgd.report.tables import missing_classes, missing_notes, unscored_notes
-from fedlgd.rundir.read import read_runs
+from fedlgd.report.tables import missing_classes, missing_notes, percent, unscored_notes
+from fedlgd.rundir.read import read_run, read_runs
 from fedlgd.rundir.records import RoundRecord
-from fedlgd.runs.cache import shared_cache
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.distil import TRAINING, Distilled, distil_all, seconds_left
-from fedlgd.runs.folder import locked_folder
+from fedlgd.runs.entries import for_run
+from fedlgd.runs.folder import locked_folder, shared_cache
 from fedlgd.runs.parse import parse_assignment, read_toml
 from fedlgd.runs.result import Result
-from fedlgd.runs.run import Listener, default_folder, execute
-from fedlgd.runs.trackers import Tracked, Tracking, check_trackers
+from fedlgd.runs.resume import default_folder
+from fedlgd.runs.run import Listener, execute
 
 DEMO_METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"method": "fedavg", "train_on": "virtual"},
@@ -53,7 +51,7 @@ DEMO_NEXT = (
 
 
 def run(given: RunOptions) -> None:
-    check_trackers(given.track or ())
+    common.check_tracking(given)
     common.place_of(given)
     file = read_toml(given.config) if given.config else {}
     chosen = {}
@@ -65,14 +63,17 @@ def run(given: RunOptions) -> None:
         deploy.check_remote_options(given)
         chosen["data.name"] = "real-sites"
     values = common.assignments(given, chosen)
-    preset = given.preset or common.preset_of(values, file, [values.get("method") or "fedlgd"])
+    method = values.get("method") or file.get("method") or "fedlgd"
+    values = for_run(method, values)
+    preset = given.preset or common.preset_of(values, file, [method])
     config = resolve(file, values, preset)
+    label = given.label or config.method.label
     folder = given.out or default_folder(config)
     if given.estimate:
         federation, engine = _prepare(config, given, given.json, preset)
         common.print_estimate(config, folder, federation, engine, given.json)
         return
-    title = f"{config.method.label} on {config.data.name}, seed {config.plan.seed}"
+    title = f"{label} on {config.data.name}, seed {config.plan.seed}"
     if remote:
         common.set_up(given.threads)
         with common.resumable(f" in {folder}"):
@@ -80,12 +81,13 @@ def run(given: RunOptions) -> None:
             result = deploy.run_at_sites(config, folder, given, common.command_line(), shown)
     else:
         with _prepared(config, folder, given, title, preset) as (federation, engine, listen):
-            result = execute(config, federation, folder, listen, common.command_line(), "", engine)
+            accept, command = given.accept_changed_code, common.command_line()
+            result = execute(config, federation, folder, listen, command, given.label, engine, None, accept)
     page = write_report([folder], folder / "report.html")
     if given.json:
-        typer.echo(jsonlib.dumps(_summary(config, folder, page, result)))
+        print_json(_summary(config, folder, page, result, label))
         return
-    _print_result({config.method.label: result.accuracy}, [folder])
+    _print_result({label: result.accuracy}, [folder])
     typer.echo(f"Report: {page}")
 
 
@@ -104,7 +106,7 @@ def demo(given: DemoOptions) -> None:
     folders = [given.out / name for name in DEMO_METHODS]
     write_report(folders, page)
     if given.json:
-        typer.echo(jsonlib.dumps({"runs": summaries, "report": str(page)}))
+        print_json({"runs": summaries, "report": str(page)})
         return
     _print_result(accuracies, folders)
     typer.echo(f"{DEMO_NOTE}\nReport: {page}")
@@ -137,7 +139,7 @@ def _shown(
 
     with (
         progress(given.silent, config.plan.rounds, title, folder, lasting=True, sites=sites) as show,
-        Tracking(given.track or (), Tracked(folder, config)) as track,
+        common.tracking(given, folder, config) as track,
     ):
         yield listen
     if not (heard or given.silent):
@@ -158,25 +160,26 @@ def _prepared(
             yield federation, engine, listen
 
 
-def _summary(config: Config, folder: Path, page: Path, result: Result) -> dict[str, Any]:
+def _summary(config: Config, folder: Path, page: Path, result: Result, label: str = "") -> dict[str, Any]:
     return {
-        "method": config.method.label,
+        "method": label or config.method.label,
         "rounds": config.plan.rounds,
         "accuracy": result.accuracy,
-        "mean": statistics.fmean(result.accuracy.values()) if result.accuracy else None,
+        "mean": fmean(result.accuracy.values()) if result.accuracy else None,
+        "mismatches": [asdict(each) for each in mismatches(read_run(folder))],
         "folder": str(folder),
         "report": str(page),
     }
 
 
 def _print_result(accuracies: Mapping[str, Mapping[str, float]], folders: Sequence[Path]) -> None:
-    """The table, which classes or scores a site lacks, and whether the methods cost the same."""
+    """The table, which classes or scores a site lacks, whether methods cost the same, and what is not declared."""
     groups = group_runs(read_runs(folders)[0])
     if any(accuracies.values()):
         print_accuracy(accuracies, missing_classes(groups))
     if two := two_classes(groups):
         typer.echo(two)
-    for note in (*missing_notes(groups), *unscored_notes(groups), *unequal_cost(groups)):
+    for note in (*missing_notes(groups), *unscored_notes(groups), *unequal_cost(groups), *undeclared(groups)):
         typer.echo(folded(str(note)))
 
 
@@ -193,29 +196,40 @@ def distil(given: DistilOptions) -> None:
         net = config.net_for(federation)
         seconds = seconds_left(config, method.distil, federation, net, place)
         if given.estimate:
-            typer.echo(jsonlib.dumps({"seconds": seconds}) if given.json else duration(seconds))
+            typer.echo(jsonlib.dumps({"seconds": seconds}) if given.json else rough_duration(seconds))
             return
         if not given.silent:
-            typer.echo(f"{plural(len(federation.sites), 'site')}; estimated time: {duration(seconds)}", err=True)
+            sites = plural(len(federation.sites), "site")
+            typer.echo(f"{sites}; estimated time: {rough_duration(seconds)}", err=True)
+            common.announce_short([method], federation)
         with locked_folder(given.out), progress(given.silent):
             steps = given.score_steps if given.score else 0
             made = list(distil_all(config, method.distil, federation, net, given.out, steps, place))
             made.sort(key=lambda each: federation.names.index(each.site))
     if given.json:
-        typer.echo(jsonlib.dumps([asdict(each) for each in made]))
+        print_json([asdict(each) for each in made])
     else:
         _print_sets(made, given, method.distil.per_class)
 
 
 def _print_sets(made: Sequence[Distilled], given: DistilOptions, per_class: int) -> None:
     """The scores of the sets, where they are, and how to start a run from them."""
-    Console().print(_table(made))
+    scores = {each.site: (each.scores.virtual, each.scores.picks, each.scores.real) for each in made if each.scores}
+    sizes = {each.site: (each.site, str(each.images)) for each in made}
+    if scores:
+        heads = ("site", "images", "virtual", "as many real", "all real")
+        rows = [(*size, *map(percent, scores[site])) for site, size in sizes.items()]
+        rows.append(("mean", "", *(percent(fmean(column)) for column in zip(*scores.values(), strict=True))))
+        show_table(heads, rows, "Test accuracy (%) of a network trained on ...", line=len(made))
+    else:
+        show_table(("site", "images"), sizes.values())
     if given.score:
         steps = plural(given.score_steps, "SGD step")
         typer.echo(f"Each network: {steps} of batch {TRAINING.batch}, one seed, no augmentation")
     where = f"{given.out}/"
     start = f"distil.start={where if '/' in where.rstrip('/') else './' + where}"
-    typer.echo(f"Sets and pictures: {where}<site>.npz, .png; made from private images, so each belongs to its site")
+    made_from = "made from private images, so each belongs to its site"
+    typer.echo(folded(f"Sets and pictures: {where}<site>.npz, .png; {made_from}", "  "))
     typer.echo(f"To start a run from them: --set {start} --set distil.per_class={per_class} --set distil.steps=0")
 
 
@@ -224,18 +238,3 @@ def _config(given: DistilOptions) -> Config:
         if path.partition(".")[0] not in SECTIONS:
             raise SettingError("setting-of-no-set", path=path)
     return resolve({}, common.assignments(given, {"method": "fedavg", "train_on": "virtual", "seed": given.seed}))
-
-
-def _table(made: Sequence[Distilled]) -> Table:
-    table = Table("site", title="Test accuracy (%) of a network trained on ...")
-    for column in ("images", "virtual", "as many real", "all real"):
-        table.add_column(column, justify="right")
-    rows = [(each.scores.virtual, each.scores.picks, each.scores.real) for each in made if each.scores]
-    for each in made:
-        scores = each.scores
-        cells = (scores.virtual, scores.picks, scores.real) if scores else ()
-        table.add_row(escape(each.site), str(each.images), *(f"{100 * value:.1f}" for value in cells))
-    if rows:
-        means = (statistics.fmean(column) for column in zip(*rows, strict=True))
-        table.add_row("mean", "", *(f"{100 * value:.1f}" for value in means), style="bold")
-    return table

@@ -1,5 +1,6 @@
 """Text and tables that fit the terminal: tables of results, and the table of a live view. Without torch."""
 
+import json
 import math
 import os
 import shutil
@@ -7,10 +8,10 @@ import statistics
 import sys
 import textwrap
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import typer
 from rich import box
@@ -20,10 +21,9 @@ from rich.console import Group as Stack
 from rich.segment import Segments
 from rich.text import Text
 
-from fedlgd.core.text import number_of_bytes
-from fedlgd.report.formats import Cell, Column, Table, percent
+from fedlgd.core.text import number_of_bytes, tied
 from fedlgd.report.groups import Group
-from fedlgd.report.tables import Missing, binary_table, marked
+from fedlgd.report.tables import Cell, Column, Missing, Table, binary_table, marked, percent
 from fedlgd.rundir.records import RoundRecord
 
 UNBOUNDED = 10_000
@@ -31,6 +31,7 @@ MAX_SITE_COLUMNS = 8
 MAX_TWO_CLASS_ROWS = 24
 MAX_ROWS = 12
 MAX_NAMED = 5  # lowest sites that are named when not every site has a column
+FINAL_ACCURACY = "Accuracy (%) on the test images of each site after the last round"
 SITES, MEAN = "every site", "mean"
 LAYOUTS = (
     ("round", SITES, MEAN, "loss", "sent", "time"),
@@ -64,9 +65,28 @@ def complain(text: object) -> None:
     typer.echo(message, err=True)
 
 
+def print_json(result: Any) -> None:
+    typer.echo(json.dumps(result))
+
+
 def plain_warnings() -> None:
     """Print warnings without the line of code that they come from."""
     warnings.showwarning = lambda message, *_: complain(message)
+
+
+def show_table(
+    heads: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    title: str = "",
+    numbers: Sequence[str] | None = None,
+    notes: Sequence[str] = (),
+    line: int = 0,
+) -> None:
+    """Print a table below its title. All columns but the first are of numbers, unless these are named."""
+    right = heads[1:] if numbers is None else numbers
+    cells = tuple(tuple(map(Cell, row)) for row in rows)
+    table = Table(tuple(Column(head, number=head in right) for head in heads), cells, tuple(notes), line)
+    typer.echo("\n".join((*map(folded, title.splitlines()), table_text(table))))
 
 
 def table_text(table: Table) -> str:
@@ -77,7 +97,7 @@ def table_text(table: Table) -> str:
     console = Console(width=terminal_width(), color_system=None)
     shown = _rich(table)
     if console.measure(shown, options=console.options.update_width(UNBOUNDED)).maximum > console.width:
-        shown = _rich(table, narrow=True)
+        shown = _rich(table, narrow=any(column.number for column in table.columns))
     with console.capture() as captured:
         console.print(shown)
     lines = [line.rstrip() for line in captured.get().splitlines()]
@@ -91,7 +111,7 @@ def _rich(table: Table, narrow: bool = False) -> rich_table.Table:
     if narrow:
         rows = [[text.replace(" ± ", " ±") for text in row] for row in rows]
     for at, column in enumerate(table.columns):
-        words = [word for text in (column.name, *(row[at] for row in rows)) for word in text.split()]
+        words = [word for text in (column.name, *(row[at] for row in rows)) for word in tied(text).split(" ")]
         width = max(map(len, words)) if narrow and column.number else None
         side: Literal["left", "right"] = "right" if column.number else "left"
         made.add_column(Text(column.name), justify=side, overflow="fold", width=width)
@@ -107,16 +127,14 @@ def two_classes(groups: Sequence[Group]) -> str:
     return table_text(replace(table, notes=())) if table and few else ""
 
 
-def print_accuracy(accuracies: Mapping[str, Mapping[str, float]], missing: Missing | None = None) -> None:
-    """Final accuracy by site and method, with the unweighted mean."""
-    columns = (Column("site", number=False), *map(Column, accuracies))
-    rows = [
-        (Cell(marked(site, missing or {})), *(Cell(percent(each[site])) for each in accuracies.values()))
-        for site in next(iter(accuracies.values()))
-    ]
-    means = (Cell(percent(statistics.fmean(each.values()))) for each in accuracies.values())
-    typer.echo("Accuracy (%) on the test images of each site after the last round")
-    typer.echo(table_text(Table(columns, (*rows, (Cell("mean"), *means)), line=len(rows))))
+def print_accuracy(
+    accuracies: Mapping[str, Mapping[str, float]], missing: Missing | None = None, title: str = FINAL_ACCURACY
+) -> None:
+    """Accuracy by site and method, with the unweighted mean."""
+    sites = next(iter(accuracies.values()))
+    rows = [(marked(site, missing or {}), *(percent(each[site]) for each in accuracies.values())) for site in sites]
+    means = (percent(statistics.fmean(each.values())) for each in accuracies.values())
+    show_table(("site", *accuracies), [*rows, ("mean", *means)], title, line=len(rows))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Foundations: message types, tree arithmetic, random streams, SGD, losses.
 
-`types` has what flows: sets, states and messages; `tree` calculates with them, `rng` draws, `net` and `device`
-compute. `losses` and `train` are a step, a round and a `score`. `meter` counts what they cost, and
-`cache` keeps expensive results. Without torch: `settings`, `errors`, `plugins` and `text` for what a user gives and
-reads, and `files` for what is written.
+`types` has what flows: sets, states, messages and random streams; `tree` calculates with them, `net` and `device`
+compute. `losses` and `train` are a step, a round and a `score`. `meter` counts what they cost; `guard` watches who
+reads private images. Without torch: `settings`, `errors` and `text` for what a user gives and reads, `source` for
+the code among it, `files` for what is written, and `public` for the names that packages offer.
 """

@@ -33,8 +33,10 @@ class Place:
         kind, _, number = self.device.partition(":")
         if kind not in ("cpu", "cuda") or (number and not (kind == "cuda" and number.isdecimal())):
             raise SettingError("device-unknown", device=self.device)
-        if kind == "cuda":
-            _check_cuda(self.device, int(number or 0))
+        if kind == "cuda" and not torch.cuda.is_available():
+            raise SettingError("no-gpu", device=self.device, torch=torch.__version__)
+        if kind == "cuda" and int(number or 0) >= torch.cuda.device_count():
+            raise SettingError("no-such-gpu", device=self.device, count=torch.cuda.device_count())
 
     @property
     def in_memory(self) -> bool:
@@ -44,26 +46,27 @@ class Place:
         """`work(given)` on this device; `given` and the result are in main memory."""
         if self == Place():
             return work(given)
-        with self._entered():
+        exact = torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False)
+        with assigned(_place, self), exact:
             return to_cpu(work(to_device(given)))
-
-    @contextmanager
-    def _entered(self) -> Iterator[None]:
-        token = _place.set(self)
-        try:
-            with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-                yield
-        finally:
-            _place.reset(token)
 
 
 _place: ContextVar[Place] = ContextVar("place", default=Place())  # noqa: B039
 
 
+@contextmanager
+def assigned(variable: ContextVar[T], value: T) -> Iterator[T]:
+    """The variable has this value inside the context."""
+    token = variable.set(value)
+    try:
+        yield value
+    finally:
+        variable.reset(token)
+
+
 def to_device(value: T) -> T:
     """A copy with all tensors on the current device."""
-    device = _place.get().device
-    return value if device == "cpu" else moved(value, torch.device(device))
+    return value if _place.get().in_memory else moved(value, torch.device(_place.get().device))
 
 
 def to_cpu(value: T) -> T:
@@ -87,8 +90,7 @@ def moved(value: Any, device: torch.device) -> Any:
 def precision() -> AbstractContextManager[Any]:
     """The context of a pass: no change, or convolutions and matrix products in bfloat16."""
     place = _place.get()
-    kind = torch.device(place.device).type
-    return torch.autocast(kind, torch.bfloat16) if place.autocast else nullcontext()
+    return torch.autocast(torch.device(place.device).type, torch.bfloat16) if place.autocast else nullcontext()
 
 
 @contextmanager
@@ -106,10 +108,3 @@ def settle() -> None:
     """Wait for the device: CUDA calls are asynchronous."""
     if not _place.get().in_memory:
         torch.cuda.synchronize(_place.get().device)
-
-
-def _check_cuda(device: str, number: int) -> None:
-    if not torch.cuda.is_available():
-        raise SettingError("no-gpu", device=device, torch=torch.__version__)
-    if number >= torch.cuda.device_count():
-        raise SettingError("no-such-gpu", device=device, count=torch.cuda.device_count())

@@ -102,10 +102,17 @@ def in_words(error: BaseException) -> str:
     """What a user can do about an error: its message, or a way out if memory ran out; empty for a bug."""
     if isinstance(error, FedlgdError):
         return str(error)
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error))):
+    if out_of_memory(error):
         first = str(error).partition("\n")[0] or "the system gave none"
         return f"not enough memory ({first}); use smaller batches, fewer images, fewer --workers or a smaller net"
     return ""
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out: of Python, or of torch, which says so in words."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None
+    )
 
 
 def one_line(text: str, longest: int = MAX_LETTERS_IN_LINE) -> str:

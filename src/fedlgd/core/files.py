@@ -7,7 +7,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import IO, Any
 
 from fedlgd.core.errors import FedlgdError, RunError
 
-OURS = ("state", "virtual", "real", "audit", "invert")  # folders in a run folder, also `invert-2`; others: trackers
 MALFORMED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError)
 OLD = 86_400.0  # seconds after which nobody writes a part in a shared folder any more
 PAUSE = 0.05  # seconds between attempts to get a lock
@@ -40,21 +39,6 @@ def reading(path: Path) -> Iterator[None]:
         raise
     except (*MALFORMED, OSError) as error:
         raise RunError("damaged-file", file=str(path), error=error) from error
-
-
-def refuse_links(folder: Path) -> None:
-    """Refuse a run folder in which a link or a special file leads out: what it names may be anyone's file."""
-    folders = [folder] if folder.is_dir() else []
-    with reading(folder):
-        while folders:
-            inside = folders.pop()
-            for entry in sorted(os.scandir(inside), key=lambda each: each.name):
-                if entry.is_dir(follow_symlinks=False):
-                    ours = inside != folder or entry.name.partition("-")[0] in OURS
-                    folders += [Path(entry.path)] if ours else []
-                elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
-                    kind = "a symbolic link" if entry.is_symlink() else "a special file"
-                    raise RunError("no-ordinary-file", path=entry.path, kind=kind)
 
 
 def make_folder(folder: Path, mode: int = 0o777) -> Path:
@@ -142,7 +126,7 @@ def digest(*parts: bytes | memoryview) -> str:
 
 def write_json(path: Path, value: dict[str, Any], private: bool = False) -> None:
     """JSON with a digest of its content."""
-    content = json.dumps({**value, "digest": _digest_json(value)}, indent=1, ensure_ascii=False)
+    content = json.dumps({**value, "digest": digest_json(value)}, indent=1, ensure_ascii=False)
     with writing(path):
         write_atomic(path, content.encode() + b"\n", private)
 
@@ -150,12 +134,12 @@ def write_json(path: Path, value: dict[str, Any], private: bool = False) -> None
 def read_json(path: Path) -> dict[str, Any]:
     with reading(path):
         value: dict[str, Any] = json.loads(path.read_bytes())
-        if value.pop("digest") != _digest_json(value):
+        if value.pop("digest") != digest_json(value):
             raise ValueError("its digest does not match its content")
         return value
 
 
-def _digest_json(value: dict[str, Any]) -> str:
+def digest_json(value: Mapping[str, Any]) -> str:
     return digest(json.dumps(value, sort_keys=True).encode())
 
 

@@ -6,30 +6,28 @@ Both use context managers: a method calls `with phase("distil")` and does not de
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
-from fedlgd.core.device import settle
+from fedlgd.core.device import assigned, settle
 
 Listener = Callable[[str, int, int], None]
 
 
-class Spent(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Spent:
     """What some work cost, by phase."""
 
-    @property
-    def seconds(self) -> Mapping[str, float]: ...
-
-    @property
-    def cpu(self) -> Mapping[str, float]: ...
-
-    @property
-    def flops(self) -> Mapping[str, int]: ...
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    cpu: Mapping[str, float] = field(default_factory=dict)
+    flops: Mapping[str, int] = field(default_factory=dict)
 
 
 class Meter:
-    """Wall seconds, CPU seconds and FLOPs by phase. Phases nest; time belongs to the innermost one.
+    """Wall seconds, CPU seconds and FLOPs by phase. Phases nest; time belongs to the innermost one, or to a phase
+    that is a whole.
 
     CPU seconds are those of all threads of this process; other processes on a busy machine do not add to them.
     They do not measure the work of a GPU: there, use the wall seconds.
@@ -39,22 +37,19 @@ class Meter:
         self.seconds: Counter[str] = Counter()
         self.cpu: Counter[str] = Counter()
         self.flops: Counter[str] = Counter()
-        self._phase = ""
+        self.phase = ""
+        self.whole = False
         self._since = _clocks()
 
     def switch(self, phase: str) -> str:
         """Add the elapsed time to the old phase; returns its name."""
         settle()
         now = _clocks()
-        if self._phase:
-            self.seconds[self._phase] += now[0] - self._since[0]  # type: ignore[assignment]
-            self.cpu[self._phase] += now[1] - self._since[1]  # type: ignore[assignment]
-        old, self._phase, self._since = self._phase, phase, now
+        if self.phase:
+            self.seconds[self.phase] += now[0] - self._since[0]  # type: ignore[assignment]
+            self.cpu[self.phase] += now[1] - self._since[1]  # type: ignore[assignment]
+        old, self.phase, self._since = self.phase, phase, now
         return old
-
-    def spend(self, flops: int) -> None:
-        if self._phase:
-            self.flops[self._phase] += flops
 
     def spent(self) -> dict[str, Any]:
         """The three costs by the names that records, answers and enrolments have for them."""
@@ -72,46 +67,49 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 @contextmanager
 def metered() -> Iterator[Meter]:
-    """Measure all phases inside this context with a new meter."""
-    meter = Meter()
-    token = _meter.set(meter)
+    """Measure all phases inside this context with a new meter. The time does not count for the phase outside."""
+    outside, meter = _meter.get(), Meter()
+    old = outside.switch("")
     try:
-        yield meter
+        with assigned(_meter, meter):
+            yield meter
     finally:
-        _meter.reset(token)
+        outside.switch(old)
 
 
 @contextmanager
-def phase(name: str) -> Iterator[None]:
+def phase(name: str, whole: bool = False) -> Iterator[None]:
+    """Book what happens in this context as `name`. whole: also what is a phase of its own elsewhere."""
     meter = _meter.get()
-    old = meter.switch(name)
+    if meter.whole:
+        yield
+        return
+    old, meter.whole = meter.switch(name), whole
     try:
         yield
     finally:
+        meter.whole = False
         meter.switch(old)
 
 
 def spend(flops: int) -> None:
     """Add FLOPs to the current phase."""
-    _meter.get().spend(flops)
+    meter = _meter.get()
+    if meter.phase:
+        meter.flops[meter.phase] += flops
 
 
 def charge(spent: Spent) -> None:
     """Charge work that was metered elsewhere, e.g. in a worker process."""
     meter = _meter.get()
-    meter.seconds.update(spent.seconds)
-    meter.cpu.update(spent.cpu)
-    meter.flops.update(spent.flops)
+    for total, part in ((meter.seconds, spent.seconds), (meter.cpu, spent.cpu), (meter.flops, spent.flops)):
+        for name, value in part.items():
+            total[meter.phase if meter.whole else name] += value  # type: ignore[assignment]
 
 
-@contextmanager
-def listening(listener: Listener) -> Iterator[None]:
+def listening(listener: Listener) -> AbstractContextManager[Listener | None]:
     """Call `listener(label, done, total)` for each step of `track` inside this context."""
-    token = _listener.set(listener)
-    try:
-        yield
-    finally:
-        _listener.reset(token)
+    return assigned(_listener, listener)
 
 
 def track(label: str, total: int) -> Iterator[int]:
@@ -123,6 +121,5 @@ def track(label: str, total: int) -> Iterator[int]:
 
 def tick(label: str, done: int, total: int) -> None:
     """Report progress to the listener."""
-    listener = _listener.get()
-    if listener:
+    if listener := _listener.get():
         listener(label, done, total)

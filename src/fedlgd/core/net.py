@@ -16,8 +16,7 @@ from torch.utils.flop_counter import flop_registry
 from fedlgd.core import meter
 from fedlgd.core.device import precision, to_device
 from fedlgd.core.errors import NetError
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import Params
+from fedlgd.core.types import Params, Stream
 
 ACTIVATION = 8 << 20  # bytes of one layer's output: fits in the cache, and is below the mmap threshold of malloc
 
@@ -63,6 +62,7 @@ class Net:
 
     A forward pass costs F = 2 * multiply-adds per image; 3 F with gradients for the weights,
     2 F with gradients for only the images. `narrow(width)`, if available, is the same architecture with this width.
+    made_of: the classes or the function of a user's own that its modules are made of.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Net:
         self.shape, self.classes, self.label = shape, classes, label
         self.base = base or self
         self.narrow: Callable[[int], Net] | None = None
+        self.made_of: tuple[object, ...] = ()
         self._build, self._outputs = build, outputs or classes
         self._module = self._fresh().eval()
         stored = self._module.state_dict()
@@ -90,11 +91,8 @@ class Net:
 
     def wrapped(self, wrap: Callable[[nn.Module, int], nn.Module], label: str) -> "Net":
         """The architecture inside another module: `wrap(module, outputs)`."""
-
-        def build(outputs: int) -> nn.Module:
-            return wrap(self._build(outputs), outputs)
-
-        return Net(build, self.shape, self.classes, f"{self.label},{label}", self._outputs, self.base)
+        inner, label = self._build, f"{self.label},{label}"
+        return Net(lambda n: wrap(inner(n), n), self.shape, self.classes, label, self._outputs, self.base)
 
     def init(self, rng: Stream) -> Params:
         """Initial weights by the default initialisation of PyTorch, from the stream `rng`."""
@@ -108,10 +106,17 @@ class Net:
             return self._build(self._outputs)
 
     def __call__(self, params: Params, x: Tensor) -> Output:
-        meter.spend(self._passes(params, x) * len(x) * self.flops)
+        trained = any(p.requires_grad for p in params.values())
+        passes = 1 if not torch.is_grad_enabled() else 3 if trained else 1 + x.requires_grad
+        meter.spend(passes * len(x) * self.flops)
         weights = {**to_device(self._constants), **params}
-        with precision(), self._enough(len(x)):
-            parts = [functional_call(self._module, weights, (part,)) for part in self._chunks(x)]
+        try:
+            with precision():
+                parts = [functional_call(self._module, weights, (part,)) for part in self._chunks(x)]
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise NetError("batch-without-variance", net=self.label, images=len(x)) from error
         both = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
         return Output(*(part.to(x.dtype) for part in both))
 
@@ -126,7 +131,7 @@ class Net:
 
     def frozen(self, params: Params, x: Tensor) -> Output:
         """A pass in eval mode without gradients."""
-        with torch.no_grad(), self._mode(training=False):
+        with torch.no_grad(), self.training(False):
             return self(params, x)
 
     def by_batch(self, params: Params, x: Tensor) -> Output:
@@ -135,7 +140,7 @@ class Net:
         Running statistics are neither used nor changed. All other layers are in eval mode.
         """
         scratch = {name: value.clone() if name in self._buffers else value for name, value in params.items()}
-        with self._mode(training=True):
+        with self.training():
             for layer in self._module.modules():
                 layer.training = layer.training and isinstance(layer, _NormBase)
             return self(scratch, x)
@@ -143,10 +148,8 @@ class Net:
     @cached_property
     def per_image(self) -> bool:
         """Is an image's output independent of its batch? As the module says; else: has it no batch norm?"""
-        said = getattr(self._module, "per_image", None)
-        if said is None:
-            return not any(isinstance(layer, _BatchNorm) for layer in self._module.modules())
-        return bool(said)
+        batch_norm = any(isinstance(layer, _BatchNorm) for layer in self._module.modules())
+        return bool(getattr(self._module, "per_image", not batch_norm))
 
     def module(self, params: Params) -> nn.Module:
         """A new module with these weights, in eval mode."""
@@ -155,67 +158,44 @@ class Net:
         return module.eval()
 
     @contextmanager
-    def training(self) -> Iterator[None]:
-        """Use train mode inside this context (for dropout and batch norm)."""
-        with self._mode(training=True):
-            yield
-
-    @contextmanager
-    def _mode(self, *, training: bool) -> Iterator[None]:
+    def training(self, on: bool = True) -> Iterator[None]:
+        """Use train mode (for dropout and batch norm) inside this context; off: eval mode."""
         before = [(layer, layer.training) for layer in self._module.modules()]
-        self._module.train(training)
+        self._module.train(on)
         try:
             yield
         finally:
             for layer, mode in before:
                 layer.training = mode
 
-    @contextmanager
-    def _enough(self, images: int) -> Iterator[None]:
-        """A batch too small for its own statistics is an error that says so."""
-        try:
-            yield
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
-                raise
-            raise NetError("batch-without-variance", net=self.label, images=images) from error
-
-    def _passes(self, params: Params, x: Tensor) -> int:
-        if not torch.is_grad_enabled():
-            return 1
-        if any(p.requires_grad for p in params.values()):
-            return 3
-        return 2 if x.requires_grad else 1
-
     @cached_property
     def flops(self) -> int:
         """Forward FLOPs of one image (convolutions and matrix products)."""
-        with Flops() as counted, torch.no_grad(), self._mode(training=False):
+        with Flops() as counted, torch.no_grad(), self.training(False):
             self._module(torch.zeros(1, *self.shape))
         return int(counted.total)
 
     @cached_property
     def features(self) -> int:
         """The number of features of psi(x)."""
-        with torch.no_grad(), self._mode(training=False):
+        with torch.no_grad(), self.training(False):
             return int(self._module(torch.zeros(1, *self.shape))[0].shape[1])
 
     @cached_property
     def chunk(self) -> int:
         """Images per pass, so that every activation is below `ACTIVATION` bytes."""
-        largest = 1
+        sizes = [1]
 
         def note(module: nn.Module, given: object, output: object) -> None:
-            nonlocal largest
             if isinstance(output, Tensor):
-                largest = max(largest, output.numel() * output.element_size())
+                sizes.append(output.numel() * output.element_size())
 
         hooks = [module.register_forward_hook(note) for module in self._module.modules()]
-        with torch.no_grad(), self._mode(training=False):
+        with torch.no_grad(), self.training(False):
             self._module(torch.zeros(1, *self.shape))
         for hook in hooks:
             hook.remove()
-        return max(1, ACTIVATION // largest)
+        return max(1, ACTIVATION // max(sizes))
 
     @cached_property
     def own(self) -> frozenset[str]:
@@ -223,7 +203,7 @@ class Net:
         norms = (nn.GroupNorm, nn.LayerNorm, nn.RMSNorm, _NormBase)
         modules = [(n, m) for n, m in self._module.named_modules() if isinstance(m, norms)]
         inside = {f"{name}.{leaf}" for name, m in modules for leaf, _ in m.named_parameters()}
-        return frozenset(inside | {name for name, _ in self._module.named_buffers()})
+        return frozenset(inside | self._buffers)
 
     @cached_property
     def size(self) -> int:

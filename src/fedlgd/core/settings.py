@@ -1,29 +1,34 @@
-"""Settings: frozen dataclasses whose fields have a help line and bounds. This module does not import torch."""
+"""What a user gives: settings, frozen dataclasses whose fields have a help line and bounds, and classes by name.
 
+This module does not import torch.
+"""
+
+import importlib
 import json
 import operator
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
-from typing import Any, ClassVar, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypedDict, TypeVar, Unpack, get_args, get_origin, get_type_hints
 
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import FedlgdError, SettingError
 
 T = TypeVar("T")
 
 
-def setting(
-    default: T,
-    help: str,
-    *,
-    least: float | None = None,
-    most: float | None = None,
-    above: float | None = None,
-    below: float | None = None,
-) -> T:
-    """A field of `Settings` with a help line and inclusive (least, most) or exclusive (above, below) bounds."""
-    bounds = {"least": least, "most": most, "above": above, "below": below}
-    value: T = field(default=default, metadata={"help": help, **{k: v for k, v in bounds.items() if v is not None}})
+class Bounds(TypedDict, total=False):
+    """Inclusive (least, most) or exclusive (above, below) bounds of a value."""
+
+    least: float
+    most: float
+    above: float
+    below: float
+
+
+def setting(default: T, help: str, **bounds: Unpack[Bounds]) -> T:
+    """A field of `Settings` with a help line and bounds."""
+    value: T = field(default=default, metadata={"help": help, **bounds})
     return value
 
 
@@ -52,35 +57,20 @@ def _words(cls: Any) -> dict[str, tuple[str, ...]]:
     return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
 
 
-BOUND_TESTS: dict[str, tuple[Callable[[Any, float], bool], str]] = {
-    "least": (operator.ge, "{} or more"),
-    "most": (operator.le, "{} or less"),
-    "above": (operator.gt, "more than {}"),
-    "below": (operator.lt, "less than {}"),
+BOUND_TESTS: dict[str, tuple[Callable[[Any, float], bool], str, str]] = {
+    "least": (operator.ge, ">=", "{} or more"),
+    "above": (operator.gt, ">", "more than {}"),
+    "most": (operator.le, "<=", "{} or less"),
+    "below": (operator.lt, "<", "less than {}"),
 }
 
 
 def check_bounds(path: str, value: Any, metadata: Mapping[str, Any]) -> None:
     """Raise an error for a value outside its bounds; NaN is outside all bounds."""
-    for name, (holds, words) in BOUND_TESTS.items():
+    for name, (holds, _, words) in BOUND_TESTS.items():
         if name in metadata and not holds(value, metadata[name]):
             bound, about = words.format(metadata[name]), metadata["help"].rstrip(".")
             raise SettingError("setting-out-of-bounds", setting=path, value=value, bound=bound, about=about)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
-    """How settings were chosen: `fedlgd tune` writes it to a configuration, runs keep it, the report says it.
-
-    accuracy: on `validation`, a share of the training images, after the last of `rounds`, with one seed.
-    """
-
-    settings: tuple[str, ...]
-    candidates: int
-    rounds: tuple[int, ...]
-    cpu_seconds: float
-    validation: float
-    accuracy: float
 
 
 def flat(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -106,8 +96,7 @@ class SettingInfo:
     @property
     def allowed(self) -> str:
         """The allowed values: `"real" | "virtual"`, or `>= 0, < 1`; empty if there is no restriction."""
-        signs = {"least": ">=", "above": ">", "most": "<=", "below": "<"}
-        limits = ", ".join(f"{sign} {self.bounds[name]}" for name, sign in signs.items() if name in self.bounds)
+        limits = ", ".join(f"{BOUND_TESTS[k][1]} {self.bounds[k]}" for k in BOUND_TESTS if k in self.bounds)
         return " | ".join(json.dumps(choice) for choice in self.choices) or limits
 
 
@@ -125,3 +114,14 @@ def describe_settings(settings: Any, prefix: str = "") -> list[SettingInfo]:
         default = [*value] if isinstance(value, tuple) else value
         found.append(SettingInfo(path, default, f.metadata.get("help", ""), bounds, choices))
     return found
+
+
+def import_object(spec: str, what: str, kind: type[FedlgdError] = SettingError) -> Any:
+    """Import `package.module:Class`, a class of a user's own; the current folder is searched too."""
+    module, _, attribute = spec.partition(":")
+    if "" not in sys.path:
+        sys.path.append("")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        raise kind("cannot-import", what=what, spec=spec, error=error) from error

@@ -1,6 +1,7 @@
 """Words for numbers in messages and tables. This module does not import torch."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 
 BYTES = {f"{prefix}B": 1000.0**power for power, prefix in enumerate(("", "k", "M", "G", "T", "P"))}
 TIME = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -16,6 +17,12 @@ def counted(count: int, noun: str) -> str:
     return noun if count == 1 else f"{noun}{'es' if noun.endswith(('s', 'ch')) else 's'}"
 
 
+def enumeration(words: Iterable[str]) -> str:
+    """enumeration(["a", "b", "c"]) -> "a, b and c"."""
+    *rest, last = [*words] or [""]
+    return f"{', '.join(rest)} and {last}" if rest else last
+
+
 def number_of_bytes(value: float) -> str:
     """999 -> "999 B"; 45_600_000 -> "45.6 MB"."""
     return scaled(value, BYTES)
@@ -27,10 +34,23 @@ def duration(seconds: float) -> str:
     return f"{three_digits(seconds / TIME[unit])} {unit}"
 
 
+def rough_duration(seconds: float) -> str:
+    """50 -> "about 50 s"; 840 -> "about 14 min"; 12000 -> "about 3 h 20 min"."""
+    if seconds < 90:
+        return f"about {seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"about {hours} h {minutes} min" if hours else f"about {minutes} min"
+
+
 def scaled(value: float, units: Mapping[str, float]) -> str:
     """The value in the largest of these units that it reaches."""
     unit = max((unit for unit in units if value >= units[unit]), key=units.__getitem__, default=next(iter(units)))
     return f"{value:.0f} {unit}" if units[unit] == 1 else f"{three_digits(value / units[unit])} {unit}"
+
+
+def tied(text: object) -> str:
+    """The text without a line break between a number and its unit."""
+    return re.sub(r"(?<=\d) (?=(?:%|s|min|h|B|[kMGT]B|[kMGTPE]?FLOP|points?)(?:\W|$))", "\u00a0", str(text))
 
 
 def three_digits(value: float) -> str:

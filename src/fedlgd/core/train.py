@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -13,14 +13,14 @@ from fedlgd.core.device import noise, to_cpu
 from fedlgd.core.errors import DivergedError, SettingError
 from fedlgd.core.meter import phase
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
 from fedlgd.core.score import Score
 from fedlgd.core.settings import Settings, setting
 from fedlgd.core.tree import clone
-from fedlgd.core.types import LabelledSet, Params
+from fedlgd.core.types import LabelledSet, Params, Stream
 
 Objective = Callable[[Params, Tensor], Tensor]
 
+ADAMS: dict[str | None, Any] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 TRIAL_STEPS = 2  # of training and of gradient matching, to measure what a step costs
 
 
@@ -42,6 +42,10 @@ class Local(Settings):
     restarts: tuple[int, ...] | None = setting(
         None, "Rounds after which `cosine` starts again from `lr`; set when a finished run gets more rounds."
     )
+    optimiser: Literal["sgd", "adam", "adamw"] | None = setting(
+        None,
+        "Optimiser of local training: `sgd` (default), or `adam` or `adamw` with moments reset in every round.",
+    )
     augment: tuple[Literal["rotate", "zoom", "shift", "color"], ...] = setting(
         (), "Augmentation of training batches, drawn for each image: rotate, zoom, shift, color; []: off."
     )
@@ -51,6 +55,13 @@ class Local(Settings):
         stages = self.restarts or ()
         if list(stages) != sorted({*stages} - {0}) or min(stages, default=1) < 0:
             raise SettingError("restarts-not-ascending", restarts=list(stages))
+        if self.momentum and not self.plain:
+            raise SettingError("momentum-with-adam", optimiser=self.optimiser, momentum=self.momentum)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is SGD: a step is a sum of gradients. Adam divides each of its steps by their size."""
+        return self.optimiser in (None, "sgd")
 
     def at(self, t: int, rounds: int) -> "Local":
         """The settings of round t, between T_i and T_{i+1} of the start, the restarts and the end of the run:
@@ -105,18 +116,24 @@ def sgd(
 ) -> Trained:
     """Minimise `objective(w, index)` over shuffled batches of n items:  v <- m v + g,  w <- w - lr v.
 
-    v starts at `velocity`, or at 0.
+    v starts at `velocity`, or at 0. With `local.optimiser` the steps are those of torch.optim.Adam or AdamW.
     """
     w = clone(start)
     names = [name for name in w if name in net.trainable]
     leaves = [w[name].requires_grad_() for name in names]
     v = [velocity[name] for name in names] if velocity else []
+    adam = None if local.plain else ADAMS[local.optimiser](leaves, lr=local.lr, weight_decay=local.weight_decay)
     losses: list[Tensor] = []
     with net.training(), noise(rng.at("noise").number()):
         for index in batches(n, local, rng.generator("shuffle")):
             loss = objective(w, index)
             grads = torch.autograd.grad(loss, leaves, materialize_grads=True)
-            v = descend(leaves, list(grads), v, local)
+            if adam:
+                for leaf, grad in zip(leaves, grads, strict=True):
+                    leaf.grad = grad
+                adam.step()
+            else:
+                v = descend(leaves, list(grads), v, local)
             losses.append(loss.detach())
     mean = torch.stack(losses).double().mean().item()
     if not (math.isfinite(mean) and all(bool(value.isfinite().all()) for value in w.values())):
@@ -157,24 +174,20 @@ def score(
         for start in range(0, len(data), batch):
             part = data.take(slice(start, start + batch))
             logits = net.frozen(params, part.x).logits[:, :classes]
-            loss += to_cpu(_loss(logits, part.y, most).double())
+            losses = F.cross_entropy(logits, part.y, reduction="sum" if most == math.inf else "none")
+            if most < math.inf:
+                losses = losses.nan_to_num(most).clamp(max=most).sum()
+            loss += to_cpu(losses.double())
             correct += to_cpu(torch.bincount(part.y[logits.argmax(1) == part.y], minlength=classes))
             if classes == 2:
                 margins.append(to_cpu(logits[:, 1].double() - logits[:, 0].double()))
-    total = data.counts(classes)
     return Score(
         accuracy=int(correct.sum()) / len(data),
         loss=loss.item() / len(data),
         correct=tuple(correct.tolist()),
-        total=tuple(total.tolist()),
+        total=tuple(data.counts(classes).tolist()),
         auc=area(torch.cat(margins), data.y == 1) if margins else None,
     )
-
-
-def _loss(logits: Tensor, y: Tensor, most: float) -> Tensor:
-    if most == math.inf:
-        return F.cross_entropy(logits, y, reduction="sum")
-    return F.cross_entropy(logits, y, reduction="none").nan_to_num(most).clamp(max=most).sum()
 
 
 def area(scores: Tensor, positive: Tensor) -> float | None:

@@ -1,6 +1,6 @@
 """Arithmetic on `dict[str, Tensor]`. Integer leaves are counters: they are copied, not combined."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ def sqnorm(a: Params) -> Tensor:
     return dot(a, a)
 
 
-def only(a: Params, names: frozenset[str]) -> Params:
+def only(a: Params, names: Set[str]) -> Params:
     return {k: v for k, v in a.items() if k in names}
 
 
@@ -67,10 +67,7 @@ class Mean:
     def add(self, a: Params, weight: float = 1.0) -> None:
         if not self._like:
             self._like = a
-            self._sum = {
-                k: torch.zeros_like(v, dtype=torch.float64) if v.is_floating_point() else v.clone()
-                for k, v in a.items()
-            }
+            self._sum = clone(_map(lambda v: torch.zeros_like(v, dtype=torch.float64), a))
         self.weight += weight
         for k, v in a.items():
             if v.is_floating_point():
@@ -79,7 +76,4 @@ class Mean:
                 torch.maximum(self._sum[k], v, out=self._sum[k])
 
     def value(self) -> Params:
-        return {
-            k: (v / self.weight).to(self._like[k].dtype) if v.is_floating_point() else v
-            for k, v in self._sum.items()
-        }
+        return cast(_map(lambda v: v / self.weight, self._sum), self._like)

@@ -1,24 +1,53 @@
-"""Messages, states and data sets.
+"""Messages, states, data sets and random streams.
 
 A method sends an `Update` per round, and one `Hello` at enrolment, from a site. It sends a `Broadcast` to a site.
 For the records of a run a site also reports scores, seconds and FLOPs: see `Answer` in `engines/site.py`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from fedlgd.core.cache import Cache, NoCache
 from fedlgd.core.device import to_device
+from fedlgd.core.meter import Spent
 from fedlgd.core.text import plural
 
 Params = dict[str, Tensor]
+"""The tensors of a model by name; `tree` calculates with them."""
+
 Trees = Mapping[str, Params]
+"""More tensors of a message or a state, by a name that the method chooses."""
+
+Shape = tuple[int, int, int]
+"""Of an image: channels, height, width."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A random stream, identified by a seed and a path, e.g. Stream(7).at("site", "usps", 12).
+
+    Named streams instead of a global state: results do not depend on the order of sites or workers.
+    """
+
+    seed: int
+    path: tuple[int | str, ...] = ()
+
+    def at(self, *path: int | str) -> "Stream":
+        return Stream(self.seed, self.path + path)
+
+    def number(self) -> int:
+        """A 63-bit hash of seed and path; torch's CPU generator uses its low 32 bits."""
+        digest = hashlib.blake2b(repr((self.seed, *self.path)).encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") >> 1
+
+    def generator(self, *path: int | str) -> Generator:
+        return Generator().manual_seed(self.at(*path).number())
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,35 +58,25 @@ class Scale:
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
 
     def to_input(self, pixels: Tensor) -> Tensor:
-        x = pixels.float() / 255
-        return (x - self._column(self.mean).to(x)) / self._column(self.std).to(x)
+        return self._scaled(pixels.float() / 255)
 
     def from_scale(self, x: Tensor, other: "Scale") -> Tensor:
         """Network input under `other` as input under this one:  (mean_other + std_other x - mean) / std."""
-        if self == other:
-            return x
-        grey = x * self._column(other.std).to(x) + self._column(other.mean).to(x)
-        return (grey - self._column(self.mean).to(x)) / self._column(self.std).to(x)
+        return x if self == other else self._scaled(other._unscaled(x))
 
     def to_pixels(self, x: Tensor) -> Tensor:
         """Pixels 0..255 for display; values outside the valid range are clipped."""
-        grey = x * self._column(self.std).to(x) + self._column(self.mean).to(x)
-        return (grey * 255).round().clamp(0, 255).to(torch.uint8)
+        return (self._unscaled(x) * 255).round().clamp(0, 255).to(torch.uint8)
 
-    @staticmethod
-    def _column(values: tuple[float, ...]) -> Tensor:
-        return torch.tensor(values).view(-1, 1, 1)
+    def _scaled(self, grey: Tensor) -> Tensor:
+        return (grey - _column(self.mean, grey)) / _column(self.std, grey)
+
+    def _unscaled(self, x: Tensor) -> Tensor:
+        return x * _column(self.std, x) + _column(self.mean, x)
 
 
-def mean_scale(scales: Sequence[Scale]) -> Scale:
-    """The mean normalisation of all sites, for images that belong to no site, such as anchors."""
-    if len(set(scales)) == 1:
-        return scales[0]
-
-    def mean(columns: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
-        return tuple(sum(column) / len(column) for column in zip(*columns, strict=True))
-
-    return Scale(mean(s.mean for s in scales), mean(s.std for s in scales))
+def _column(values: tuple[float, ...], like: Tensor) -> Tensor:
+    return torch.tensor(values).view(-1, 1, 1).to(like)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,6 +122,26 @@ def _html(text: str, data: LabelledSet) -> str:
     return f"<p>{escape(text)}</p>{first_images(data)}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Cached(Spent):
+    """An expensive result and its original cost: what a method costs does not depend on the order of runs."""
+
+    tensor: Tensor
+
+
+class Cache:
+    """Results by the hash of their inputs: compared methods with the same seed share virtual sets.
+
+    This one keeps nothing; `runs.folder.FolderCache` keeps them in a folder.
+    """
+
+    def get(self, key: str) -> Cached | None:
+        return None
+
+    def put(self, key: str, item: Cached) -> None:
+        pass
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Site:
     """A site with its private images. Only messages created by a method leave it.
@@ -116,7 +155,7 @@ class Site:
     test: LabelledSet
     classes: tuple[str, ...]
     note: str = ""
-    cache: Cache = NoCache()
+    cache: Cache = Cache()
     on_release: Callable[[Any], None] | None = None
 
     def __repr__(self) -> str:
@@ -144,8 +183,7 @@ class VirtualSet:
     @property
     def data(self) -> LabelledSet:
         """The pictures to train on: the images themselves, or their tiles."""
-        tiles = self.tiles or 1  # None: stored before there were tiles
-        return LabelledSet(cut(self.images, tiles), self.labels.repeat_interleave(tiles**2))
+        return LabelledSet(cut(self.images, self.tiles), self.labels.repeat_interleave(self.tiles**2))
 
     def under(self, scale: Scale) -> "VirtualSet":
         """The set as input at a site with this scale."""
@@ -192,10 +230,12 @@ class SiteState:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServerState:
-    """The state of the server between rounds. `round` is the next round. `held` is the version of the anchors that
-    each site has; the engine updates it."""
+    """The state of the server between rounds. `round` is the next round, `exchange` the next exchange of messages
+    in it (0 unless a method has several), and `held` the version of the anchors that each site has; the engine
+    updates these three."""
 
     round: int = 0
+    exchange: int = 0
     params: Params
     anchors: VirtualSet | None = None
     held: Mapping[str, int] = field(default_factory=dict)
@@ -204,19 +244,21 @@ class ServerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Hello:
-    """What a site sends once: its number of training images per class, and pixel statistics only with
-    `anchors.start = "statistics"`."""
+    """What a site sends once: its number of training images per class, pixel statistics only with
+    `anchors.start = "statistics"`, and other tensors of a method that expects them (`expects_hello`)."""
 
     site: str
     counts: Tensor
     statistics: Tensor | None = None
+    trees: Trees = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Broadcast:
-    """The message of a method to a site in one round."""
+    """The message of a method to a site in one round. `exchange`: which of the round, set by the engine."""
 
     round: int
+    exchange: int = 0
     params: Params
     anchors: VirtualSet | None = None
     trees: Trees = field(default_factory=dict)

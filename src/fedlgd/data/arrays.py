@@ -19,13 +19,14 @@ from typing import IO, Any
 
 import numpy as np
 import torch
+from numpy.random import PCG64, Generator
 from numpy.typing import NDArray
 from PIL import Image
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.files import OLD, clear_parts, write_atomic, writing
 from fedlgd.core.text import number_of_bytes
-from fedlgd.core.types import LabelledSet, Scale, Site
+from fedlgd.core.types import LabelledSet, Scale, Site, Stream
 from fedlgd.data.suites import HOME_VARIABLE, data_home
 
 Arrays = dict[str, NDArray[Any]]
@@ -48,6 +49,11 @@ HEADERS = {
 }
 
 log = logging.getLogger(__name__)
+
+
+def numpy_generator(rng: Stream) -> Generator:
+    """PCG64 by name: numpy may change its default generator."""
+    return Generator(PCG64(rng.number()))
 
 
 def saving(path: Path) -> AbstractContextManager[None]:
@@ -231,6 +237,12 @@ def resized(pixels: Pixels, side: int) -> Pixels:
         pixels = np.stack([resize(image) for image in pixels]) if len(pixels) else pixels[:, :side, :side]
     planes = pixels[:, None] if pixels.ndim == 3 else pixels.transpose(0, 3, 1, 2)
     return np.ascontiguousarray(planes)
+
+
+def resized_domain(whole: Arrays, side: int) -> Arrays:
+    """The images and labels of a prepared domain, images as planes of one size."""
+    train, test = ((resized(whole[f"{part}_x"], side), whole[f"{part}_y"]) for part in PARTS)
+    return both_parts(train, test)
 
 
 def both_parts(train: tuple[Any, Any], test: tuple[Any, Any]) -> Arrays:

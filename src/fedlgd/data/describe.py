@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedlgd.core.types import LabelledSet, Site
 from fedlgd.data.federation import Federation
-from fedlgd.rundir.contact_sheet import PAPER_GREY, contact_sheet
+from fedlgd.rundir.results import PAPER_GREY, contact_sheet
 
 GREY_LEVELS = 256
 HISTOGRAM_BINS = 16  # each is 16 grey levels wide

@@ -31,7 +31,7 @@ class DepthError(ValueError):
 def open_image(path: str | Path, bits: int = 16, window: Sequence[float] = ()) -> Image.Image:
     """The image in a file, upright, with 8 bits per channel."""
     with Path(path).open("rb") as file:
-        if is_dicom(file):
+        if file.read(132)[128:] == MARK:
             return Dicom(file).image(window)[0]
         return upper_bits(ImageOps.exif_transpose(Image.open(file)), bits)
 
@@ -46,13 +46,6 @@ def upper_bits(image: Image.Image, bits: int = 16) -> Image.Image:
         problem = f"has values from {low} to {high}, not from 0 to {2**bits - 1} (data.bits={bits})"
         raise DepthError(problem, "set data.bits to its number of bits, or save it with 8 bits per channel")
     return Image.fromarray((values >> (bits - 8)).astype(np.uint8))
-
-
-def is_dicom(file: IO[bytes]) -> bool:
-    """Whether the file has the mark of DICOM; it is read from its beginning afterwards."""
-    head = file.read(132)
-    file.seek(0)
-    return head[128:] == MARK
 
 
 class Dicom:
@@ -102,6 +95,7 @@ def _check_syntax(file: IO[bytes]) -> None:
     from pydicom.pixels.decoders.base import get_decoder
     from pydicom.uid import DeflatedExplicitVRLittleEndian
 
+    file.seek(0)
     head = io.BytesIO(file.read(HEAD_BYTES))
     file.seek(0)
     try:

@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 
 from fedlgd import notebook
-from fedlgd.core.cache import Cache
 from fedlgd.core.errors import DataError, check
 from fedlgd.core.files import digest
-from fedlgd.core.rng import Stream
 from fedlgd.core.text import plural
-from fedlgd.core.types import LabelledSet, Scale, Site
+from fedlgd.core.types import Cache, LabelledSet, Scale, Site, Stream
 from fedlgd.data.images import Depth
 from fedlgd.data.prepare import Colour, Fit, Preparation
 
@@ -108,7 +106,7 @@ def site_digest(site: Site) -> str:
     return h.hexdigest()
 
 
-def federation(name: str, sites: Sequence[Site], note: str = "", min_per_class: int = 1) -> Federation:
+def from_sites(name: str, sites: Sequence[Site], note: str = "", min_per_class: int = 1) -> Federation:
     """A federation of sites that pass every check; a `DataError` says what is wrong and what to do."""
     if not sites:
         raise DataError("federation-without-site", name=name)
@@ -175,7 +173,7 @@ def from_arrays(
         pairs = zip(part[::2], labels[site], strict=True)
         train, test = (LabelledSet(_images(x, scale, site), y, scale) for x, y in pairs)
         made.append(Site(site, train, test, names))
-    return federation(name, made, "arrays given by the user", min_per_class)
+    return from_sites(name, made, "arrays given by the user", min_per_class)
 
 
 def _images(array: Any, scale: Scale, site: str) -> Tensor:
@@ -209,7 +207,7 @@ def limited(whole: Federation, train: int = 0, test: int = 0) -> Federation:
         mine, classes = rng.at(site.name), len(site.classes)
         fewer = _subset(site.train, train, classes, mine.at("train"))
         sites.append(replace(site, train=fewer, test=_subset(site.test, test, classes, mine.at("test"))))
-    return replace(whole, sites=federation(whole.name, sites, min_per_class=0).sites)
+    return replace(whole, sites=from_sites(whole.name, sites, min_per_class=0).sites)
 
 
 def _subset(data: LabelledSet, size: int, classes: int, rng: Stream) -> LabelledSet:

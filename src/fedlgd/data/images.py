@@ -16,7 +16,8 @@ import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 from fedlgd.core.errors import DataError
-from fedlgd.data.dicom import DepthError, Dicom, is_dicom, upper_bits
+from fedlgd.data.arrays import Pixels
+from fedlgd.data.dicom import MARK, DepthError, Dicom, upper_bits
 
 Part = Literal["train", "test", ""]
 
@@ -137,6 +138,30 @@ class ImageFile:
             image.load()
             plain, more = _plain(image, depth.bits)
             return Picture(plain.transpose(turn) if turn is not None else plain, (*remarks, *more), deep + name)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrayRow:
+    """One row of a prepared .npz, (h, w) or (h, w, 3), with its class."""
+
+    where: str
+    pixels: Pixels
+    label: str
+    part: Part
+    patient: str = ""
+
+    def header(self) -> Header:
+        return Header(self.pixels.shape[1], self.pixels.shape[0], self.pixels.ndim == 2)
+
+    def read(self, depth: Depth = Depth()) -> Picture:
+        return Picture(Image.fromarray(np.ascontiguousarray(self.pixels)))
+
+
+def is_dicom(file: IO[bytes]) -> bool:
+    """Whether the file has the mark of DICOM; it is read from its beginning afterwards."""
+    head = file.read(132)
+    file.seek(0)
+    return head[128:] == MARK
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 from fedlgd.core.errors import DataError, did_you_mean
-from fedlgd.core.types import Scale, mean_scale
+from fedlgd.core.types import Scale
 from fedlgd.data.arrays import Pixels
 from fedlgd.data.dicom import upper_bits
 from fedlgd.data.images import SUFFIXES, Depth, ImageFile
@@ -144,26 +144,31 @@ def scales(trains: Sequence[Pixels], scaling: Scaling) -> list[Scale]:
     """
     if scaling == "half":
         return [Scale() for _ in trains]
-    sums = [_sums(train) for train in trains]
     if scaling == "shared":
-        return [_scale(sum(sums[1:], sums[0]))] * len(trains)
-    return [_scale(each) for each in sums]
+        return [_scale(trains)] * len(trains)
+    return [_scale([train]) for train in trains]
 
 
-def _sums(planes: Pixels) -> np.ndarray:
-    """Number, sum and sum of squares of the pixels of each of three channels, (3, 3), exact."""
-    total = np.zeros((3, 3), dtype=object)
-    for start in range(0, len(planes), IMAGES_AT_ONCE):
-        part = planes[start : start + IMAGES_AT_ONCE].astype(np.int64)
-        count = part.size // part.shape[1]
-        rows = np.stack([np.full(part.shape[1], count), part.sum((0, 2, 3)), (part**2).sum((0, 2, 3))])
-        total = total + np.broadcast_to(rows, (3, 3)).astype(object)
-    return total
+def _scale(trains: Sequence[Pixels]) -> Scale:
+    """mean = E[x],  std^2 = E[x^2] - E[x]^2,  of pixels from 0 to 1, by exact sums over each of three channels."""
+    count, sums, squares = 0, np.zeros(3, np.int64), np.zeros(3, np.int64)
+    for train in trains:
+        for start in range(0, len(train), IMAGES_AT_ONCE):
+            part = train[start : start + IMAGES_AT_ONCE].astype(np.int64)
+            count += part.size // part.shape[1]
+            sums += part.sum((0, 2, 3))
+            squares += (part**2).sum((0, 2, 3))
+    mean = tuple(a / count / 255 for a in sums.tolist())
+    spread = [(b * count - a * a) / count**2 for a, b in zip(sums.tolist(), squares.tolist(), strict=True)]
+    return Scale(mean, tuple(max(v**0.5 / 255, MIN_STD) for v in spread))
 
 
-def _scale(sums: np.ndarray) -> Scale:
-    """mean = E[x],  std^2 = E[x^2] - E[x]^2,  of pixels from 0 to 1."""
-    count, first, second = sums
-    mean = tuple(float(a / n / 255) for n, a in zip(count, first, strict=True))
-    spread = [(b * n - a * a) / (n * n) for n, a, b in zip(count, first, second, strict=True)]
-    return Scale(mean, tuple(max(float(v) ** 0.5 / 255, MIN_STD) for v in spread))
+def mean_scale(scales: Sequence[Scale]) -> Scale:
+    """The mean normalisation of all sites, for images that belong to no site, such as anchors."""
+    if len(set(scales)) == 1:
+        return scales[0]
+
+    def mean(columns: Iterable[tuple[float, ...]]) -> tuple[float, ...]:
+        return tuple(sum(column) / len(column) for column in zip(*columns, strict=True))
+
+    return Scale(mean(s.mean for s in scales), mean(s.std for s in scales))

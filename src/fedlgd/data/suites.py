@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from platformdirs import user_cache_dir
 
 from fedlgd.core.errors import DataError, SettingError, did_you_mean
-from fedlgd.core.plugins import import_object
-from fedlgd.core.settings import Settings, setting
+from fedlgd.core.settings import Settings, import_object, setting
 
 if TYPE_CHECKING:
     from fedlgd.data.federation import Federation
@@ -88,14 +87,14 @@ SUITES: dict[str, Suite] = {
     ),
     "cifar10c": Suite(
         "57 sites: the 19 corruptions of CIFAR-10-C, three sites each with label shift; generated here or official",
-        "fedlgd.data.published.cifar10c:Cifar10C",
+        "fedlgd.data.published.partition:Cifar10C",
         ("cifar10_test.npz",),
         "cifar10",
         public=True,
     ),
     "split": Suite(
         "one prepared domain partitioned among sites: evenly, by Dir(alpha), by size or in shards",
-        "fedlgd.data.published.split:Split",
+        "fedlgd.data.published.partition:Split",
         ("mnist.npz",),
         "mnist",
     ),

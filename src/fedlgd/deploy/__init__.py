@@ -14,12 +14,12 @@ On the coordinator's machine, `fedlgd serve` and `fedlgd run --engine flower`:
 
 At a site, `fedlgd join`:
 
-    supernode    the process that holds the connection, and the supervisor of both processes
-    worker       the process that computes: it takes tasks from the SuperNode and gives them to `client`
-    client       carries out a task with the images of the site
-    policy       what a site allows (`site.toml`), and the journal of what left it
+    processes    the process that holds the connection (Flower's SuperNode), and the supervisor of both processes
+    client       the process that computes: it carries out tasks with the images of the site
+    policy       what a site allows: `site.toml`
+    journal      everything that left the site, and what it refused
 
-`messages` turns tasks and answers into Flower messages; `processes` starts and ends child processes.
+`messages` turns tasks and answers into Flower messages; `processes` also starts and ends child processes.
 """
 
 from importlib.util import find_spec

@@ -1,4 +1,8 @@
-"""The program at a site: a Flower `ClientApp`. It works alike in one process for all messages and in one for each.
+"""The program at a site that carries out tasks: a Flower `ClientApp`, and the process that runs it.
+
+Flower sends the code of an app with each run. A site does not run it: the process takes the messages from the
+SuperNode beside it and gives them to the app of the `fedlgd` that is installed here. The app works alike in one
+process for all messages and in one for each; the examples run it by `flwr run`.
 
 The SuperNode names the site and its folder (`--node-config "site='a' folder='...'"`). In the folder are
 
@@ -7,44 +11,64 @@ The SuperNode names the site and its folder (`--node-config "site='a' folder='..
     state/RUN/     its states in a run, for this user only; they never leave
     journal.log    everything that left, and every refusal
 
-The policy is asked before the configuration of a run is interpreted. The coordinator learns why the policy refuses
-a task or why it does not fit the images; other errors are in the journal of the site only.
+The policy is asked before the configuration of a run is interpreted, again with what the method declares before
+anything is computed, and with every message before it leaves. The coordinator learns why the policy refuses a task
+or why it does not fit the images; other errors are in the journal of the site only.
 """
 
 import logging
+import math
+import sys
+import threading
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import traceback
+from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.proto import runtime_pb2
+from flwr.supercore import interceptors
+from flwr.supercore.constant import TaskType
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+from flwr.supernode.runtime import run_clientapp
 
 from fedlgd.core import files
 from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError, in_words
 from fedlgd.core.settings import flat
-from fedlgd.core.types import LabelledSet, Site
+from fedlgd.core.types import Site
 from fedlgd.data.federation import Federation
 from fedlgd.data.own.suite import Folders
+from fedlgd.deploy.journal import Journal
 from fedlgd.deploy.messages import Description, Order, read_question, reply
-from fedlgd.deploy.policy import Asked, Journal, Policy, TaskError
-from fedlgd.engines.site import Answer, Sites, Task
+from fedlgd.deploy.policy import Asked, Policy, TaskError
+from fedlgd.deploy.processes import beating, end_with_parent
+from fedlgd.engines.site import READ, Answer, Sites, Task
 from fedlgd.engines.storage import FolderStates
-from fedlgd.engines.wire import nbytes, to_bytes
+from fedlgd.engines.wire import sizes, to_bytes
+from fedlgd.rundir.disclosure import kind_of
+from fedlgd.rundir.manifest import MethodInfo
 from fedlgd.runs.config import resolve
+from fedlgd.runs.resume import method_info
 
 log = logging.getLogger(__name__)
 
 app = ClientApp()
 
 HIDDEN_REASON = "it could not do the task; its journal says why"
+POLL_SECONDS = 0.25  # between two looks for a task
+ACQUIRE_METHOD = "/flwr.proto.Runtime/AcquireTask"
 
 
 @app.train()
@@ -89,7 +113,8 @@ def answer_question(asked: RecordDict, at: SiteSettings) -> RecordDict:
     half = SiteHalf(at, order)
     if not tasks:
         return reply(asked, [half.record("describe", -1, half.describe())])
-    with _alone(at.folder):
+    busy = RunError("task-running", folder=str(at.folder))  # two tasks would remove each other's states
+    with files.locked(at.folder / ".task", busy, math.inf):
         return reply(asked, [half.record(task.what, task.round, half.do(task)) for task in tasks])
 
 
@@ -98,14 +123,15 @@ class SiteHalf:
 
     def __init__(self, at: SiteSettings, order: Order) -> None:
         self._at, self._order = at, order
-        self._policy, self._journal = Policy.read(at.folder / "site.toml"), Journal(at.folder / "journal.log")
-        self._config = tomllib.loads(order.config)
+        self._policy, self._config = Policy.read(at.folder / "site.toml"), tomllib.loads(order.config)
+        self._journal = Journal(at.folder / "journal.log", order.run, str(self._config.get("method")))
 
     def describe(self) -> Description:
         """What the coordinator has to know before a run."""
+        for note in self._policy.notes:
+            self._journal.noted(note)
         try:
-            self._ask_policy("describe", -1)
-            site = self._at.open()
+            (site,) = self._allowed("describe", -1).sites.federation.sites
         except Exception as error:
             fault = self._refused("describe", -1, error)
             return Description(site=self._at.site, classes=(), shape=(0, 0, 0), fault=fault)
@@ -118,31 +144,33 @@ class SiteHalf:
         try:
             if task.site != self._at.site:
                 raise TaskError("task-for-another-site", site=task.site, here=self._at.site)
-            self._ask_policy(task.what, task.round)
+            half = self._allowed(task.what, task.round)
             files.private_folder(self._at.folder / "state")
-            return self._disclosed(_sites(self._at, self._order)(task))
+            answer = self._disclosed(half.sites(task))
+            self._check_answer(answer, task, half.declared)
         except Exception as error:
             fault = self._refused(task.what, task.round, error)
             return Answer(site=self._at.site, version=task.after, fault=fault)
+        return answer
 
     def record(self, what: str, round: int, answer: Answer | Description) -> bytes:
         """The answer as bytes, written to the journal before it leaves."""
-        content, parts = to_bytes(answer), _parts(answer)
-        self._journal.left(what, round, parts | {"names and format": len(content) - sum(parts.values())})
+        content, parts, circumstances = to_bytes(answer), Counter(_told(answer)), ""
+        if isinstance(answer, Answer) and not answer.fault:
+            half = _half(self._at, self._order)
+            parts, circumstances = _kinds(answer, half.declared) + parts, half.circumstances(what, answer)
+        parts["names and format"] = len(content) - sum(parts.values())
+        self._journal.left(what, round, parts, circumstances)
         return content
 
-    def _ask_policy(self, what: str, round: int) -> None:
+    def _allowed(self, what: str, round: int) -> "Half":
+        """The run as the site carries it out, if its policy allows what is asked and what the method declares."""
         settings = dict(flat(self._config))
         method, net, rounds = settings.pop("method"), settings.pop("net.name"), settings.pop("rounds")
-        asked = Asked(what=what, method=method, settings=settings, net=net, rounds=rounds, round=round)
-        self._policy.check(asked)
-
-    def _refused(self, what: str, round: int, error: Exception) -> str:
-        """Write an error to the journal; returns what the coordinator is told."""
-        if not in_words(error):
-            log.exception("%s failed", what)
-        self._journal.refused(what, round, in_words(error) or f"{type(error).__name__}: {error}")
-        return str(error) if isinstance(error, TaskError) else HIDDEN_REASON
+        self._policy.check(Asked(what=what, method=method, settings=settings, net=net, rounds=rounds, round=round))
+        half = _half(self._at, self._order)
+        self._policy.check_declared(half.declared)
+        return half
 
     def _disclosed(self, answer: Answer) -> Answer:
         if "seconds" not in self._policy.disclose:
@@ -151,16 +179,50 @@ class SiteHalf:
             answer = replace(answer, update=replace(answer.update, metrics={}))
         return answer
 
+    def _check_answer(self, answer: Answer, task: Task, declared: MethodInfo) -> None:
+        """Refuse to send what the policy does not allow. A site without its state enrols in a round of training."""
+        self._policy.check_sent(_sizes(answer), declared)
+        if READ in answer.flags:
+            self._policy.check_read(-1 if answer.hello else task.round, declared)
+
+    def _refused(self, what: str, round: int, error: Exception) -> str:
+        """Write an error to the journal; returns what the coordinator is told."""
+        if not in_words(error):
+            log.exception("%s failed", what)
+        self._journal.refused(what, round, in_words(error) or f"{type(error).__name__}: {error}")
+        return str(error) if isinstance(error, TaskError) else HIDDEN_REASON
+
+
+@dataclass(frozen=True, eq=False)
+class Half:
+    """The sites' half of a run, and what its method declares."""
+
+    sites: Sites
+    declared: MethodInfo
+
+    def circumstances(self, what: str, answer: Answer) -> str:
+        """What an answer was made from, and under which promise."""
+        budget, data = self.sites.method.budget, self.declared.train_on
+        facts = (
+            [f"trained on {data}" if data == "nothing" else f"trained on {data} images"] if answer.update else []
+        )
+        if what != "score":
+            unread = "only as sums with noise" if budget and budget.protects == "image" else "not read"
+            facts.append(f"private images: {'read' if READ in answer.flags else unread}")
+        return "; ".join([*facts, *([budget.statement] if budget else [])])
+
 
 @lru_cache(maxsize=1)
-def _sites(at: SiteSettings, order: Order) -> Sites:
-    """The sites' half for a run. It is kept for the next task, if that comes to the same process."""
+def _half(at: SiteSettings, order: Order) -> Half:
+    """It is kept for the next task, if that comes to the same process. An order without classes is a question for
+    those of the site."""
     torch.set_num_threads(at.threads)
-    config = resolve(tomllib.loads(order.config))
-    federation = Federation("real-sites", (relabelled(at.open(), order),))
-    net = config.method.adapt(config.net_for(federation))
-    states = FolderStates(at.folder / "state" / files.safe_name(order.run))
-    return Sites(config.method, federation, net, config.plan, states, Place(device=at.device))
+    config, site = resolve(tomllib.loads(order.config)), at.open()
+    federation = Federation("real-sites", (relabelled(site, order) if order.classes else site,))
+    net, states = config.net_for(federation), FolderStates(at.folder / "state" / files.safe_name(order.run))
+    place = Place(device=at.device)
+    sites = Sites(config.method, federation, config.method.adapt(net), config.plan, states, place)
+    return Half(sites, method_info(config.method, net))
 
 
 def relabelled(site: Site, order: Order) -> Site:
@@ -171,43 +233,93 @@ def relabelled(site: Site, order: Order) -> Site:
     if unknown := [name for name in site.classes if name not in order.classes]:
         raise TaskError("classes-of-another-run", unknown=unknown, classes=list(order.classes))
     places = torch.tensor([order.classes.index(name) for name in site.classes])
-
-    def renamed(part: LabelledSet) -> LabelledSet:
-        return replace(part, y=places[part.y])
-
-    return replace(site, train=renamed(site.train), test=renamed(site.test), classes=order.classes)
+    train, test = (replace(part, y=places[part.y]) for part in (site.train, site.test))
+    return replace(site, train=train, test=test, classes=order.classes)
 
 
-def _parts(answer: Answer | Description) -> dict[str, int]:
-    """The bytes of an answer by what they tell."""
+def _told(answer: Answer | Description) -> dict[str, int]:
+    """The bytes of what an answer tells besides the messages of the method."""
+    told: dict[str, Any]
     if isinstance(answer, Description):
         told = {"names of classes": answer.classes, "number of images": answer.images}
-        return _sizes({**told, "reason": answer.fault})
-    parts: dict[str, Any] = {}
-    if answer.hello:
-        parts |= {"class counts": answer.hello.counts, "pixel statistics": answer.hello.statistics}
-    if answer.update:
-        parts |= {"model": answer.update.params, **answer.update.trees}
-    sizes = {name: nbytes(value) for name, value in parts.items() if value is not None}
-    costs = [cost for cost in (answer.seconds, answer.cpu, answer.flops) if cost]
-    metrics = answer.update and answer.update.metrics
-    return sizes | _sizes({"score": answer.score, "metrics": metrics, "costs": costs, "reason": answer.fault})
-
-
-def _sizes(told: Mapping[str, Any]) -> dict[str, int]:
+    else:
+        costs = [cost for cost in (answer.seconds, answer.cpu, answer.flops) if cost]
+        told = {"scores": answer.score, "costs": costs}
+    told["reason"] = answer.fault
     return {name: len(msgspec.json.encode(value)) for name, value in told.items() if value}
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait until an earlier task at this site has ended: two of them would remove each other's states."""
-    busy = RunError("task-running", folder=str(folder))
-    while True:
+def _kinds(answer: Answer, declared: MethodInfo) -> Counter[str]:
+    """The bytes of the messages of the method, by their kind."""
+    found: Counter[str] = Counter()
+    for path, size in _sizes(answer).items():
+        found[kind_of(path, declared)] += size
+    return found
+
+
+def _sizes(answer: Answer) -> dict[str, int]:
+    """The bytes of the messages of the method, by path."""
+    messages = (answer.hello, answer.update)
+    return {path: size for message in messages if message for path, size in sizes(message).items()}
+
+
+def run_worker(folder: str, port: str, secret: str) -> None:
+    """Carry out tasks of the SuperNode at this port until it is ended; `folder` is the kit of the site.
+
+    Each task has a thread, because the input of a task never arrives if its run was killed meanwhile. They compute
+    one after the other.
+    """
+    end_with_parent()
+    turn, protected = threading.Lock(), frozenset({ACQUIRE_METHOD})
+    proof = interceptors.SuperExecAuthHttpInterceptor(
+        master_secret=Path(secret).read_bytes(), protected_methods=protected
+    )
+    request = runtime_pb2.AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+    with _client(port, proof) as client:
+        while True:
+            found = runtime_pb2.AcquireTaskResponse()
+            with suppress(httpx.TransportError):  # the SuperNode is starting
+                found = client.AcquireTask(request)
+            if found.HasField("task"):
+                given = (turn, port, found.token, found.task.task_id, folder)
+                threading.Thread(target=_work, args=given, daemon=True).start()
+            time.sleep(POLL_SECONDS)
+
+
+def _work(turn: threading.Lock, port: str, token: str, task: int, folder: str) -> None:
+    """One task. Its result has no receiver if the run was stopped meanwhile."""
+    with _client(port, interceptors.RuntimeTokenHttpInterceptor(token)) as client:
         try:
-            with files.locked(folder / ".task", busy):
-                yield
-                return
-        except RunError as error:
-            if error is not busy:
-                raise
-        time.sleep(1.0)
+            with beating(lambda: client.SendTaskHeartbeat(runtime_pb2.SendTaskHeartbeatRequest())):
+                message, context, _, _ = run_clientapp.pull_task_input(client)
+                context.node_config["folder"] = folder
+                with turn:
+                    TaskIdentity.task_id, TaskIdentity.run_id = task, context.run_id
+                    found, failed = _safe_answer(message, context)
+            run_clientapp.push_message(client, found, context)
+            status = SubStatus.FAILED if failed else SubStatus.COMPLETED
+            run_clientapp.push_task_output(client, context, status, failed)
+        except Exception as error:
+            traceback.print_exception(error)
+
+
+def _safe_answer(message: Message, context: Context) -> tuple[Message, str]:
+    """The answer of the app. If it fails, only the type of the error leaves: its text can tell of images."""
+    try:
+        return app(message=message, context=context), ""
+    except Exception as error:
+        traceback.print_exception(error)
+        failed, journal = type(error).__name__, Path(str(context.node_config["folder"])) / "journal.log"
+        Journal(journal).refused("a task", -1, f"{failed}: {error}")
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, failed), reply_to=message), failed
+
+
+def _client(port: str, proof: Any) -> RuntimeHttpClient:
+    versions = interceptors.RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")
+    return RuntimeHttpClient.from_server_address(
+        server_address=f"127.0.0.1:{port}", insecure=True, root_certificates=None, interceptors=[versions, proof]
+    )
+
+
+if __name__ == "__main__":
+    run_worker(*sys.argv[1:])

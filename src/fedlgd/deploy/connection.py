@@ -7,10 +7,14 @@ Flower announces a reply before its parts are uploaded. Its own grid then waits 
 reply says about its sender, and fails if the reply cannot be read: with each of these a site could hold up or stop
 a run. Here a reply is read when all its parts are there, up to a number of bytes. Its sender and its question are
 those that the server recorded.
+
+A SuperNode that is killed forgets the questions that it had taken. Flower gives up on a site that is away when it
+looks; one that was killed and is back by then would be awaited until the time-out.
 """
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, cast
@@ -18,29 +22,17 @@ from typing import Any, cast
 import httpx
 import tomli_w
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-from flwr.app import Array, Error, Message
+from flwr.app import Array, Error, Message, Metadata
 from flwr.app.message import make_message
 from flwr.cli.build import build_fab_from_files
+from flwr.common import serde, serde_utils
 from flwr.common.constant import ErrorCode, SubStatus
-from flwr.common.serde import run_from_proto
-from flwr.common.serde_utils import metadata_from_proto
 from flwr.proto import control_pb2, fab_pb2, message_pb2, runtime_pb2
-from flwr.proto.message_pb2 import Message as Head
-from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore import interceptors
 from flwr.supercore.constant import NodeStatus, TaskType
 from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.inflatable.inflatable_object import (
-    get_object_body,
-    get_object_head_values_from_object_content,
-    iterate_object_tree,
-)
+from flwr.supercore.inflatable import inflatable_object, inflatable_utils
 from flwr.supercore.inflatable.inflatable_protobuf_utils import make_pull_object_fn_protobuf
-from flwr.supercore.inflatable.inflatable_utils import (
-    ObjectPullError,
-    ObjectUnavailableError,
-    inflate_object_from_contents,
-)
-from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
 from flwr.supercore.retry import RetryInvoker, exponential
@@ -57,6 +49,7 @@ from fedlgd.deploy.proxy import SECRET_HEADER
 DAMAGED, OVERSIZED = 1001, 1002  # codes of errors beside those of Flower
 MIN_REPLY_ROOM = 64 << 20  # bytes of a reply that are always accepted
 MIN_PART_BYTES = 1 << 10  # that a part counts at least, so that their number is bounded too
+LOOK_SECONDS = 5.0  # between two looks at who has connected anew
 OUTAGE_SECONDS = 45.0  # for which a run waits for a server that is away
 
 
@@ -100,8 +93,7 @@ class Operator:
     def __init__(self, kit: Kit, wait: float = 0.0) -> None:
         """`wait`: for how many seconds an absent server is awaited."""
         self.kit = kit
-        self._secret = _Operator((kit.folder / "secret").read_text())
-        self._control = self._client(_Control, wait)
+        self._control = self.client(_Control, wait)
 
     def __enter__(self) -> "Operator":
         return self
@@ -109,22 +101,21 @@ class Operator:
     def __exit__(self, *_: object) -> None:
         self._control.close()
 
-    def nodes(self) -> dict[str, int]:
+    def nodes(self) -> dict[str, Any]:
         """The Flower node of each registered site of this kit, by the site's public key."""
-        return {name: node.node_id for name, node in self._registered().items()}
+        nodes = self._nodes_by_key()
+        return {name: nodes[key] for name, key in _keys(self.kit).items() if key in nodes}
 
     def connected(self) -> list[str]:
-        return [name for name, node in self._registered().items() if node.status == NodeStatus.ONLINE]
+        return [name for name, node in self.nodes().items() if node.status == NodeStatus.ONLINE]
 
     def register(self) -> None:
         """Register the public keys of the kit and remove all others."""
-        keys, nodes = _keys(self.kit), self._nodes()
-        for node in nodes:
-            if node.public_key not in keys.values():
-                self._control.UnregisterNode(control_pb2.UnregisterNodeRequest(node_id=node.node_id))
-        known = {node.public_key for node in nodes}
+        keys, nodes = _keys(self.kit), self._nodes_by_key()
+        for key in nodes.keys() - set(keys.values()):
+            self._control.UnregisterNode(control_pb2.UnregisterNodeRequest(node_id=nodes[key].node_id))
         for name, key in keys.items():
-            if key not in known:
+            if key not in nodes:
                 self._control.RegisterNode(control_pb2.RegisterNodeRequest(public_key=key, name=name))
 
     @contextmanager
@@ -147,7 +138,7 @@ class Operator:
 
     def _claim(self, run_id: int) -> "KitGrid":
         """Claim the task of this run; those of runs that were killed before they claimed theirs expire."""
-        with self._client(_Runtime, OUTAGE_SECONDS) as runtime:
+        with self.client(_Runtime, OUTAGE_SECONDS) as runtime:
             while True:
                 request = runtime_pb2.AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
                 answer = runtime.AcquireTask(request)
@@ -156,27 +147,18 @@ class Operator:
                 if answer.task.run_id == run_id:
                     return KitGrid(self, answer.token)
 
-    def runtime(self, token: str, wait: float = OUTAGE_SECONDS) -> RuntimeHttpClient:
-        client: RuntimeHttpClient = self._client(_Runtime, wait, RuntimeTokenHttpInterceptor(token))
-        return client
+    def client(self, kind: Any, wait: float, token: str = "") -> Any:
+        """A client of a Flower interface; `token`: of the run to which its requests belong."""
+        proofs: list[Any] = [_Operator((self.kit.folder / "secret").read_text())]
+        proofs.append(interceptors.RuntimeVersionHttpInterceptor(component_name="flwr-serverapp"))
+        if token:
+            proofs.append(interceptors.RuntimeTokenHttpInterceptor(token))
+        ca, retry = self.kit.ca.read_bytes(), _patient(wait) if wait else None
+        return kind.from_server_address(str(self.kit.server), False, ca, proofs, retry_invoker=retry)
 
-    def _client(self, kind: Any, wait: float, *more: Any) -> Any:
-        versions = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
-        return kind.from_server_address(
-            server_address=str(self.kit.server),
-            insecure=False,
-            root_certificates=self.kit.ca.read_bytes(),
-            interceptors=[self._secret, versions, *more],
-            retry_invoker=_patient(wait) if wait else None,
-        )
-
-    def _nodes(self) -> list[Any]:
+    def _nodes_by_key(self) -> dict[bytes, Any]:
         found = self._control.ListNodes(control_pb2.ListNodesRequest()).nodes_info
-        return [node for node in found if node.status != NodeStatus.UNREGISTERED]
-
-    def _registered(self) -> dict[str, Any]:
-        nodes = {node.public_key: node for node in self._nodes()}
-        return {name: nodes[key] for name, key in _keys(self.kit).items() if key in nodes}
+        return {node.public_key: node for node in found if node.status != NodeStatus.UNREGISTERED}
 
 
 class KitGrid(HttpGrid):
@@ -187,19 +169,24 @@ class KitGrid(HttpGrid):
 
     def __init__(self, operator: Operator, token: str) -> None:
         super().__init__(str(operator.kit.server), token=token)
-        self._client, self._goodbye = operator.runtime(token), operator.runtime(token, wait=0.0)
+        self._client = operator.client(_Runtime, OUTAGE_SECONDS, token)
+        self._goodbye = operator.client(_Runtime, 0.0, token)
         self._arriving: list[ArrivingReply] = []
-        self._room = 0
+        self._room, self._next_look = 0, 0.0
+        self._asked: dict[str, tuple[int, str]] = {}  # the node of each question, and when that had connected
+        self._operator = operator
         given = self._client.PullTaskInput(runtime_pb2.PullTaskInputRequest())
-        self.set_run(run_from_proto(given.run))
-        self.nodes = operator.nodes()
+        self.set_run(serde.run_from_proto(given.run))
+        self.nodes: dict[str, int] = {name: node.node_id for name, node in operator.nodes().items()}
         TaskIdentity.task_id, TaskIdentity.run_id = given.task_id, given.run.run_id
         TaskIdentity.node_id = given.context.node_id
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         sent = list(messages)
         self._room = max(self._room, reply_room(sent))
-        return super().push_messages(sent)
+        keys = list(super().push_messages(sent))
+        self._asked |= {key: (each.metadata.dst_node_id, "") for key, each in zip(keys, sent, strict=False)}
+        return keys
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """The replies that have arrived. The server names each reply once, when its upload begins."""
@@ -216,7 +203,21 @@ class KitGrid(HttpGrid):
             if message := reply.receive(pull):
                 self._arriving.remove(reply)
                 self._confirm(reply)
+                wanted.discard(reply.question)
                 yield message
+        yield from self._forgotten(wanted)
+
+    def _forgotten(self, questions: set[str]) -> Iterator[Message]:
+        """An error for each of these questions whose site has connected anew since it was asked."""
+        if time.monotonic() < self._next_look:
+            return
+        with suppress(RunError):  # the server is away
+            since = {node.node_id: node.last_activated_at for node in self._operator.nodes().values()}
+            self._next_look = time.monotonic() + LOOK_SECONDS
+            before = {key: self._asked[key] for key in questions}
+            self._asked = {key: (node, since.get(node, "")) for key, (node, _) in before.items()}
+            anew = [key for key, (node, then) in before.items() if then and since.get(node, "") != then]
+            yield from (lost_site(key, self.run.run_id) for key in anew)
 
     def _confirm(self, reply: "ArrivingReply") -> None:
         """The server can delete the reply."""
@@ -234,21 +235,35 @@ class KitGrid(HttpGrid):
         self.close()
 
 
+def lost_site(question: str, run_id: int) -> Message:
+    """What Flower replies to a question for a site that is away."""
+    kept = Metadata(
+        run_id=run_id,
+        message_id="",
+        src_node_id=0,
+        dst_node_id=0,
+        reply_to_message_id=question,
+        group_id="",
+        created_at=time.time(),
+        ttl=0.0,
+        message_type="system",
+    )
+    return make_message(metadata=kept, error=Error(ErrorCode.NODE_UNAVAILABLE))
+
+
 def reply_room(messages: Iterable[Message]) -> int:
     """The bytes that a reply to these questions may have before it is read."""
-    sizes = [
-        sum(len(array.data) for record in message.content.array_records.values() for array in record.values())
-        for message in messages
-    ]
+    records = [message.content.array_records.values() for message in messages]
+    sizes = [sum(len(array.data) for record in each for array in record.values()) for each in records]
     return max([MIN_REPLY_ROOM, *(4 * size for size in sizes)])
 
 
 class ArrivingReply:
     """A reply whose parts are being uploaded."""
 
-    def __init__(self, head: Head, tree: ObjectTree, room: int) -> None:
-        self.metadata = metadata_from_proto(head.metadata)
-        self._missing = [part.object_id for part in iterate_object_tree(tree)]
+    def __init__(self, head: message_pb2.Message, tree: message_pb2.ObjectTree, room: int) -> None:
+        self.metadata = serde_utils.metadata_from_proto(head.metadata)
+        self._missing = [part.object_id for part in inflatable_object.iterate_object_tree(tree)]
         self._parts: dict[str, bytes] = {}
         self._room = room
 
@@ -267,11 +282,13 @@ class ArrivingReply:
                     return self._reply(error=Error(OVERSIZED))
             if _repeated(self._parts) > self._room:
                 return self._reply(error=Error(OVERSIZED))
-            read = cast(Message, inflate_object_from_contents(self.metadata.message_id, self._parts))
+            read = cast(
+                Message, inflatable_utils.inflate_object_from_contents(self.metadata.message_id, self._parts)
+            )
             return self._reply(error=read.error) if read.has_error() else self._reply(content=read.content)
-        except ObjectUnavailableError:
+        except inflatable_utils.ObjectUnavailableError:
             return None
-        except ObjectPullError:
+        except inflatable_utils.ObjectPullError:
             return self._reply(error=Error(ErrorCode.REPLY_MESSAGE_UNAVAILABLE))
         except RunError:
             raise
@@ -286,9 +303,9 @@ def _repeated(parts: Mapping[str, bytes]) -> int:
     """The bytes that arrays add to those of their parts: an array can name a part many times."""
     added = 0
     for part in parts.values():
-        kind, children, _ = get_object_head_values_from_object_content(part)
+        kind, children, _ = inflatable_object.get_object_head_values_from_object_content(part)
         if kind == Array.__qualname__:
-            named = json.loads(get_object_body(part, Array))["arraychunk_ids"]
+            named = json.loads(inflatable_object.get_object_body(part, Array))["arraychunk_ids"]
             added += sum(len(parts[children[i]]) for i in named) - sum(len(parts[child]) for child in children)
     return added
 
@@ -308,22 +325,16 @@ def _patient(seconds: float) -> RetryInvoker:
     def hopeless(error: Exception) -> bool:
         return any(word in str(error).lower() for word in ("certificate", "ssl"))
 
-    return RetryInvoker(
-        lambda: exponential(base_delay=0.25, max_delay=5),
-        httpx.TransportError,
-        max_tries=None,
-        max_time=seconds,
-        should_giveup=hopeless,
-    )
+    pauses, kind = lambda: exponential(base_delay=0.25, max_delay=5), httpx.TransportError
+    return RetryInvoker(pauses, kind, max_tries=None, max_time=seconds, should_giveup=hopeless)
 
 
 def _start_request() -> control_pb2.StartRunRequest:
     """The description of an app without code: the sites run the `fedlgd` that is installed there."""
-    components = {"serverapp": "fedlgd.deploy.coordinator:app", "clientapp": "fedlgd.deploy.client:app"}
+    components = {"serverapp": "fedlgd.deploy.coordinator:coordinate", "clientapp": "fedlgd.deploy.client:app"}
     app = {"publisher": "fedlgd", "components": components, "config": {}}
     project = {"name": "fedlgd", "version": "1.0.0", "license": "Apache-2.0", "description": "fedlgd"}
     content = tomli_w.dumps({"project": project, "tool": {"flwr": {"app": app}}}).encode()
     fab, _ = build_fab_from_files({"pyproject.toml": content})
-    return control_pb2.StartRunRequest(
-        fab=fab_pb2.Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab), federation=""
-    )
+    described = fab_pb2.Fab(hash_str=hashlib.sha256(fab).hexdigest(), content=fab)
+    return control_pb2.StartRunRequest(fab=described, federation="")

@@ -1,8 +1,7 @@
 """The coordinator's half of a run at real sites: `runs.run.execute` with the engine `flower`.
 
-`fedlgd run --engine flower` calls `coordinate` with a grid of its own. `app` does the same for users of `flwr run`:
-the run configuration names the file of a `Request`. The run folder is on the coordinator, as in any other
-run. Stop it at any moment: the same request resumes.
+`fedlgd run --engine flower` calls `coordinate` with a grid of its own; an app for `flwr run` is in the examples.
+The run folder is on the coordinator, as in any other run. Stop it at any moment: the same command resumes.
 
 The engine gives tasks to the sites through a Flower `Grid`; `client` is the program at a site. The coordinator
 knows from the registered keys which node is which site; what an answer says about its sender is not believed. With
@@ -12,50 +11,40 @@ For a site that is not connected, is lost, answers late, or sends something unre
 server records the reason and goes on if the quorum is met. Before it asks, the engine waits up to `timeout` seconds
 until enough sites for the quorum are connected.
 
-A round is one message to each sampled site, and one more to each tested site in the rounds that are evaluated. They
-are not joined: the score of a round is part of its commit, and the next round starts after it. docs/deploy.md has
-the measured cost of a message.
+A round is one message to each sampled site in every exchange (most methods have one), and one more to each tested
+site in the rounds that are evaluated. They are not joined: the score of a round is part of its commit, and the next
+round starts after it. docs/deploy.md has the measured cost of a message.
 """
 
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import msgspec
 import torch
-from flwr.app import Context, Message
-from flwr.serverapp import Grid, ServerApp
+from flwr.app import Message
+from flwr.serverapp import Grid
 
-from fedlgd.core import files
-from fedlgd.core.device import Place
-from fedlgd.core.errors import RunError, one_line
-from fedlgd.core.errors import message as text
-from fedlgd.core.meter import tick
-from fedlgd.core.net import Net
+from fedlgd.core import errors, files, meter
 from fedlgd.core.text import plural
 from fedlgd.core.types import LabelledSet, Site
 from fedlgd.data.federation import Federation
-from fedlgd.data.own.sites import natural
+from fedlgd.data.own.layouts import natural
 from fedlgd.deploy.connection import DAMAGED, OVERSIZED
 from fedlgd.deploy.messages import Description, Order, question, question_digest, read_reply
-from fedlgd.engines.loop import Rounds, serve
-from fedlgd.engines.settings import RoundSettings
-from fedlgd.engines.site import Answer, Task
-from fedlgd.engines.storage import RamStates, States, Storage
+from fedlgd.engines.registry import Engine
+from fedlgd.engines.server import Work, known_hello
+from fedlgd.engines.site import Answer, Sites, Task
+from fedlgd.engines.storage import Storage
 from fedlgd.engines.validate import Refused, check_enrolled, quorum_size
 from fedlgd.engines.wire import nbytes
-from fedlgd.methods.protocol import Method
 from fedlgd.rundir.manifest import read_manifest
-from fedlgd.runs.config import Config, resolve
-from fedlgd.runs.extend import continued
+from fedlgd.runs.config import Config
 from fedlgd.runs.result import Result
+from fedlgd.runs.resume import continued
 from fedlgd.runs.run import Listener, execute
-
-app = ServerApp()
 
 PAUSE_SECONDS = 0.5  # between two looks at the post
 MAX_NAME_LETTERS = 100  # of a name that a site sends
@@ -64,6 +53,9 @@ MAX_CLASSES = 10_000
 MAX_SIDE_PIXELS = 4_096
 AWAY = "it is not connected"
 MARGIN_BYTES = 1 << 20  # of an answer beside its tensors: names, scores, costs
+
+Limit = Callable[[Task], int]
+"""The bytes that the tensors in the answer to a task can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,47 +85,37 @@ class Post:
             found = [name for name in names if self.nodes.get(name) in here]
             if len(found) >= least or time.monotonic() >= until:
                 return found
-            tick("waiting for sites", len(found), len(names))
+            meter.tick("waiting for sites", len(found), len(names))
             time.sleep(self.pause)
 
-    def ask(self, order: Order, tasks: Mapping[str, Sequence[Task]]) -> Iterator[tuple[Sent, Message | str]]:
-        """Send every site its tasks; yield each reply, or why there is none."""
+    def ask(
+        self, order: Order, tasks: Mapping[str, Sequence[Task]], limit: Limit = lambda _: 0
+    ) -> Iterator[tuple[Sent, list[Any] | str]]:
+        """Send every site its tasks; yield the answers of each, or why there are none.
+
+        A question is of no use after the time-out, so it expires then.
+        """
         sent: dict[str, Sent] = {}
         for site, own in tasks.items():
-            key, on_its_way = self._send(order, site, own)
-            if key:
-                sent[key] = on_its_way
+            content, node = question(order, own), self.nodes[site]
+            message = Message(content, node, "train", ttl=self.timeout + self.pause)
+            asked = Sent(site, node, question_digest(content), own)
+            if key := next(iter(self.grid.push_messages([message])), None):
+                sent[key] = asked
             else:
-                yield on_its_way, text("message-not-sent")
+                yield asked, errors.message("message-not-sent")
         until, count = time.monotonic() + self.timeout, len(sent)
         while sent:
-            tick("answers of sites", count - len(sent), count)
+            meter.tick("answers of sites", count - len(sent), count)
             for message in self.grid.pull_messages(list(sent)):
-                found = sent.pop(message.metadata.reply_to_message_id, None)
-                if found:
-                    yield found, _fault(message, found) or message
+                if found := sent.pop(message.metadata.reply_to_message_id, None):
+                    yield found, read_answers(message, found, limit)
             if sent and time.monotonic() >= until:
                 break
             if sent:
                 time.sleep(self.pause)
         for found in sent.values():
-            yield found, text("answer-too-late", seconds=self.timeout)
-
-    def _send(self, order: Order, site: str, tasks: Sequence[Task]) -> tuple[str | None, Sent]:
-        """The id of the message, if it was sent. It is of no use after the time-out, so it expires then."""
-        content, node = question(order, tasks), self.nodes[site]
-        message = Message(content, node, "train", ttl=self.timeout + self.pause)
-        key = next(iter(self.grid.push_messages([message])), None)
-        return key, Sent(site, node, question_digest(content), tasks)
-
-
-def _fault(message: Message, sent: Sent) -> str:
-    """Why a reply is not read; empty if it is."""
-    if message.has_error():
-        return LOST_REASONS.get(message.error.code, "its program failed; its log says why")
-    if message.metadata.src_node_id != sent.node:
-        return text("another-node", node=message.metadata.src_node_id)
-    return ""
+            yield found, errors.message("answer-too-late", seconds=self.timeout)
 
 
 LOST_REASONS = {
@@ -146,53 +128,48 @@ LOST_REASONS = {
 """Flower's codes of errors that the network causes, and two of ours."""
 
 
+def read_answers(message: Message, sent: Sent, limit: Limit) -> list[Any] | str:
+    """The answers in a reply, or why it is refused. A site without a task describes itself."""
+    if message.has_error():
+        return LOST_REASONS.get(message.error.code, "its program failed; its log says why")
+    if message.metadata.src_node_id != sent.node:
+        return errors.message("another-node", node=message.metadata.src_node_id)
+    kind, count = (Answer, len(sent.tasks)) if sent.tasks else (Description, 1)
+    most = count * MARGIN_BYTES + sum(map(limit, sent.tasks))
+    try:
+        return read_reply(message.content, sent.question, kind, count, most)
+    except Refused as error:
+        return str(error)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Flower:
+class Flower(Engine):
     """Runs each task at its site."""
 
     name: ClassVar[str] = "flower"
     local: ClassVar[bool] = False
     post: Post
     order: Order
-    place: Place = Place()
 
-    def run(
-        self,
-        method: Method,
-        federation: Federation,
-        net: Net,
-        plan: RoundSettings,
-        memory: Storage,
-        states: States,
-    ) -> Rounds:
-        """Like `loop`, with the sites' work elsewhere."""
-        net = method.adapt(net)
+    def work(self, sites: Sites, memory: Storage) -> AbstractContextManager[Work]:
+        method, net = sites.method, sites.net
 
         def limit(task: Task) -> int:
-            update = nbytes(method.expects(task.message, net)) if task.message else 0
-            return MARGIN_BYTES + 2 * (update + nbytes(method.expects_hello(net)))
+            hello = known_hello(memory, task.site, net)
+            update = nbytes(method.expects(task.message, net, hello)) if task.message else 0
+            return 2 * (update + nbytes(method.expects_hello(net)))
 
         def work(tasks: Iterator[Task]) -> Iterator[Answer]:
-            return self._work(list(tasks), plan.quorum, limit)
+            by_site: dict[str, list[Task]] = {}
+            for task in tasks:
+                by_site.setdefault(task.site, []).append(task)
+            here = self.post.wait_for(list(by_site), sites.plan.quorum) if by_site else []
+            for name in by_site.keys() - set(here):
+                yield from _failed(by_site[name], AWAY)
+            for sent, found in self.post.ask(self.order, {name: by_site[name] for name in here}, limit):
+                yield from checked_answers(sent, found)
 
-        return serve(method, federation, net, plan, memory, work, self.place)
-
-    def _work(self, tasks: Sequence[Task], quorum: float, limit: Callable[[Task], int]) -> Iterator[Answer]:
-        by_site: dict[str, list[Task]] = {}
-        for task in tasks:
-            by_site.setdefault(task.site, []).append(task)
-        here = self.post.wait_for(list(by_site), quorum) if by_site else []
-        for name in by_site.keys() - set(here):
-            yield from _failed(by_site[name], AWAY)
-        for sent, got in self.post.ask(self.order, {name: by_site[name] for name in here}):
-            yield from _answers(sent, got, sum(map(limit, sent.tasks)))
-
-    def states(self) -> States:
-        """Empty: every site keeps its own."""
-        return RamStates()
-
-    def threads(self) -> AbstractContextManager[None]:
-        return nullcontext()
+        return nullcontext(work)
 
     def processes(self, federation: Federation) -> int:
         return len(federation.sites)
@@ -201,30 +178,20 @@ class Flower:
         return f"engine flower: {plural(len(federation.sites), 'real site')}; time-out {self.post.timeout:g} s"
 
 
-def _answers(sent: Sent, got: Message | str, limit: int) -> Iterator[Answer]:
-    """The answers in a reply, or one with a fault for each task."""
-    if isinstance(got, str):
-        yield from _failed(sent.tasks, got)
-        return
-    try:
-        found: list[Any] = read_reply(got.content, sent.question, Answer, len(sent.tasks), limit)
-    except Refused as error:
-        yield from _failed(sent.tasks, str(error))
+def checked_answers(sent: Sent, found: list[Answer] | str) -> Iterator[Answer]:
+    """The answers of a site, or one with a fault for each task. Their names can stand in tables and terminals."""
+    if isinstance(found, str):
+        yield from _failed(sent.tasks, found)
         return
     for task, answer in zip(sent.tasks, found, strict=True):
+        metrics = answer.update.metrics if answer.update else {}
+        names = [*answer.flags, *metrics, *answer.seconds, *answer.cpu, *answer.flops]
         if answer.site != sent.site:
-            yield from _failed([task], text("name-of-another", name=answer.site[:40]))
-        elif not _plain(answer):
-            yield from _failed([task], text("names-unprintable"))
+            yield from _failed([task], errors.message("name-of-another", name=answer.site[:40]))
+        elif len(names) > MAX_NAMES or not all(map(is_name, names)):
+            yield from _failed([task], errors.message("names-unprintable"))
         else:
-            yield replace(answer, fault=one_line(answer.fault))
-
-
-def _plain(answer: Answer) -> bool:
-    """Whether the names in an answer can stand in tables and terminals."""
-    metrics = answer.update.metrics if answer.update else {}
-    names = [*answer.flags, *metrics, *answer.seconds, *answer.cpu, *answer.flops]
-    return len(names) <= MAX_NAMES and all(is_name(name) for name in names)
+            yield replace(answer, fault=errors.one_line(answer.fault))
 
 
 def is_name(text: str) -> bool:
@@ -235,45 +202,33 @@ def _failed(tasks: Sequence[Task], fault: str) -> Iterator[Answer]:
     return (Answer(site=task.site, version=task.after, fault=fault) for task in tasks)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """A run of real sites. `sites`: the node id of every site, from the registered keys. `timeout`: seconds that a
-    round waits for its sites. `config` is the text of the run's `config.toml`, with data name "real-sites"."""
-
-    config: str
-    out: str
-    sites: dict[str, int]
-    timeout: float = 3600.0
-    threads: int = 1
-    command: str = ""
-
-    def write(self, file: Path) -> None:
-        files.write_json(file, msgspec.to_builtins(self))
-
-    @classmethod
-    def read(cls, file: Path) -> "Request":
-        given = files.read_json(file)
-        with files.reading(file):
-            return msgspec.convert(given, cls)
-
-
-@app.main()
-def main(grid: Grid, context: Context) -> None:
-    coordinate(grid, Request.read(Path(str(context.run_config["request"]))))
-
-
 def coordinate(
-    grid: Grid, request: Request, on_round: Listener | None = None, pause: float = PAUSE_SECONDS
+    grid: Grid,
+    config: Config,
+    folder: Path,
+    sites: Mapping[str, int],
+    timeout: float = 3600.0,
+    threads: int = 1,
+    command: str = "",
+    on_round: Listener | None = None,
+    pause: float = PAUSE_SECONDS,
+    accept_changed_code: bool = False,
+    label: str = "",
 ) -> Result:
-    """Run or resume the request with the sites that the grid reaches."""
-    torch.set_num_threads(request.threads)
-    out = Path(request.out).absolute()
-    config = continued(resolve(tomllib.loads(request.config)), out)
-    post = Post(grid=grid, nodes=request.sites, timeout=request.timeout, pause=pause)
-    run = files.digest(str(out).encode(), request.config.encode())
-    federation = _known(out, request.sites) or _described(post, config, run, request)
+    """Run or resume a configuration with data "real-sites" at the sites that the grid reaches.
+
+    sites: the node id of every site, from the registered keys.
+    timeout: seconds that a round waits for its sites. label: the name of the run in tables.
+    """
+    torch.set_num_threads(threads)
+    out, asked = folder.absolute(), config.toml()
+    config = continued(config, out)
+    post = Post(grid=grid, nodes=sites, timeout=timeout, pause=pause)
+    run = files.digest(str(out).encode(), asked.encode())
+    federation = _known(out, sites) or _described(post, Order(run=run, config=asked), config.plan.quorum)
     order = Order(run=run, config=config.toml(), classes=federation.classes, shape=federation.shape)
-    return execute(config, federation, out, on_round, request.command, engine=Flower(post=post, order=order))
+    engine = Flower(post=post, order=order)
+    return execute(config, federation, out, on_round, command, label, engine, None, accept_changed_code)
 
 
 def without_images(sites: Mapping[str, str], classes: tuple[str, ...], shape: tuple[int, ...]) -> Federation:
@@ -290,51 +245,41 @@ def _known(out: Path, sites: Mapping[str, int]) -> Federation | None:
     data = read_manifest(out).data
     notes = {site.name: site.note for site in data.sites}
     if notes.keys() != sites.keys():
-        raise RunError("kit-of-another-run", out=str(out), started=sorted(notes), given=sorted(sites))
+        raise errors.RunError("kit-of-another-run", out=str(out), started=sorted(notes), given=sorted(sites))
     return without_images(notes, data.classes, data.shape)
 
 
-def _described(post: Post, config: Config, run: str, request: Request) -> Federation:
+def _described(post: Post, order: Order, quorum: float) -> Federation:
     """Ask the sites for their classes and the shape of their images."""
-    names = list(request.sites)
+    names = list(post.nodes)
     told: dict[str, Description] = {}
-    refused = dict.fromkeys(names, AWAY)
-    here = post.wait_for(names, config.plan.quorum)
-    for sent, got in post.ask(Order(run=run, config=request.config), dict.fromkeys(here, ())):
-        try:
-            if isinstance(got, str):
-                raise Refused("site-fault", fault=got)
-            (found,) = read_reply(got.content, sent.question, Description, 1, MARGIN_BYTES)
-            _check_description(found, sent.site)
-        except Refused as refusal:
-            refused[sent.site] = str(refusal)
+    refused, notes = dict.fromkeys(names, AWAY), dict.fromkeys(names, "")
+    here = post.wait_for(names, quorum)
+    for sent, found in post.ask(order, dict.fromkeys(here, ())):
+        refused[sent.site] = found if isinstance(found, str) else _description_fault(found[0], sent.site)
+        if refused[sent.site] or isinstance(found, str):
             continue
-        told[sent.site] = found
+        told[sent.site] = found[0]
         del refused[sent.site]
-    check_enrolled(len(names), refused, config.plan.quorum)
-    classes = tuple(natural({name for each in told.values() for name in each.classes}))  # as for folders
-    return without_images({name: _note(told.get(name)) for name in names}, classes, _shape(told))
-
-
-def _check_description(told: Description, site: str) -> None:
-    if told.fault:
-        raise Refused("site-fault", fault=one_line(told.fault))
-    if told.site != site:
-        raise Refused("name-of-another", name=told.site[:40])
-    if not all(map(is_name, told.classes)) or not 2 <= len(set(told.classes)) == len(told.classes) <= MAX_CLASSES:
-        raise Refused("classes-impossible")
-    if not all(0 < side <= MAX_SIDE_PIXELS for side in told.shape):
-        raise Refused("shape-impossible", shape=told.shape)
-
-
-def _note(told: Description | None) -> str:
-    if told is None or told.images is None:
-        return ""
-    return f"{told.images[0]} training and {plural(told.images[1], 'test image')}"
-
-
-def _shape(told: Mapping[str, Description]) -> tuple[int, ...]:
+        if found[0].images:
+            train, test = found[0].images
+            notes[sent.site] = f"{train} training and {plural(test, 'test image')}"
+    check_enrolled(len(names), refused, quorum)
     shapes = {name: each.shape for name, each in sorted(told.items())}
     if len(set(shapes.values())) > 1:
-        raise RunError("shapes-of-sites-differ", shapes=shapes)
-    return next(iter(shapes.values()))
+        raise errors.RunError("shapes-of-sites-differ", shapes=shapes)
+    classes = tuple(natural({name for each in told.values() for name in each.classes}))  # as for folders
+    return without_images(notes, classes, next(iter(shapes.values())))
+
+
+def _description_fault(told: Description, site: str) -> str:
+    """Why a site cannot take part; empty if it can."""
+    if told.fault:
+        return errors.one_line(told.fault)
+    if told.site != site:
+        return errors.message("name-of-another", name=told.site[:40])
+    if not all(map(is_name, told.classes)) or not 2 <= len(set(told.classes)) == len(told.classes) <= MAX_CLASSES:
+        return errors.message("classes-impossible")
+    if not all(0 < side <= MAX_SIDE_PIXELS for side in told.shape):
+        return errors.message("shape-impossible", shape=told.shape)
+    return ""

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tomli_w
 from cryptography import x509
@@ -38,6 +38,9 @@ HOST_NAME = re.compile(
 )
 KIT_NAMES = {"server": "FOLDER/server", "site": "FOLDER/site-NAME"}
 ANOTHER_FOLDER = "Choose a folder that you can write"
+
+Extensions = Sequence[tuple[x509.ExtensionType, bool]]
+"""Extensions of a certificate, and whether each is critical."""
 
 
 class Address(NamedTuple):
@@ -101,13 +104,14 @@ def provision(folder: Path, sites: Sequence[str], server: Address, days: int = C
     if folder.exists():
         raise RunError("kits-exist", folder=str(folder))
     with writing(folder, ANOTHER_FOLDER), _whole(folder) as made:
-        authority = _authority(made / "ca")
-        kit = private_folder(made / "server")
-        _write(kit / "ca.crt", authority)
-        _certify(made, server, days)
-        _write(kit / "secret", secrets.token_hex(32).encode())
-        private_folder(kit / "sites")
-        _describe_server(kit, server)
+        for part in ("ca", "server", "server/sites"):
+            private_folder(made / part)
+        usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
+        authority: Extensions = [(x509.BasicConstraints(ca=True, path_length=0), True), (usage, True)]
+        _certify(made / "ca" / "ca", "fedlgd federation CA", AUTHORITY_DAYS, authority)
+        _write(made / "server" / "ca.crt", (made / "ca" / "ca.crt").read_bytes())
+        _write(made / "server" / "secret", secrets.token_hex(32).encode())
+        _certify_server(made, server, days)
         for name in sites:
             _site_kit(made, name, server)
     return [folder / "server", *(folder / f"site-{name}" for name in sites)]
@@ -132,8 +136,7 @@ def renew(folder: Path, days: int = CERTIFICATE_DAYS) -> Path:
         raise RunError("authority-key-missing", file=str(folder / "ca" / "ca.key"))
     _refuse_expired(folder / "ca" / "ca.crt", f"provision new kits: fedlgd provision FOLDER --server {kit.server}")
     with writing(folder, ANOTHER_FOLDER):
-        _certify(folder, kit.server, days)
-        _describe_server(folder / "server", kit.server)
+        _certify_server(folder, kit.server, days)
     return folder / "server"
 
 
@@ -197,55 +200,49 @@ def _check_names(sites: Sequence[str]) -> None:
             raise SettingError("kit-site-twice", site=name)
 
 
-def _authority(folder: Path) -> bytes:
-    """Make the key of the authority; returns its certificate."""
-    private_folder(folder)
-    key = ec.generate_private_key(ec.SECP384R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedlgd federation CA")])
-    usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
-    builder = _certificate(name, name, key.public_key(), AUTHORITY_DAYS)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    certificate = builder.add_extension(usage, critical=True).sign(key, hashes.SHA384())
-    _write(folder / "ca.key", _pem(key))
-    content = certificate.public_bytes(Encoding.PEM)
-    _write(folder / "ca.crt", content)
-    return content
-
-
-def _certify(folder: Path, server: Address, days: int) -> None:
-    """Write a key and a certificate for the address of the server into its kit."""
+def _certify_server(folder: Path, server: Address, days: int) -> None:
+    """Write a key and a certificate for the address of the server into its kit, and until when that is valid."""
     signing = serialization.load_pem_private_key((folder / "ca" / "ca.key").read_bytes(), None)
-    issuer = x509.load_pem_x509_certificate((folder / "ca" / "ca.crt").read_bytes())
+    issuer = x509.load_pem_x509_certificate((folder / "ca" / "ca.crt").read_bytes()).subject
     assert isinstance(signing, ec.EllipticCurvePrivateKey)
-    key = ec.generate_private_key(ec.SECP384R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, server.host[:64])])
-    builder = _certificate(name, issuer.subject, key.public_key(), days)
-    builder = builder.add_extension(x509.SubjectAlternativeName(_names(server)), critical=False)
-    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-    known = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key())
-    certificate = builder.add_extension(known, critical=False).sign(signing, hashes.SHA384())
-    _write(folder / "server" / "server.key", _pem(key))
-    _write(folder / "server" / "server.crt", certificate.public_bytes(Encoding.PEM))
+    extensions: Extensions = [
+        (x509.SubjectAlternativeName(_names(server)), False),
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
+        (x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), False),
+    ]
+    _certify(folder / "server" / "server", server.host[:64], days, extensions, (issuer, signing))
+    _describe(folder / "server", server)
 
 
-def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
-    """A certificate that is valid from yesterday, because clocks differ."""
-    now = dt.datetime.now(dt.UTC)
-    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
+def _certify(
+    file: Path,
+    name: str,
+    days: int,
+    extensions: Extensions,
+    authority: tuple[x509.Name, ec.EllipticCurvePrivateKey] | None = None,
+) -> None:
+    """Write FILE.key, which is new, and FILE.crt, signed by the authority or by itself. It is valid from yesterday,
+    because clocks differ."""
+    key, now = ec.generate_private_key(ec.SECP384R1()), dt.datetime.now(dt.UTC)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    issuer, signing = authority or (subject, key)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())
     builder = builder.serial_number(x509.random_serial_number())
     builder = builder.not_valid_before(now - dt.timedelta(days=1)).not_valid_after(now + dt.timedelta(days=days))
-    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    for extension, critical in ((identifier, False), *extensions):
+        builder = builder.add_extension(extension, critical)
+    _write(file.with_suffix(".key"), key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    _write(file.with_suffix(".crt"), builder.sign(signing, hashes.SHA384()).public_bytes(Encoding.PEM))
 
 
 def _names(server: Address) -> list[x509.GeneralName]:
     """The names under which sites may reach the server; all names of this machine if it is a loopback address."""
     own: list[x509.GeneralName] = [x509.IPAddress(server.ip) if server.ip else x509.DNSName(server.host)]
     if (server.ip and server.ip.is_loopback) or server.host == "localhost":
-        loopback = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        own += [name for name in (*loopback, x509.IPAddress(ipaddress.ip_address("::1"))) if name not in own]
+        addresses = [x509.IPAddress(ipaddress.ip_address(text)) for text in ("127.0.0.1", "::1")]
+        own += [name for name in (x509.DNSName("localhost"), *addresses) if name not in own]
     return own
 
 
@@ -258,32 +255,24 @@ def _site_kit(folder: Path, name: str, server: Address) -> Path:
         _write(kit / "key.pub", public)
         _write(kit / "ca.crt", (folder / "server" / "ca.crt").read_bytes())
         _write(kit / "site.toml", template("site.toml").encode())
-        _describe(kit, {"role": "site", "site": name, "server": str(server)}, "join")
+        _describe(kit, server, name)
     _write(folder / "server" / "sites" / f"{name}.pub", public)
     return folder / f"site-{name}"
 
 
-def _describe_server(kit: Path, server: Address) -> None:
-    _describe(kit, {"role": "server", "server": str(server)}, "serve")
-
-
-def _describe(kit: Path, settings: dict[str, Any], command: str) -> None:
+def _describe(kit: Path, server: Address, site: str = "") -> None:
     """The settings, the start script and the README of a kit."""
+    role, command, certificate = ("site", "join", "ca.crt") if site else ("server", "serve", "server.crt")
+    settings = {"role": role, **({"site": site} if site else {}), "server": str(server)}
     _write(kit / "kit.toml", tomli_w.dumps(settings).encode())
-    script = f'#!/bin/sh\nexec fedlgd {command} "$(dirname "$0")" "$@"\n'
-    _write(kit / "start.sh", script.encode())
+    _write(kit / "start.sh", f'#!/bin/sh\nexec fedlgd {command} "$(dirname "$0")" "$@"\n'.encode())
     (kit / "start.sh").chmod(0o700)
-    until = expiry(kit / "server.crt" if settings["role"] == "server" else kit / "ca.crt")
-    readme = template(f"{settings['role']}.md")
-    _write(kit / "README.md", readme.format(**{"site": "", **settings}, until=f"{until:%Y-%m-%d}").encode())
+    until = f"{expiry(kit / certificate):%Y-%m-%d}"
+    _write(kit / "README.md", template(f"{role}.md").format(site=site, server=server, until=until).encode())
 
 
 def _write(path: Path, content: bytes) -> None:
     write_atomic(path, content, private=True)
-
-
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def _refuse_expired(certificate: Path, way_out: str) -> None:

@@ -1,27 +1,31 @@
-"""What a site allows, and what left it.
+"""What a site allows: its policy, `site.toml`.
 
-The policy (`site.toml`) says which tasks of the server the site carries out, and what it discloses. The journal
-says in plain words everything that left the site, and what it refused: one line per event.
+It is compared with a task before the configuration of the run is interpreted (`check`), with what the method
+declares before anything is computed (`check_declared`), and with every message before it leaves (`check_sent`).
 
 Names of the form `package.module:Class` import code; they are refused unless the policy lists them literally.
 """
 
-import os
+import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from fedlgd.core.errors import FedlgdError, SettingError, did_you_mean, one_line
+from fedlgd.core.errors import FedlgdError, SettingError, did_you_mean, message
+from fedlgd.rundir.disclosure import UNDECLARED, kind_of, may_read
+from fedlgd.rundir.manifest import MethodInfo
 from fedlgd.runs.parse import read_toml
 
+NEEDED_KEYS = ("methods", "nets", "rounds", "disclose")
+LATER_KEYS: Mapping[str, tuple[str, ...]] = {"sends": ("weights", "loss", "counts"), "train_on": ("virtual",)}
+"""Keys that policies of earlier versions do not have, and what holds without them."""
 DISCLOSURES = ("counts", "scores", "seconds")
+TRAINED_ON = ("virtual", "real")
 NEEDED_DISCLOSURE = {"score": "scores", "enrol": "counts", "train": "counts"}  # by task
 SETTING_PATH = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
-MAX_LINE_LETTERS = 10_000  # of the journal
 CODE_NAME = re.compile(r"[\w.]+:\w+")  # package.module:Class
 
 
@@ -70,37 +74,55 @@ class Bound:
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What a site allows. Without a `site.toml` nothing is allowed."""
+    """What a site allows. Without a `site.toml` nothing is allowed.
+
+    sends: the kinds of what a method may send. train_on: what it may train on; `real` also allows that it reads
+    private images in every round. missing: the keys that the file does not have.
+    """
 
     methods: tuple[str, ...]
     nets: tuple[str, ...]
     rounds: int
     disclose: frozenset[str]
+    sends: tuple[str, ...] = LATER_KEYS["sends"]
+    train_on: tuple[str, ...] = LATER_KEYS["train_on"]
     settings: Mapping[str, Bound] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, file: Path) -> "Policy":
         """Read `site.toml`. Unknown keys are errors, because a misspelled bound would allow everything."""
         given = read_toml(file)
         where = f"policy {str(file)!r}"
-        _refuse_unknown(where, given, [f.name for f in fields(cls)])
-        for name in ("methods", "nets", "rounds", "disclose"):
-            if name not in given:
-                raise SettingError("policy-incomplete", where=where, name=name)
+        _refuse_unknown(where, given, [*NEEDED_KEYS, *LATER_KEYS, "settings"])
+        if missing := [name for name in NEEDED_KEYS if name not in given]:
+            raise SettingError("policy-incomplete", where=where, name=missing[0])
         if type(given["rounds"]) is not int or given["rounds"] < 0:
             raise SettingError("policy-rounds", where=where, value=given["rounds"])
-        disclose = _words(where, "disclose", given["disclose"])
-        _refuse_unknown(f"{where}: disclose", disclose, DISCLOSURES)
         bounds = given.get("settings", {})
         if not isinstance(bounds, Mapping):
             raise SettingError("policy-section", where=where, value=bounds)
+        settings = {path: _bound(where, path, bound) for path, bound in _leaves(bounds)}
+        words = {name: _words(where, name, given[name]) for name in ("methods", "nets", "disclose")}
+        later = {name: _words(where, name, given[name]) for name in LATER_KEYS if name in given}
+        _refuse_unknown(f"{where}: disclose", words["disclose"], DISCLOSURES)
+        _refuse_unknown(f"{where}: train_on", later.get("train_on", ()), TRAINED_ON)
+        if "sends" not in given and "statistics" in settings.get("anchors.start", Bound()).values:
+            later["sends"] = (*LATER_KEYS["sends"], "statistics")  # an explicit yes before there was the key
         return cls(
-            methods=_words(where, "methods", given["methods"]),
-            nets=_words(where, "nets", given["nets"]),
+            methods=words["methods"],
+            nets=words["nets"],
             rounds=given["rounds"],
-            disclose=frozenset(disclose),
-            settings={path: _bound(where, path, bound) for path, bound in _leaves(bounds)},
+            disclose=frozenset(words["disclose"]),
+            settings=settings,
+            missing=tuple(name for name in LATER_KEYS if name not in given),
+            **later,
         )
+
+    @property
+    def notes(self) -> list[str]:
+        """What holds in place of the keys that are missing."""
+        return [message("key-missing", key=key, line=_line(key, getattr(self, key))) for key in self.missing]
 
     def check(self, asked: Asked) -> None:
         """Raise an error that says why this site refuses what is asked."""
@@ -118,6 +140,33 @@ class Policy:
         if (needed := NEEDED_DISCLOSURE.get(asked.what)) and needed not in self.disclose:
             raise TaskError("not-disclosed", needed=needed)
 
+    def check_declared(self, method: MethodInfo) -> None:
+        """Refuse a method for what it declares: what it trains on, when it reads private images, what it sends."""
+        if method.train_on not in (*self.train_on, "nothing"):
+            line = _line("train_on", [*self.train_on, method.train_on])
+            raise TaskError("train-on-not-listed", data=method.train_on, line=line)
+        if "every" in method.reads and "real" not in self.train_on:
+            raise TaskError("reads-in-every-round", line=_line("train_on", [*self.train_on, "real"]))
+        unsent = () if "scores" in self.disclose else ("metrics",)
+        self._check_kinds({p: kind for p, kind in method.sends.items() if p.partition("/")[0] not in unsent})
+
+    def check_sent(self, paths: Iterable[str], method: MethodInfo) -> None:
+        """Refuse a message that has something undeclared, or of a kind that is not listed, at one of its paths."""
+        kinds = {path: kind_of(path, method) for path in paths}
+        if undeclared := [path for path, kind in kinds.items() if kind == UNDECLARED]:
+            raise TaskError("path-not-declared", path=undeclared[0])
+        self._check_kinds(kinds)
+
+    def check_read(self, round: int, method: MethodInfo) -> None:
+        """Refuse a method that read private images in this round (-1: the enrolment) and does not declare it."""
+        if not may_read(round, method):
+            raise TaskError("read-not-declared", when=f"in round {round + 1}" if round >= 0 else "at the enrolment")
+
+    def _check_kinds(self, kinds: Mapping[str, str]) -> None:
+        for path, kind in kinds.items():
+            if kind not in self.sends:
+                raise TaskError("kind-not-listed", kind=kind, path=path, line=_line("sends", [*self.sends, kind]))
+
     def _refuse_unlisted(self, settings: Mapping[str, Any]) -> None:
         """Values that run code, or remove the protection of noise, are allowed only if they are listed."""
         for path, value in settings.items():
@@ -127,6 +176,11 @@ class Policy:
                 raise TaskError("setting-runs-code", path=path, value=value)
             if value and path.rpartition(".")[2] == "test_key":
                 raise TaskError("noise-is-public", path=path, value=value)
+
+
+def _line(key: str, words: Sequence[str]) -> str:
+    """The line of `site.toml` that allows these words."""
+    return f"{key} = {json.dumps(words, ensure_ascii=False)}"
 
 
 def _listed(name: str, patterns: Sequence[str]) -> bool:
@@ -171,33 +225,3 @@ def _refuse_unknown(where: str, given: Sequence[str] | Mapping[str, Any], known:
         if word not in known:
             hint = did_you_mean(word, known) or f"; available: {', '.join(known)}"
             raise SettingError("policy-unknown", where=where, word=word, hint=hint)
-
-
-class Journal:
-    """Appends to a private file. A line is on the disk before the answer is sent."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-
-    def left(self, what: str, round: int, parts: Mapping[str, int]) -> None:
-        """What was sent, with its number of bytes: {"model": 80_000, "scores": 120}."""
-        listed = ", ".join(f"{name} ({size:,} bytes)" for name, size in parts.items()) or "nothing"
-        self._add(f"sent: answer to {what}{_during(round)}: {listed}; in total {sum(parts.values()):,} bytes")
-
-    def refused(self, what: str, round: int, why: str) -> None:
-        self._add(f"refused: {what}{_during(round)}: {why}; no result is sent")
-
-    def _add(self, text: str) -> None:
-        """One line, whatever the text contains: parts of it come from the server."""
-        line = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC  {one_line(text, MAX_LINE_LETTERS)}\n"
-        handle = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(handle, line.encode())
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
-def _during(round: int) -> str:
-    """Rounds are counted from 1 here, as in the terminal of the coordinator."""
-    return "" if round < 0 else f" in round {round + 1}"

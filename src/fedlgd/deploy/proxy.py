@@ -20,9 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest, PushMessagesResponse
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PushObjectRequest
-from flwr.proto.runtime_pb2 import PushAppMessagesRequest
+from flwr.proto import fleet_pb2, message_pb2, runtime_pb2
 from google.protobuf.message import DecodeError, Message
 
 from fedlgd.core.errors import message, one_line
@@ -72,19 +70,13 @@ class Reports:
 
 
 class Uploads:
-    """The bytes that each site has uploaded and nobody has taken. Flower stores them in sessions of one reply."""
+    """The bytes that each site has uploaded and nobody has taken. Flower stores them in sessions of one reply.
+
+    replies: the reply of each session; none for one from before a restart of the server.
+    """
 
     def __init__(self, store: int) -> None:
-        self._store = store
-        self._replies: dict[str, str] = {}
-        self._sizes = Counter[tuple[str, str]]()
-
-    def begin(self, session: str, reply: str) -> None:
-        self._replies[session] = reply
-
-    def reply(self, session: str) -> str:
-        """The reply of a session; empty for one from before a restart of the server."""
-        return self._replies.get(session, "")
+        self._store, self.replies, self._sizes = store, dict[str, str](), Counter[tuple[str, str]]()
 
     def add(self, site: str, reply: str, size: int) -> bool:
         """Count an upload; False if the site has too much stored already."""
@@ -101,11 +93,11 @@ class Uploads:
     def take(self, reply: str) -> None:
         """The coordinator has read a reply, or does not wait for it any more: Flower deletes it."""
         self._sizes = Counter({key: size for key, size in self._sizes.items() if key[1] != reply})
-        self._replies = {session: of for session, of in self._replies.items() if of != reply}
+        self.replies = {session: of for session, of in self.replies.items() if of != reply}
 
     def clear(self) -> None:
         """A new run begins: what earlier ones left is deleted."""
-        self._replies.clear()
+        self.replies.clear()
         self._sizes.clear()
 
 
@@ -186,7 +178,7 @@ class Proxy:
         site is told to try again.
         """
         body, until = await _read(receive), time.monotonic() + HOLD_SECONDS
-        node, news = _read_as(PullMessagesRequest, body).node.node_id, asyncio.Event()
+        node, news = _read_as(fleet_pb2.PullMessagesRequest, body).node.node_id, asyncio.Event()
         self._news.setdefault(node, set()).add(news)
         gone = asyncio.ensure_future(receive())
         try:
@@ -210,7 +202,7 @@ class Proxy:
     async def _announce(self, scope: Scope, receive: Any, send: Any) -> None:
         """A reply of which the parts follow."""
         body = await _read(receive)
-        request = _read_as(PushMessagesRequest, body)
+        request = _read_as(fleet_pb2.PushMessagesRequest, body)
         # Flower compares only the node of the request with the key
         if not all(reply.metadata.src_node_id == request.node.node_id for reply in request.messages_list):
             await self._refuse(scope, send, 403, message("reply-of-another"))
@@ -221,7 +213,8 @@ class Proxy:
     async def _upload(self, scope: Scope, receive: Any, send: Any) -> None:
         """A part of a reply."""
         body = await _read(receive)
-        await self._store(scope, body, send, self._uploads.reply(_read_as(PushObjectRequest, body).session_id))
+        session = _read_as(message_pb2.PushObjectRequest, body).session_id
+        await self._store(scope, body, send, self._uploads.replies.get(session, ""))
 
     async def _store(self, scope: Scope, body: bytes, send: Any, reply: str) -> None:
         """Pass on what Flower stores, if the site has room for it."""
@@ -233,7 +226,7 @@ class Proxy:
         if not answer.accepted:
             self._uploads.remove(site, reply, len(body))
         elif scope["path"] == PUSH:
-            self._uploads.begin(_read_as(PushMessagesResponse, answer.content).session_id, reply)
+            self._uploads.replies[_read_as(fleet_pb2.PushMessagesResponse, answer.content).session_id] = reply
         await self._forward(scope, answer, send)
 
     async def _operate(self, scope: Scope, receive: Any, send: Any) -> None:
@@ -241,11 +234,11 @@ class Proxy:
         body = await _read(receive)
         answer = await self._answer(scope, body)
         if answer.accepted and scope["path"] == ASK:
-            for message in _read_as(PushAppMessagesRequest, body).messages_list:
+            for message in _read_as(runtime_pb2.PushAppMessagesRequest, body).messages_list:
                 for news in self._news.get(message.metadata.dst_node_id, ()):
                     news.set()
         elif answer.accepted and scope["path"] == TAKE:
-            self._uploads.take(_read_as(ConfirmMessageReceivedRequest, body).message_object_id)
+            self._uploads.take(_read_as(message_pb2.ConfirmMessageReceivedRequest, body).message_object_id)
         elif answer.accepted:
             self._uploads.clear()
         await self._forward(scope, answer, send)

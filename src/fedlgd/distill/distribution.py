@@ -5,49 +5,56 @@ Eq. 1:  L = sum_k || mean_{x in D_k} psi(A x) - mean_{v in V_k} psi(A v) ||^2
 Batch norm normalises the real batch (all classes together) by its own statistics and the virtual batch by its own.
 Running statistics are not used: a random network has none, and those of a global model follow its training slowly.
 
-`first_set` makes a site's first virtual set under random networks; `refine` moves it under the global features.
+`first_set` makes a site's first virtual set under random networks; `refine_set` moves it under the global features.
 Both take the steps of `match`.
 """
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedlgd.core.cache import Cached, result_key
+from fedlgd.core import losses, meter
 from fedlgd.core.device import to_cpu, to_device
 from fedlgd.core.errors import DivergedError
-from fedlgd.core.losses import class_means, mean_gap
-from fedlgd.core.meter import charge, metered, phase, track
+from fedlgd.core.files import digest_json
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, Params, Site, VirtualSet, cut
+from fedlgd.core.source import code_digests
+from fedlgd.core.types import Cached, LabelledSet, Params, Site, Stream, VirtualSet, cut
 from fedlgd.data.federation import site_digest
 from fedlgd.distill import init
 from fedlgd.distill.augment import Sides, Transform, draw_transform
-from fedlgd.distill.files import is_file_name, read_start, set_digest
-from fedlgd.distill.settings import Distil
+from fedlgd.distill.files import set_digest
+from fedlgd.distill.settings import Distil, is_file_name
 from fedlgd.nets.registry import build_net
+
+BETAS = 0.5, 0.9  # of Adam
+ADAM_EPSILON = 1e-8
+FREQUENCY_FLOOR = 1.4  # cycles per image; below it the weight is nearly flat
+UNIT_FREQUENCY = 3.9  # cycles per image, whose weight is 1
+
+ParamsOf = Callable[[int], Params]
+"""The parameters of the network in the i-th draw."""
 
 
 def first_set(site: Site, net: Net, distil: Distil, rng: Stream) -> VirtualSet:
     """The first virtual set of a site, from its cache if available."""
     key = first_set_key(site, net, distil, rng)
-    random, scaled = narrowed(random_family(net, distil), distil)
-    tiles = distil.tiles**2 if distil.start in init.PICKS else 1
-    classes = init.present_classes(site.train, net.classes, distil.per_class, site.name, tiles)
-    labels = to_device(init.labels_for(classes, distil.per_class))
+    random, scaled = random_networks(net, distil)
+    numbers = init.virtual_numbers(site.train, net.classes, distil, site.name)
+    labels = to_device(init.labels_for(list(numbers), list(numbers.values())))
     made = site.cache.get(key)
     if made is None:
-        with metered() as meter, phase("distil"):
-            start = to_device(initial_images(site, classes, random.shape, distil, rng))
+        with meter.metered() as cost, meter.phase("distil"):
+            start = to_device(init.initial_images(site, numbers, random.shape, distil, rng))
             images = match(start, labels, site.train, random, lambda i: random.init(rng.at("net", i)), scaled, rng)
-        made = Cached(tensor=to_cpu(images), **meter.spent())
+        made = Cached(tensor=to_cpu(images), **cost.spent())
         site.cache.put(key, made)
-    charge(made)
+    meter.charge(made)
     images = to_device(made.tensor)
     check_finite(images, distil.lr, f"distillation at site {site.name!r}")
     return VirtualSet(images=images, labels=labels, origin=site.name, round=-1, tiles=distil.tiles)
@@ -55,30 +62,12 @@ def first_set(site: Site, net: Net, distil: Distil, rng: Stream) -> VirtualSet:
 
 def first_set_key(site: Site, net: Net, distil: Distil, rng: Stream) -> str:
     """The key of this virtual set in a cache: a hash of all it is made from."""
-    label = random_family(net, distil).label
-    made_from = {"train": site_digest(site), "net": label, "how": asdict(distil), "rng": [rng.seed, *rng.path]}
+    family = random_family(net, distil)
+    how, number = distil.made_from, [rng.seed, *rng.path]
+    made_from = {"train": site_digest(site), "net": family.label, "how": how, "rng": number}
     start = {"start": set_digest(distil.start, site.name)} if is_file_name(distil.start) else {}
-    return result_key(made_from | start)
-
-
-def initial_images(
-    site: Site, classes: list[int], shape: tuple[int, int, int], distil: Distil, rng: Stream
-) -> Tensor:
-    """The images before the first step: from a file, or `distil.start` for `tiles^2` pictures in each image."""
-    start, count, generator = distil.start, distil.pictures, rng.generator("start")
-    if is_file_name(start):
-        return read_start(start, site.name, site.train.scale, init.labels_for(classes, distil.per_class), shape)
-    made_of_real = {"real": init.from_real, "kmeans": init.from_clusters, "neighbours": init.from_neighbours}
-    if start in made_of_real:
-        pictures = made_of_real[start](site.train, classes, count, generator)
-    elif start == "noise":
-        pictures = init.from_noise(len(classes) * count, shape, generator)
-    elif start == "mean-image":
-        pictures = init.from_mean_image(init.mean_images(site.train, classes), count, generator)
-    else:
-        statistics = init.class_statistics(site.train, classes, distil.statistics)
-        pictures = init.from_statistics(statistics, count, shape[1:], distil.start_scale, generator)
-    return init.as_tiles(pictures, distil.tiles)
+    code = {"code": code_digests(family.made_of)} if family.made_of else {}
+    return digest_json(made_from | start | code)
 
 
 def random_family(net: Net, distil: Distil) -> Net:
@@ -86,32 +75,31 @@ def random_family(net: Net, distil: Distil) -> Net:
     return net.base if distil.net == "same" else build_net(distil.net, net.shape, net.classes)
 
 
-def narrowed(net: Net, distil: Distil) -> tuple[Net, Distil]:
+def random_networks(net: Net, distil: Distil) -> tuple[Net, Distil]:
     """Random networks of `distil.width` and their learning rate.
 
     Eq. 1 with random networks estimates a distance between distributions. A feature of a narrow network is cheaper,
     because the cost of a layer grows with the square of its width. Eq. 1 is a sum over features: with r times fewer
     features the gradient is r times smaller except for its noise, so the lr is multiplied by the square root of r.
     """
-    if not distil.width or net.narrow is None:
-        return net, distil
-    narrow = net.narrow(distil.width)
+    net = random_family(net, distil)
+    narrow = net.narrow(distil.width) if distil.width and net.narrow else net
     if narrow.features >= net.features:
         return net, distil
     return narrow, replace(distil, lr=distil.lr * math.sqrt(net.features / narrow.features))
 
 
-def refine(
+def refine_set(
     virtual: VirtualSet, real: LabelledSet, net: Net, params: Params, distil: Distil, round: int, rng: Stream
 ) -> VirtualSet:
-    """Iterative DM: `distil.steps` further steps with the received features, which are fixed.
+    """Iterative DM: `distil.steps` further steps under the features of the received model, which stays fixed.
 
-    A bank without augmentation needs one pair: the means of whole classes, which are what the draws estimate.
+    A bank (see `draws`) without augmentation needs one pair: the means of whole classes, which batches estimate.
     A net with batch norm keeps its draws: it would need all real images in one batch.
 
-    Batch norm uses batch statistics here too, not the model's running ones. In the first rounds these are still
-    near their start (mean 0, variance 1), and images would hardly move. Later they are a mean over sites, which
-    need not fit any of them. Sites train under batch statistics as well.
+    Batch norm uses batch statistics here too, not the model's running ones. In the first rounds the running ones
+    are still near their start (mean 0, variance 1), and images would hardly move. Later they are a mean over sites,
+    which need not fit any of them. Sites train under batch statistics as well.
     """
     if distil.plan == "bank" and not distil.augment and net.per_image:
         distil = replace(distil, pairs=1, reuse=max(1, distil.steps), real_per_class=len(real))
@@ -126,21 +114,14 @@ def check_finite(images: Tensor, lr: float, work: str) -> None:
 
 
 def match(
-    images: Tensor,
-    labels: Tensor,
-    real: LabelledSet,
-    net: Net,
-    weights: Callable[[int], Params],
-    distil: Distil,
-    rng: Stream,
+    images: Tensor, labels: Tensor, real: LabelledSet, net: Net, params_of: ParamsOf, distil: Distil, rng: Stream
 ) -> Tensor:
-    """Images after `distil.steps` on Eq. 1; `weights(i)` are those of the network in the i-th draw."""
-    optimiser = distil.pixel_optimiser()
-    with phase("distil"):
-        targets = draws(labels.unique(), real, net, weights, distil, rng)
-        for _, pair in zip(track("distil", distil.steps), targets, strict=False):
-            gradient = image_gradient(net, pair.params, images, labels, pair.target, pair.transforms, distil.tiles)
-            images = optimiser(images, gradient)
+    """The images after `distil.steps` of  V <- V - lr dL/dV  on Eq. 1, each under one drawn pair."""
+    optimiser = PixelOptimiser(distil)
+    with meter.phase("distil"):
+        targets = draws(labels.unique(), real, net, params_of, distil, rng)
+        for _, pair in zip(meter.track("distil", distil.steps), targets, strict=False):
+            images = optimiser(images, image_gradient(net, pair, images, labels, distil.tiles))
     return images
 
 
@@ -153,23 +134,24 @@ class Pair(NamedTuple):
 
 
 def draws(
-    classes: Tensor, real: LabelledSet, net: Net, weights: Callable[[int], Params], distil: Distil, rng: Stream
+    classes: Tensor, real: LabelledSet, net: Net, params_of: ParamsOf, distil: Distil, rng: Stream
 ) -> Iterator[Pair]:
     """The pair of each step. `exact` draws a new pair per step; `bank` cycles through a few, then draws new ones.
 
     The real class means, most of the cost of a new pair, are computed once per pair.
     """
     members = [real.of_class(int(k)) for k in classes]
-    held, turns = (1, 1) if distil.plan == "exact" else (distil.pairs, distil.reuse)
-    distinct = math.ceil(distil.steps / turns)
-    for first in range(0, distinct, held):
+    size, uses = (1, 1) if distil.plan == "exact" else (distil.pairs, distil.reuse)
+    distinct = math.ceil(distil.steps / uses)
+    for first in range(0, distinct, size):
         bank = []
-        for i in range(first, min(first + held, distinct)):
-            params = weights(i)
+        for i in range(first, min(first + size, distinct)):
+            params = params_of(i)
             transforms = draw_transforms(classes, distil, net.shape[1:], rng.at("augment", i))
-            batches = draw_real(members, distil.real_per_class, rng.at("real", i))
+            generator, count = rng.generator("real", i), distil.real_per_class
+            batches = [each if len(each) <= count else init.pick(each, count, generator) for each in members]
             bank.append(Pair(params, transforms, real_means(net, params, real, batches, transforms)))
-        for _ in range(turns):
+        for _ in range(uses):
             yield from bank
 
 
@@ -177,15 +159,6 @@ def draw_transforms(classes: Tensor, distil: Distil, sides: Sides, rng: Stream) 
     """One augmentation for each class."""
     generator = rng.generator()
     return [draw_transform(distil.augment, sides, generator) for _ in classes]
-
-
-def draw_real(members: list[Tensor], count: int, rng: Stream) -> list[Tensor]:
-    """Indices from each class without replacement; all images of a class with at most `count` images."""
-    generator = rng.generator()
-    return [
-        pool if len(pool) <= count else pool[torch.randperm(len(pool), generator=generator)[:count]]
-        for pool in members
-    ]
 
 
 def real_means(
@@ -204,21 +177,70 @@ def real_means(
     return torch.stack([part.mean(0) for part in features])
 
 
-def image_gradient(
-    net: Net,
-    params: Params,
-    images: Tensor,
-    labels: Tensor,
-    target: Tensor,
-    transforms: list[Transform],
-    tiles: int = 1,
-) -> Tensor:
+def image_gradient(net: Net, pair: Pair, images: Tensor, labels: Tensor, tiles: int = 1) -> Tensor:
     """dL/dV of Eq. 1, all classes in one pass."""
     leaf = images.detach().requires_grad_()
     pictures, labels = cut(leaf, tiles), labels.repeat_interleave(tiles**2)
     classes = labels.unique()
     members = [(labels == k).nonzero().flatten() for k in classes]
-    x = torch.cat([transform(pictures[index]) for index, transform in zip(members, transforms, strict=True)])
-    loss = mean_gap(target, class_means(net.by_batch(params, x).features, labels[torch.cat(members)], classes))
+    x = torch.cat([transform(pictures[index]) for index, transform in zip(members, pair.transforms, strict=True)])
+    means = losses.class_means(net.by_batch(pair.params, x).features, labels[torch.cat(members)], classes)
+    loss = losses.mean_gap(pair.target, means)
     (gradient,) = torch.autograd.grad(loss, leaf)
     return gradient
+
+
+@dataclass(slots=True, eq=False)
+class PixelOptimiser:
+    """The optimiser of one set of images, with its memory. S g is the smoothed gradient, see `smooth_gradient`.
+
+    sgd:   v <- m v + S g;  x <- x - lr v
+    adam:  v <- .5 v + .5 S g;  u <- .9 u + .1 (S g)^2;  x <- x - lr v' / (sqrt(u') + 1e-8),  v' = v / (1 - .5^i)
+           and u' = u / (1 - .9^i) after i steps (Kingma and Ba, ICLR 2015). Its memory is short, because the
+           target of the gradient changes with every draw; lr is a change of pixels, whatever the scale of the
+           features.
+    """
+
+    how: Distil
+    steps: int = 0
+    velocity: Tensor = field(default_factory=lambda: torch.zeros(()))
+    square: Tensor = field(default_factory=lambda: torch.zeros(()))
+
+    def __call__(self, images: Tensor, gradient: Tensor) -> Tensor:
+        """The images after one step."""
+        gradient = smooth_gradient(gradient, self.how.smooth)
+        self.steps += 1
+        if self.how.optimiser == "sgd":
+            self.velocity = self.how.momentum * self.velocity + gradient
+            return images - self.how.lr * self.velocity
+        first, second = BETAS
+        self.velocity = first * self.velocity + (1 - first) * gradient
+        self.square = second * self.square + (1 - second) * gradient.square()
+        mean = self.velocity / (1 - first**self.steps)
+        size = (self.square / (1 - second**self.steps)).sqrt()
+        return images - self.how.lr * mean / (size + ADAM_EPSILON)
+
+
+def smooth_gradient(gradient: Tensor, strength: float) -> Tensor:
+    r"""F^-1 [ ((f + f_0) / (f_1 + f_0))^-strength  F g ], f the frequency in cycles per image; strength 0: g.
+
+    A preconditioner that favours low frequencies. Gradients of matching are as large at high frequencies as at low
+    frequencies, but low frequencies need larger changes. Frequency weights like the amplitudes of natural images,
+    which decrease with frequency, improve the conditioning: the same loss is reached in fewer steps
+    (docs/results/speed.md says in how many).
+    """
+    if not strength:
+        return gradient
+    sides = (gradient.shape[-2], gradient.shape[-1])
+    spectrum = torch.fft.rfft2(gradient) * frequency_weights(sides, strength).to(gradient)
+    smooth: Tensor = torch.fft.irfft2(spectrum, s=sides)
+    return smooth
+
+
+@cache
+def frequency_weights(sides: tuple[int, int], strength: float) -> Tensor:
+    """The weight of each frequency of `rfft2`."""
+    down = torch.fft.fftfreq(sides[0], 1 / sides[0], dtype=torch.float64)
+    right = torch.fft.rfftfreq(sides[1], 1 / sides[1], dtype=torch.float64)
+    frequency = torch.hypot(down[:, None], right)
+    return ((frequency + FREQUENCY_FLOOR) / (UNIT_FREQUENCY + FREQUENCY_FLOOR)) ** -strength

@@ -4,7 +4,6 @@ Arrays: `images` (n, channels, height, width) as float32 network input or uint8 
 optionally `mean` and `std`, the scaling that the network input has (per channel, pixels from 0 to 1).
 """
 
-import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -18,18 +17,13 @@ from safetensors.numpy import load_file
 from torch import Tensor
 
 from fedlgd.core.errors import DataError
-from fedlgd.core.files import digest, make_folder, safe_name, write_atomic, writing
+from fedlgd.core.files import digest, safe_name, write_atomic, writing
 from fedlgd.core.text import counted, plural
 from fedlgd.core.types import Scale, VirtualSet
 from fedlgd.data.arrays import read_arrays
+from fedlgd.distill.settings import SET_SUFFIXES
 
-SUFFIXES = (".npz", ".safetensors")
 MAX_VALUES_IN_SET = 2**31  # 8 GB
-
-
-def is_file_name(start: str) -> bool:
-    """Whether a setting `start` names a file or a folder, and not a kind of start."""
-    return os.sep in start or start.endswith(SUFFIXES)
 
 
 def write_set(path: Path, virtual: VirtualSet, scale: Scale) -> Path:
@@ -41,7 +35,6 @@ def write_set(path: Path, virtual: VirtualSet, scale: Scale) -> Path:
         "std": np.array(scale.std, np.float32),
     }
     with writing(path, "Choose a writable folder with --out"):
-        make_folder(path.parent)
         write_atomic(path, partial(np.savez, **arrays), private=True)  # type: ignore[arg-type]
     return path
 
@@ -52,7 +45,7 @@ def set_file(start: str, name: str) -> Path:
     if not path.is_dir():
         return path
     stem = name if name == "anchors" else safe_name(name)
-    files = [path / f"{stem}{suffix}" for suffix in SUFFIXES]
+    files = [path / f"{stem}{suffix}" for suffix in SET_SUFFIXES]
     found = next((file for file in files if file.is_file()), None)
     if found is None:
         raise DataError("set-missing-in-folder", folder=str(path), name=name, file=files[0].name)
@@ -130,7 +123,5 @@ def _scale(file: Path, arrays: Mapping[str, NDArray[Any]], default: Scale, chann
     mean, std = (arrays[key].astype(np.float64).ravel() for key in ("mean", "std"))
     if not (len(mean) == len(std) == channels and np.isfinite([mean, std]).all() and (std > 0).all()):
         raise DataError("set-scale", file=str(file), mean=mean, std=std)
-    known = (np.array(default.mean, np.float32), np.array(default.std, np.float32))
-    if all(np.array_equal(a.astype(np.float32), b) for a, b in zip((mean, std), known, strict=True)):
-        return default
-    return Scale(tuple(mean.tolist()), tuple(std.tolist()))
+    same = np.array_equal(np.array([mean, std], np.float32), np.array([default.mean, default.std], np.float32))
+    return default if same else Scale(tuple(mean.tolist()), tuple(std.tolist()))

@@ -14,13 +14,11 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedlgd.core import meter
+from fedlgd.core import meter, tree
 from fedlgd.core.losses import cross_entropy
 from fedlgd.core.net import Net
 from fedlgd.core.settings import Settings, setting
-from fedlgd.core.tree import scale, sub
 from fedlgd.core.types import Params, VirtualSet
-from fedlgd.distill.optim import PixelOptimiser
 
 NORM_FLOOR = 1e-6
 LBFGS_MEMORY = 10  # history size of L-BFGS
@@ -37,7 +35,7 @@ def pseudo_gradient(old: Params, new: Params, rate: float) -> Params:
     The rate is eta_t for plain SGD, and `Local.rate` with momentum: then the sum is weighted, with mean weight 1.
     Dist does not depend on the scale of G but for its 1e-6, which is small beside a G of the size of gradients.
     """
-    return scale(sub(old, new), 1 / rate)
+    return tree.scale(tree.sub(old, new), 1 / rate)
 
 
 def distance(a: list[Tensor], b: list[Tensor]) -> Tensor:
@@ -106,10 +104,11 @@ Look = Callable[[Tensor], tuple[Tensor, float]]
 
 def _by_sgd(look: Look, start: Tensor, matching: Matching) -> tuple[Tensor, list[float]]:
     """v <- m v + g;  x <- x - lr v"""
-    images, optimiser, distances = start, PixelOptimiser(matching.lr, matching.momentum), list[float]()
+    images, velocity, distances = start, torch.zeros_like(start), list[float]()
     for _ in meter.track("match", matching.steps):
         gradient, dist = look(images)
-        images = optimiser(images, gradient)
+        velocity = matching.momentum * velocity + gradient
+        images = images - matching.lr * velocity
         distances.append(dist)
     return images, distances
 
@@ -134,7 +133,8 @@ def _to_target(look: Look, start: Tensor, matching: Matching, rows: int) -> tupl
         if dist <= matching.tolerance * rows or min(distances) > STALL_RATIO * earlier:
             break
         before = images, gradient
-        images = images - _short(_inverse_curvature(gradient, seen, matching.lr), MAX_STEP * images.norm())
+        step = _inverse_curvature(gradient, seen, matching.lr)
+        images = images - step * (MAX_STEP * images.norm() / step.norm()).clamp(max=1)
     return best, distances
 
 
@@ -150,12 +150,6 @@ def _curvature(s: Tensor, y: Tensor) -> list[Curvature]:
     """The curvature pair of a step, if its curvature is positive."""
     sy = (s * y).sum()
     return [Curvature(s, y, sy)] if sy > MIN_CURVATURE * y.square().sum() else []
-
-
-def _short(step: Tensor, longest: Tensor) -> Tensor:
-    """The step, limited in length."""
-    share: Tensor = (longest / step.norm()).clamp(max=1)
-    return step * share
 
 
 def _inverse_curvature(g: Tensor, seen: Sequence[Curvature], lr: float) -> Tensor:

@@ -1,18 +1,23 @@
 """The settings of distillation, and of the privacy that it promises. `fedlgd.dp` keeps the promise."""
 
 import math
-from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+import os
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Literal
 
 from fedlgd.core.errors import PrivacyError, SettingError, check
 from fedlgd.core.settings import Settings, setting
 from fedlgd.distill.augment import OPERATIONS
-from fedlgd.distill.files import is_file_name
-from fedlgd.distill.init import PICKS, STARTS, Statistics, check_start
-from fedlgd.distill.optim import Optimiser, PixelOptimiser
+
+STARTS = ("statistics", "noise", "mean-image", "real", "kmeans", "neighbours")
+PICKS = ("real", "kmeans")  # virtual images that are private images
+SET_SUFFIXES = (".npz", ".safetensors")  # of files with a virtual set
 
 Plan = Literal["bank", "exact"]
+Statistics = Literal["class", "site"]
+Optimiser = Literal["sgd", "adam"]
 Adjacency = Literal["add-remove", "replace"]
+Short = Literal["fewer", "refuse"]
 
 MAX_EPSILON = 100.0  # larger values promise nothing
 
@@ -48,9 +53,8 @@ class Budget(Settings):
         path = f"{self.section}.epsilon"
         possible = self.epsilon <= MAX_EPSILON or math.isinf(self.epsilon)
         check(possible, path, self.epsilon, f"use {MAX_EPSILON:g} or less, or 0 for no noise")
-        if self.on and self.total and self.total < self.epsilon:
-            values = {"section": self.section, "total": self.total, "epsilon": self.epsilon}
-            raise SettingError("total-below-epsilon", **values)
+        if self.on and 0 < self.total < self.epsilon:
+            raise SettingError("total-below-epsilon", section=self.section, total=self.total, epsilon=self.epsilon)
         known = not self.scores or (self.on and self.scores <= self.limit)
         check(known, f"{self.section}.scores", self.scores, f"use at most {path}, which is {self.epsilon:g}")
 
@@ -98,12 +102,8 @@ class Private(Budget):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(
-            self.counts + self.start + self.refine < 1,
-            "distil.private.refine",
-            self.refine,
-            f"with counts {self.counts:g} and start {self.start:g} nothing is left for the first virtual set",
-        )
+        left = f"with counts {self.counts:g} and start {self.start:g} nothing is left for the first virtual set"
+        check(self.counts + self.start + self.refine < 1, "distil.private.refine", self.refine, left)
         if self.on and self.rate < 1 and self.adjacency == "replace":
             raise SettingError("rate-with-replace")
 
@@ -119,6 +119,10 @@ class Distil(Settings):
     section: ClassVar[str] = "distil"
 
     per_class: int = setting(10, "Virtual images per class.", least=1, most=100_000)
+    short: Short | None = setting(
+        None,
+        "A class with fewer images than `per_class`: `fewer` virtual images of it (default), or `refuse` to run.",
+    )
     steps: int = setting(2000, "SGD steps on the pixels; 0 keeps the initial images.", least=0, most=10_000_000)
     plan: Plan = setting("bank", "`exact`, as published, or `bank`, which reuses real class means.")
     pairs: int = setting(10, "Pairs of network and augmentation in the bank.", least=1, most=100_000)
@@ -147,13 +151,8 @@ class Distil(Settings):
         for name in self.augment:
             if name not in OPERATIONS:
                 raise SettingError("augmentation-unknown", name=name, available=[*OPERATIONS])
-        if self.private.on:
-            self._check_private()
-            if 0 < self.steps < self.private.releases:  # a sum that no step uses would only add to the noise
-                object.__setattr__(self, "private", replace(self.private, releases=self.steps))
-
-    def _check_private(self) -> None:
-        """Refuse what differential privacy does not cover."""
+        if not self.private.on:
+            return
         if self.tiles > 1:
             raise PrivacyError("private-tiles")
         if self.start in (*PICKS, "neighbours"):
@@ -162,15 +161,35 @@ class Distil(Settings):
             raise PrivacyError("private-start-file", start=self.start)
         if self.plan == "exact":
             raise PrivacyError("private-plan-exact", steps=self.steps)
+        if 0 < self.steps < self.private.releases:  # a sum that no step uses would only add to the noise
+            object.__setattr__(self, "private", replace(self.private, releases=self.steps))
 
     @property
     def pictures(self) -> int:
         """Pictures per class."""
         return self.per_class * self.tiles**2
 
-    def pixel_optimiser(self) -> PixelOptimiser:
-        """A new optimiser of the pixels."""
-        return PixelOptimiser(self.lr, self.momentum, self.smooth)
+    def images_of(self, real: int) -> int:
+        """The virtual images of a class with so many real ones: as many, but at most `per_class`.
+
+        A class with fewer than `real_per_image` has one, in which images are repeated.
+        """
+        return min(self.per_class, max(real // self.real_per_image, min(real, 1)))
+
+    @property
+    def real_per_image(self) -> int:
+        """The different real images of which a virtual one is made at its start."""
+        return self.tiles**2 if self.start in PICKS else 1
+
+    @property
+    def made_from(self) -> dict[str, Any]:
+        """What a virtual set depends on. `short` only says whether there is one."""
+        return {name: value for name, value in asdict(self).items() if name != "short"}
+
+    @property
+    def optimiser(self) -> Optimiser:
+        """Of the pixels."""
+        return "sgd"
 
     def shrunk(self) -> "Distil":
         """Settings with one draw and its steps, enough to measure the cost of a step."""
@@ -186,5 +205,12 @@ class Refinement(Distil):
 
     optimiser: Optimiser = "sgd"
 
-    def pixel_optimiser(self) -> PixelOptimiser:
-        return PixelOptimiser(self.lr, self.momentum, self.smooth, self.optimiser)
+
+def check_start(setting: str, start: str, words: tuple[str, ...]) -> None:
+    if start not in words and not is_file_name(start):
+        raise SettingError("start-unknown", setting=setting, start=start, words=words)
+
+
+def is_file_name(start: str) -> bool:
+    """Whether a setting `start` names a file or a folder, and not a kind of start."""
+    return os.sep in start or start.endswith(SET_SUFFIXES)

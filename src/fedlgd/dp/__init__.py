@@ -1,7 +1,11 @@
 """Differential privacy. A run without epsilon enters no module of this package.
 
-`accounting` is the mathematics of Gaussian noise; `budget` divides an (epsilon, delta) into noise levels and says
-what a method promises. The `ledger` of a site makes every `release` once. `distil` makes private virtual sets, and
-`training` has DP-SGD and DP-FedAvg. Methods call this package behind one `if`; the parts `dp-sgd` and `dp-fedavg`
-are in `methods/private.py`.
+    accounting  the mathematics of Gaussian noise: delta, epsilon and mu
+    budget      an (epsilon, delta) as noise levels, what releases add up to, and the `guarantee` of a method
+    ledger      of a site: makes every release once, and refuses what exceeds its budget
+    release     noisy class sums and counts of training images, and `NoisyScores` of test images
+    distil      private distillation: virtual sets from releases, and their refinement
+    training    DP-SGD (`dp_sgd`) at a site, and DP-FedAvg (`dp_fedavg`) at the server
+
+Methods call this package behind one `if`; the parts `dp-sgd` and `dp-fedavg` are in `methods/private.py`.
 """

@@ -120,8 +120,8 @@ def _prv(history: tuple[tuple[float, float, int], ...], delta: float) -> float:
         return float(accountant.get_epsilon(delta=delta))
 
 
-def promise_with(method: Any) -> Promise:
-    """The promise of a method with a budget, and how it is spent."""
+def guarantee(method: Any) -> Promise:
+    """What a method with a budget promises, and how the budget is spent."""
     budget: Budget = method.budget
     spent: dict[str, Any] = {}
     if isinstance(budget, Private):

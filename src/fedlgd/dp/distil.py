@@ -16,28 +16,32 @@ Promised is the privacy of one training image of one site. Scores on test images
 of one person need that many times the epsilon. The noise comes from a secret of the site (`dp/ledger.py`).
 """
 
-import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from fedlgd.core.cache import Cached, result_key
 from fedlgd.core.device import to_cpu, to_device
 from fedlgd.core.errors import PrivacyError
-from fedlgd.core.files import digest
+from fedlgd.core.files import digest_json
+from fedlgd.core.guard import unsealed
 from fedlgd.core.meter import charge, metered, phase, track
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import Params, Site, SiteState, VirtualSet
-from fedlgd.data.federation import site_digest
+from fedlgd.core.types import Cached, Params, Site, SiteState, Stream, VirtualSet
 from fedlgd.distill.augment import Transform
-from fedlgd.distill.distribution import Pair, draw_transforms, image_gradient, narrowed, random_family
+from fedlgd.distill.distribution import (
+    Pair,
+    PixelOptimiser,
+    draw_transforms,
+    image_gradient,
+    random_family,
+    random_networks,
+)
 from fedlgd.distill.init import from_mean_image, from_noise, from_statistics, labels_for
 from fedlgd.distill.settings import Distil
 from fedlgd.dp.budget import noise_levels
-from fedlgd.dp.ledger import open_book, params_digest
+from fedlgd.dp.ledger import account_name, charged_settings, open_book, params_digest
 from fedlgd.dp.release import Releases, check_delta, check_protected, noisy_counts
 
 COUNT_MARGIN = 3.0  # standard deviations of a count: a class that may be smaller than `per_class` is left out
@@ -47,7 +51,8 @@ OLD_TARGETS_WEIGHT = 0.5  # of the targets of the first virtual set during refin
 
 def first_private_set(site: Site, net: Net, distil: Distil, rng: Stream, refinements: int = 0) -> SiteState:
     """The state of a site after its first private distillation. `refinements`: planned releases in later rounds."""
-    random, scaled = narrowed(random_family(net, distil), distil)
+    site = unsealed(site)
+    random, scaled = random_networks(net, distil)
     check_protected(site, random, "distil.private.epsilon")
     releases = open_releases(site, net, distil, rng.seed, refinements, only="counts")
     counts = noisy_counts(releases.book, releases.account, releases.levels["counts"], site.train, net.classes)
@@ -56,7 +61,7 @@ def first_private_set(site: Site, net: Net, distil: Distil, rng: Stream, refinem
     releases.book.reserve(releases.account, releases.levels)
     releases = replace(releases, classes=classes, sizes=counts[classes])
     labels = labels_for(classes, distil.per_class)
-    key = result_key({"account": releases.account, "secret": releases.book.fingerprint})
+    key = digest_json({"account": releases.account, "secret": releases.book.fingerprint})
     made = None if site.on_release else site.cache.get(key)  # an audit hears the releases of a set that is made
     if made is None:
         with metered() as meter:
@@ -88,6 +93,7 @@ def refine_privately(
     Sums are released under the received features, `refinements` in all rounds together. DM under psi_t on these
     targets, plus half the gradient on an old target under its random network.
     """
+    site = unsealed(site)
     virtual = state.virtual
     assert virtual is not None
     check_protected(site, net, "distil.private.epsilon")
@@ -95,8 +101,8 @@ def refine_privately(
     releases = open_releases(site, net, first, rng.seed, refinements)
     releases = replace(releases, classes=classes, sizes=to_cpu(state.trees["released"]["counts"])[classes])
     old, random = state.trees["released"]["targets"], _stream(site, rng.seed)
-    narrow, scaled = narrowed(random_family(net, first), first)
-    generator, optimiser = rng.generator("steps"), refinement.pixel_optimiser()
+    narrow, scaled = random_networks(net, first)
+    generator, optimiser = rng.generator("steps"), PixelOptimiser(refinement)
     pairs, part = list[Pair](), next(name for name in releases.levels if name.startswith("refine"))
     with phase("distil"):
         for j in range(planned_refinements(refinement, 1)):
@@ -105,13 +111,12 @@ def refine_privately(
             target = releases.target(part, number, net, params, transforms, images)
             pairs.append(Pair(params, transforms, target))
         for s in track("distil", refinement.steps):
-            pair = pairs[s % len(pairs)]
-            gradient = image_gradient(net, params, images, labels, pair.target, pair.transforms)
+            gradient = image_gradient(net, pairs[s % len(pairs)], images, labels)
             if len(old):
                 r = int(torch.randint(len(old), (), generator=generator))
-                weights, transforms = _draw(narrow, labels, first, random, r)
+                pair = Pair(*_draw(narrow, labels, first, random, r), old[r])
                 share = OLD_TARGETS_WEIGHT * scaled.lr / first.lr
-                gradient = gradient + share * image_gradient(narrow, weights, images, labels, old[r], transforms)
+                gradient = gradient + share * image_gradient(narrow, pair, images, labels)
             images = optimiser(images, gradient)
     return replace(state, virtual=replace(virtual, images=images, round=t))
 
@@ -135,18 +140,13 @@ def _large_enough(counts: Tensor, per_class: int, sigma: float, site: str) -> li
 
 def open_releases(site: Site, net: Net, distil: Distil, seed: int, refinements: int, only: str = "") -> Releases:
     """The account of these settings at this site; its budget is reserved before anything is released."""
+    site = unsealed(site)
     levels = noise_levels(distil.private, distil.start, refinements)
     if refinements:
         levels[f"refine {refinements}"] = levels.pop("refine")
-    asked = asdict(replace(distil, private=replace(distil.private, total=0.0, test_key="")))
-    del asked["tiles"], asked["private"]["scores"]  # accounts are older than these settings, and do not use them
-    made_from = {
-        "site": site.name,
-        "data": site_digest(site),
-        "net": random_family(net, distil).label,
-        "how": asked,
-    }
-    account = f"distil, seed {seed}, {digest(json.dumps(made_from, sort_keys=True).encode())}"
+    settings = distil.made_from | {"private": charged_settings(distil.private)}
+    del settings["tiles"]  # accounts are older than this setting, and do not use it
+    account = account_name("distil", seed, site, random_family(net, distil).label, how=settings)
     book = open_book(site.name, distil.private)
     book.reserve(account, levels, only)
     return Releases(site=site, book=book, account=account, levels=levels, clip=distil.private.clip)
@@ -160,7 +160,7 @@ def _stream(site: Site, seed: int) -> Stream:
 def _match(releases: Releases, labels: Tensor, net: Net, distil: Distil, rng: Stream) -> tuple[Tensor, list[Pair]]:
     """DM on noisy targets. New ones are released before each block of steps; a step uses any of those so far."""
     images, labels = to_device((_start(releases, net.shape, distil, rng), labels))
-    optimiser, pairs, p = distil.pixel_optimiser(), list[Pair](), distil.private
+    optimiser, pairs, p = PixelOptimiser(distil), list[Pair](), distil.private
     generator = rng.generator("steps")
     with phase("distil"):
         for s in track("distil", distil.steps):
@@ -169,8 +169,7 @@ def _match(releases: Releases, labels: Tensor, net: Net, distil: Distil, rng: St
                 target = releases.target("distil", str(r), net, params, transforms, images)
                 pairs.append(Pair(params, transforms, target))
             pair = pairs[int(torch.randint(len(pairs), (), generator=generator))]
-            gradient = image_gradient(net, pair.params, images, labels, pair.target, pair.transforms)
-            images = optimiser(images, gradient)
+            images = optimiser(images, image_gradient(net, pair, images, labels))
     return images, pairs
 
 

@@ -13,7 +13,7 @@ import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from torch import Tensor
 from fedlgd.core import files
 from fedlgd.core.device import to_cpu
 from fedlgd.core.errors import PrivacyError
-from fedlgd.core.types import Params
+from fedlgd.core.types import Params, Site
+from fedlgd.data.federation import site_digest
 from fedlgd.data.suites import data_home
 from fedlgd.distill.settings import Budget
 from fedlgd.dp.budget import BUDGET_SLACK, Level, spent_epsilon
@@ -141,17 +142,18 @@ class PrivacyLedger:
             files.private_folder(self._folder.parent)
             files.private_folder(self._folder)
         with files.locked(self._folder / ".lock", busy, MAX_LOCK_WAIT):
-            file = self._folder / "ledger.json"
-            yield self._accounts(file) if file.exists() else {}
+            yield self._accounts(self._folder / "ledger.json")
 
     def _accounts(self, file: Path) -> Accounts:
+        if not file.exists():
+            return {}
         try:
             book = files.read_json(file)
-            known, accounts = book["format"] == FORMAT, dict(book["accounts"])
+            found, accounts = book["format"], dict(book["accounts"])
         except files.MALFORMED as error:
             raise self._damaged(file) from error
-        if not known:
-            raise PrivacyError("ledger-format", file=str(file), found=book["format"], readable=FORMAT)
+        if found != FORMAT:
+            raise PrivacyError("ledger-format", file=str(file), found=found, readable=FORMAT)
         return accounts
 
     def _write(self, accounts: Accounts) -> None:
@@ -185,6 +187,19 @@ Book = PrivacyLedger | Simulation
 def open_book(site: str, budget: Budget) -> Book:
     """The ledger of a site, or a simulation if the budget has a `test_key`."""
     return Simulation(budget.test_key, site) if budget.test_key else PrivacyLedger(site, budget)
+
+
+def account_name(kind: str, seed: int, site: Site, net: str, **settings: Any) -> str:
+    """Identifies the releases about the images of a site that these settings make."""
+    made_from = {"site": site.name, "data": site_digest(site), "net": net, **settings}
+    return f"{kind}, seed {seed}, {files.digest_json(made_from)}"
+
+
+def charged_settings(budget: Budget) -> dict[str, Any]:
+    """The settings of a budget that its releases on training images depend on."""
+    settings = asdict(budget) | {"total": 0.0, "test_key": ""}
+    del settings["scores"]
+    return settings
 
 
 def _tensors(content: bytes) -> Params:

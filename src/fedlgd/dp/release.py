@@ -1,9 +1,12 @@
-r"""Releases: class sums of clipped values with Gaussian noise, the only place where private images are read.
+r"""Releases: class sums of clipped values with Gaussian noise, and noisy scores.
 
     S_k = sum_{i: y_i = k} clip_C(f(x_i)) + sigma C N(0, I),   clip_C(u) = u min(1, C / ||u||)
 
 One image more or less changes one row of S by at most C, whatever the number of classes; another image in its place
 changes S by at most 2 C. Only S is kept. Scores on test images are releases too: noisy, and each made once.
+
+With a budget, images are read in five functions only: training images in `Releases.target`, `Releases.sums`,
+`noisy_counts` and `training.dp_sgd`, each inside `make` of a ledger, and test images in `NoisyScores`.
 """
 
 import math
@@ -19,10 +22,9 @@ from fedlgd.core import meter
 from fedlgd.core.device import to_cpu, to_device
 from fedlgd.core.errors import PrivacyError
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
 from fedlgd.core.score import Score
 from fedlgd.core.train import score
-from fedlgd.core.types import LabelledSet, Params, Scale, Site
+from fedlgd.core.types import LabelledSet, Params, Scale, Site, Stream
 from fedlgd.data.federation import site_digest
 from fedlgd.distill.augment import Transform
 from fedlgd.distill.distribution import real_means
@@ -33,6 +35,8 @@ from fedlgd.dp.ledger import Book, gaussian, open_book, params_digest
 
 MAX_IMAGES_IN_MEMORY = 512
 PROBE_IMAGES = 64  # noise images whose features give the clipping norm
+MAX_IMAGE_LOSS = 10.0  # of a test image in a score
+SCORE_SENSITIVITY = math.sqrt(3)
 
 
 class Told(NamedTuple):
@@ -81,21 +85,21 @@ class Releases:
         level = self.levels[part]
         return to_device(self.book.once(self.account, part, number, make)["target"])
 
-    def members(self, rate: float = 1.0, generator: np.random.Generator | None = None) -> list[Tensor]:
+    def members(self, rate: float, generator: np.random.Generator) -> list[Tensor]:
         """The images of each class; with a rate, each image of them with this probability, in secret."""
         y = self.site.train.y
-        chosen = torch.ones(len(y), dtype=torch.bool)
-        if rate < 1 and generator:
-            chosen = torch.from_numpy(generator.random(len(y)) < rate)
+        chosen = torch.from_numpy(generator.random(len(y)) < rate) if rate < 1 else torch.tensor(True)
         return [((y == k) & chosen).nonzero().flatten() for k in self.classes]
 
     def sums(self, width: int, bound: float, per_image: Callable[[Tensor], Tensor]) -> Tensor:
         """Noisy class sums of values of norm at most `bound`, for the initial images."""
 
         def make(generator: np.random.Generator) -> Params:
-            clean = class_sums(self.site.train, self.members(), width, lambda _, x: clip_rows(per_image(x), bound))
-            return {"sums": add_noise(clean, self.levels["start"].sigma * bound, generator)}
+            members = self.members(level.rate, generator)
+            clean = class_sums(self.site.train, members, width, lambda _, x: clip_rows(per_image(x), bound))
+            return {"sums": add_noise(clean, level.sigma * bound, generator)}
 
+        level = self.levels["start"]
         return self.book.once(self.account, "start", "0", make)["sums"]
 
 
@@ -182,10 +186,6 @@ def check_delta(counts: Tensor, budget: Budget) -> None:
         raise PrivacyError("delta-too-large", possible=10.0 ** math.floor(math.log10(0.5 / images)), **values)
 
 
-MAX_IMAGE_LOSS = 10.0
-SENSITIVITY = math.sqrt(3)
-
-
 @dataclass(frozen=True, eq=False)
 class NoisyScores:
     r"""The scores of the models of a run at one site. `planned`: how often a model is scored.
@@ -211,7 +211,7 @@ class NoisyScores:
         def make(generator: np.random.Generator) -> Params:
             found = score(net, params, self.site.test, self.classes, most=MAX_IMAGE_LOSS)
             clean = [*found.correct, *found.total, found.loss * len(self.site.test) / MAX_IMAGE_LOSS]
-            return {"sums": add_noise(torch.tensor(clean), level.sigma * SENSITIVITY, generator)}
+            return {"sums": add_noise(torch.tensor(clean), level.sigma * SCORE_SENSITIVITY, generator)}
 
         return self._score(book.once(account, "scores", params_digest(params), make)["sums"].tolist())
 

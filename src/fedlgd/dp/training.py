@@ -16,7 +16,6 @@ with a million patients each are few records. Below about 50 sites no model is l
 The parts that are stacked on a method are in `methods/private.py`.
 """
 
-import json
 import math
 import warnings
 from collections.abc import Iterable, Iterator
@@ -32,16 +31,15 @@ from torch.nn import functional as F
 from fedlgd.core import meter
 from fedlgd.core.device import to_device
 from fedlgd.core.errors import NetError, PrivacyError, SettingError, check
-from fedlgd.core.files import digest
+from fedlgd.core.guard import unsealed
 from fedlgd.core.net import Net
 from fedlgd.core.settings import setting
 from fedlgd.core.train import Local, descend
 from fedlgd.core.tree import Mean, cast, double, only, scale, sqnorm, sub
 from fedlgd.core.types import LabelledSet, Params, Site, Update
-from fedlgd.data.federation import site_digest
 from fedlgd.distill.settings import Budget
 from fedlgd.dp.budget import Level, budget_mu, noise_for
-from fedlgd.dp.ledger import Book, gaussian, generator_for, open_book
+from fedlgd.dp.ledger import Book, account_name, charged_settings, gaussian, generator_for, open_book
 
 MIN_SITES = 50  # of DP-FedAvg
 MAX_GRADIENTS_IN_MEMORY = 64  # one for each image
@@ -84,10 +82,7 @@ def counts_level(dp: Dp) -> Level:
 def training_account(dp: Dp, local: Local, site: Site, net: Net, seed: int) -> tuple[Book, str]:
     """The book of a site, and its account for these settings."""
     given = {name: value for name, value in asdict(local).items() if value is not None}
-    asked = {"dp": asdict(replace(dp, total=0.0, test_key="")), "local": given}
-    del asked["dp"]["scores"]  # not used here
-    made_from = {"site": site.name, "data": site_digest(site), "net": net.label, **asked}
-    account = f"dp-sgd, seed {seed}, {digest(json.dumps(made_from, sort_keys=True).encode())}"
+    account = account_name("dp-sgd", seed, unsealed(site), net.label, dp=charged_settings(dp), local=given)
     return open_book(site.name, dp), account
 
 
@@ -198,7 +193,7 @@ def check_sites(sites: int, net: Net, budget: SiteDp) -> None:
         raise PrivacyError("too-few-sites", sites=sites, wanted=MIN_SITES, rounds=rounds, size=net.size, **values)
 
 
-def noisy_average(before: Params, updates: Iterable[Update], net: Net, budget: SiteDp, t: int) -> Params:
+def dp_fedavg(before: Params, updates: Iterable[Update], net: Net, budget: SiteDp, t: int) -> Params:
     """theta_{t+1} of the formula above; weights are equal, and only trainable tensors change."""
     mean, old = Mean(), double(only(before, net.trainable))
     for update in updates:

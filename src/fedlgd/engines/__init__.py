@@ -6,5 +6,5 @@ settings  number of rounds, sampling, quorum, evaluation
 validate  what the server accepts from a site
 storage   what server and sites keep between rounds, and the updates of one round
 wire      messages and states as bytes
-registry  the engines by name: `loop` and `pool` (with `process`, its child processes); `flower` is in `deploy`
+registry  the engines: `loop`, and `pool` (with `process`, its child processes); `flower` is in `deploy`
 """

@@ -1,4 +1,4 @@
-"""Child processes that always end with their parent.
+"""Child processes that always end with their parent, and the workers of the engine `pool`.
 
 Children are forked. A fork has the method, the network and the images of its parent, including classes defined in
 a script or a notebook, and shares memory until it is written to. A fork takes 0.03 s; a spawned process takes 1.7 s
@@ -7,6 +7,7 @@ an inherited pool of OpenMP threads would block, but is never used. The data loa
 prints to its own stream, because the lock of the parent's stream may belong to a thread that the child lacks.
 """
 
+import json
 import logging
 import multiprocessing
 import os
@@ -14,20 +15,26 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 
 import torch
 
-from fedlgd.core.errors import SettingError
+from fedlgd.core import errors
+from fedlgd.core.meter import listening, tick
+from fedlgd.engines.site import Answer, Task
+from fedlgd.engines.wire import from_bytes, to_bytes
 
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 5.0  # before a child is killed
 SILENCE_SECONDS = 60.0  # without a message from any child before a warning names them
+TICK_SECONDS = 0.2  # between two progress messages of one worker
 
 
 class Child:
@@ -83,7 +90,7 @@ def stop_all(children: Collection[Child]) -> None:
 def check_fork() -> None:
     """Raise an error on platforms where forking is not safe."""
     if sys.platform != "linux":
-        raise SettingError("processes-need-linux", platform=sys.platform)
+        raise errors.SettingError("processes-need-linux", platform=sys.platform)
 
 
 def usable_cores() -> int:
@@ -137,3 +144,151 @@ def _end_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
+
+
+# Workers
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The progress of a loop in a worker."""
+
+    label: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The error of a task: its class, code and values if it has a code, the message, and the traceback."""
+
+    kind: str
+    code: str
+    values: str
+    said: str
+    trace: str
+
+    @classmethod
+    def of(cls, error: Exception) -> "Failure":
+        said = errors.in_words(error) or f"{type(error).__name__}: {error}; engine loop shows where"
+        kind = next((base.__name__ for base in type(error).__mro__ if base.__module__ == errors.__name__), "")
+        code, values = (error.code, error.values) if isinstance(error, errors.FedlgdError) else ("", {})
+        return cls(kind, code, json.dumps(values, default=str), said, traceback.format_exc())
+
+    def error(self, site: str) -> errors.FedlgdError:
+        """The same error in this process. It names the site; values that JSON does not have are text."""
+        where = "" if repr(site) in self.said else f"site {site!r}: "
+        if not self.code:
+            return errors.RunError("worker-failed", where=where, said=self.said)
+        error: errors.FedlgdError = getattr(errors, self.kind)(where + self.said)
+        error.code, error.values = self.code, json.loads(self.values)
+        return error
+
+
+class WorkerError(Exception):
+    """The traceback of a worker as text."""
+
+
+class Crew:
+    """Workers, started when needed."""
+
+    def __init__(self, do: Callable[[Task], Answer], count: int) -> None:
+        self._do, self._count = do, count
+        self._workers: list[Worker] = []
+
+    def work(self, tasks: Iterator[Task]) -> Iterator[Answer]:
+        """Yield answers as they arrive; each worker has one task at a time."""
+        busy: dict[Child, Worker] = {}
+        try:
+            while True:
+                while len(busy) < self._count and (task := next(tasks, None)) is not None:
+                    worker = self._idle(busy)
+                    worker.ask(task)
+                    busy[worker.child] = worker
+                if not busy:
+                    return
+                for child in await_messages(busy, ", ".join(sorted(worker.name for worker in busy.values()))):
+                    if answer := busy[child].hear():
+                        del busy[child]
+                        yield answer
+        finally:
+            if busy:  # these answers are no longer needed
+                self.stop()
+
+    def stop(self) -> None:
+        """Terminate all workers."""
+        stop_all([worker.child for worker in self._workers])
+        self._workers = []
+
+    def _idle(self, busy: Collection[Child]) -> "Worker":
+        """An idle worker; a new one if all are busy."""
+        for worker in self._workers:
+            if worker.child not in busy:
+                return worker
+        self._workers.append(Worker(self._do, len(self._workers) + 1))
+        return self._workers[-1]
+
+
+class Worker:
+    """A child process that runs one task at a time."""
+
+    def __init__(self, do: Callable[[Task], Answer], number: int) -> None:
+        self.child = Child(lambda connection: _serve(do, connection))
+        self._number = number
+        self._site = ""
+
+    @property
+    def name(self) -> str:
+        return f"site {self._site!r} (worker {self._number}, pid {self.child.id})"
+
+    def ask(self, task: Task) -> None:
+        self._site = task.site
+        try:
+            self.child.connection.send_bytes(to_bytes(task))
+        except OSError as error:
+            raise self._gone() from error
+
+    def hear(self) -> Answer | None:
+        """The answer; None for a progress message."""
+        try:
+            content = self.child.connection.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise self._gone() from error
+        kind, body = content[:1], content[1:]
+        if kind == b"T":
+            word = from_bytes(Tick, body)
+            tick(f"{word.label} ({self._number})", word.done, word.total)
+            return None
+        if kind == b"F":
+            failure = from_bytes(Failure, body)
+            raise failure.error(self._site) from WorkerError(failure.trace)
+        return from_bytes(Answer, body)
+
+    def _gone(self) -> errors.RunError:
+        return errors.RunError("worker-gone", site=self._site, ending=self.child.ending())
+
+
+def _serve(do: Callable[[Task], Answer], connection: Connection) -> None:
+    """The main loop of a worker: run tasks until the connection is closed."""
+    with listening(_sometimes(lambda word: connection.send_bytes(b"T" + to_bytes(word)))):
+        while True:
+            task = from_bytes(Task, connection.recv_bytes())
+            try:
+                said = b"A" + to_bytes(do(task))
+            except Exception as error:
+                said = b"F" + to_bytes(Failure.of(error))
+            connection.send_bytes(said)
+
+
+def _sometimes(say: Callable[[Tick], None]) -> Callable[[str, int, int], None]:
+    """Report progress at most every `TICK_SECONDS` seconds, and always at the end."""
+    spoke = 0.0
+
+    def hear(label: str, done: int, total: int) -> None:
+        nonlocal spoke
+        now = time.monotonic()
+        if done == total or now - spoke > TICK_SECONDS:
+            spoke = now
+            say(Tick(label, done, total))
+
+    return hear

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import torch
 
-from fedlgd.core.rng import Stream
 from fedlgd.core.settings import Settings, setting
+from fedlgd.core.types import Stream
 
 
 @dataclass(frozen=True, kw_only=True)

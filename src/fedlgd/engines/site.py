@@ -1,31 +1,35 @@
 """The sites' half of a run: work with the images and the state of a site. All engines use it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from functools import cached_property, partial
 from typing import Any, Literal
 
 from fedlgd.core.device import Place
-from fedlgd.core.errors import DivergedError
-from fedlgd.core.meter import metered, phase
+from fedlgd.core.errors import DivergedError, SettingError
+from fedlgd.core.guard import sealed, watched
+from fedlgd.core.meter import Spent, metered, phase
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
 from fedlgd.core.score import Score
 from fedlgd.core.train import score
-from fedlgd.core.types import Broadcast, Hello, SiteState, Update
+from fedlgd.core.types import Broadcast, Hello, Site, SiteState, Stream, Update, VirtualSet
 from fedlgd.data.federation import Federation
 from fedlgd.engines.settings import RoundSettings
-from fedlgd.engines.storage import States
+from fedlgd.engines.storage import States, version_after
 from fedlgd.engines.wire import same
-from fedlgd.methods.common import in_round
 from fedlgd.methods.protocol import Method
+
+LOST_STATE = "it has lost its state of this round"
+READ = "read"  # flag of an answer for which the method read private training images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Task:
     """A task for a site: enrol, train for one round, or evaluate the model in `message` on its test images.
 
-    `after` names the round whose state the site continues from; -1 is its enrolment.
+    `after` names the round whose state the site continues from; -1 is its enrolment, and lower ones are states
+    within a round (`storage.version_after`).
     """
 
     what: Literal["enrol", "train", "score"]
@@ -36,7 +40,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Answer:
+class Answer(Spent):
     """The result of a task and its cost. The state stays at the site: `version` is the round of the state that the
     site continues from, and `flags` name what changed. `fault`: why a site has nothing to send.
 
@@ -51,30 +55,41 @@ class Answer:
     version: int = -1
     flags: tuple[str, ...] = ()
     fault: str = ""
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    cpu: Mapping[str, float] = field(default_factory=dict)
-    flops: Mapping[str, int] = field(default_factory=dict)
 
 
+def moment(round: int, exchange: int) -> tuple[int, ...]:
+    """The end of the path of a random stream: the round, and the exchange unless it is the first."""
+    return (round, exchange) if exchange else (round,)
+
+
+@dataclass(frozen=True, eq=False)
 class Sites:
     """Runs tasks with the images and states of the sites: task -> answer."""
 
-    def __init__(
-        self, method: Method, federation: Federation, net: Net, plan: RoundSettings, states: States, place: Place
-    ) -> None:
-        self._method, self._net, self._root, self._rounds = method, net, Stream(plan.seed), plan.rounds
-        self._states, self._place = states, place
-        self._sites = federation.by_name
-        self._tested, self._classes = {site.name: site for site in federation.tested}, len(federation.classes)
-        self._noisy_scores: dict[str, Any] = {}
-        if method.budget and method.budget.scores:
-            from fedlgd.dp.release import NoisyScores
+    method: Method
+    federation: Federation
+    net: Net
+    plan: RoundSettings
+    states: States
+    place: Place = Place()
 
-            planned = sum(map(plan.scores, range(plan.rounds)))
-            self._noisy_scores = {
-                name: NoisyScores(site, self._classes, plan.seed, planned, method.budget)
-                for name, site in self._tested.items()
-            }
+    @cached_property
+    def _tested(self) -> dict[str, Site]:
+        return {site.name: site for site in self.federation.tested}
+
+    @cached_property
+    def _noisy_scores(self) -> dict[str, Any]:
+        """For each tested site, if scores are part of the privacy budget."""
+        budget, classes = self.method.budget, len(self.federation.classes)
+        if not budget or not budget.scores:
+            return {}
+        from fedlgd.dp.release import NoisyScores
+
+        planned, seed = sum(map(self.plan.scores, range(self.plan.rounds))), self.plan.seed
+        return {name: NoisyScores(site, classes, seed, planned, budget) for name, site in self._tested.items()}
+
+    def _rng(self, *path: str | int) -> Stream:
+        return Stream(self.plan.seed).at(*path)
 
     def __call__(self, task: Task) -> Answer:
         do = {"enrol": self._enrol, "train": self._train, "score": self._score}[task.what]
@@ -85,42 +100,70 @@ class Sites:
     def _enrol(self, task: Task) -> dict[str, Any]:
         if task.site in self._noisy_scores:
             self._noisy_scores[task.site].reserve()
-        enrol = partial(self._method.enrol, self._sites[task.site], self._net)
-        state, hello = self._place.do(enrol, self._root.at("enrol", task.site))
-        self._states.save(task.site, -1, state, before=-1)
-        return {"hello": hello, "flags": ("virtual",) if state.virtual else ()}
+        site, reads = self._guard(task.site)
+        enrol = partial(self.method.enrol, site, self.net)
+        state, hello = self.place.do(enrol, self._rng("enrol", task.site))
+        self.states.save(task.site, -1, state, before=-1)
+        return {"hello": hello, "flags": (*(("virtual",) if state.virtual else ()), *reads)}
+
+    def _guard(self, name: str) -> tuple[Site, set[str]]:
+        """The site as the method receives it, and the flag `READ` once its private images were read.
+
+        Under a promise to each image they can be read through releases only.
+        """
+        site, budget, reads = self.federation.by_name[name], self.method.budget, set[str]()
+        if budget and budget.protects == "image":
+            return sealed(site, self.method.name), reads
+        return watched(site, partial(reads.add, READ)), reads
 
     def _train(self, task: Task) -> dict[str, Any]:
-        if not self._states.has(task.site, task.after):
-            return self._enrol(task)
-        before = self._states.load(task.site, task.after)
+        assert task.message is not None
+        exchange, within = task.message.exchange, task.after < -1
+        if not self.states.has(task.site, task.after):
+            return {"fault": LOST_STATE, "version": task.after} if exchange else self._enrol(task)
+        before = self.states.load(task.site, task.after)
+        site, reads = self._guard(task.site)
         try:
-            update, state = self._place.do(partial(self._fit, task), (task.message, before))
+            update, state = self.place.do(partial(self._fit, task, site), (task.message, before))
         except DivergedError as error:
             return {"fault": str(error), "version": task.after}
-        if state is None:
-            return {"update": update, "version": task.after}
-        self._states.save(task.site, task.round, state, before=task.after)
+        version = version_after(task.round, exchange, self.method.exchanges)
+        if state is None and not (within and version == task.round):
+            return {"update": update, "version": task.after, "flags": tuple(reads)}
+        state = state or before
+        self.states.save(task.site, version, state, before=task.after)
         moved = state.virtual is not None and state.virtual.round == task.round
-        return {"update": update, "version": task.round, "flags": ("virtual",) if moved else ()}
+        return {"update": update, "version": version, "flags": (*(("virtual",) if moved else ()), *reads)}
 
-    def _fit(self, task: Task, given: tuple[Broadcast, SiteState]) -> tuple[Update, SiteState | None]:
+    def _fit(self, task: Task, site: Site, given: tuple[Broadcast, SiteState]) -> tuple[Update, SiteState | None]:
         """The update, and the new state, or None if it has not changed."""
-        rng = self._root.at("site", task.site, task.round)
-        method = in_round(self._method, task.round, self._rounds)
-        with phase("train"):
-            update, after = method.site(*given, self._sites[task.site], self._net, rng)
+        rng = self._rng("site", task.site, *moment(task.round, given[0].exchange))
+        method = self.method.at(task.round, self.plan.rounds)
+        with phase("train"), _virtual_set_named(method, given[1]):
+            update, after = method.site(*given, site, self.net, rng)
         return update, None if same(given[1], after) else after
 
     def _score(self, task: Task) -> dict[str, Any]:
         """Evaluate the model in the message, or the site's own model for personalised methods."""
         assert task.message is not None
         params = task.message.params
-        if self._method.personal:
-            if not self._states.has(task.site, task.after):
+        if self.method.personal:
+            if not self.states.has(task.site, task.after):
                 return {"fault": "it has no model of its own", "version": task.after}
-            params = self._method.model_at(params, self._states.load(task.site, task.after))
-        exact = partial(score, self._net, data=self._tested[task.site].test, classes=self._classes)
+            params = self.method.model_at(params, self.states.load(task.site, task.after))
+        exact = partial(score, self.net, data=self._tested[task.site].test, classes=len(self.federation.classes))
         noisy = self._noisy_scores.get(task.site)
-        work = partial(noisy, self._net) if noisy else exact
-        return {"score": self._place.do(work, params), "version": task.after}
+        work = partial(noisy, self.net) if noisy else exact
+        return {"score": self.place.do(work, params), "version": task.after}
+
+
+@contextmanager
+def _virtual_set_named(method: Method, state: SiteState) -> Iterator[None]:
+    """A method that reads the virtual set of a site that has none, because it trains on real images, says so."""
+    try:
+        yield
+    except AttributeError as error:
+        of_set = error.obj is None and error.name in (*(f.name for f in fields(VirtualSet)), "data")
+        if state.virtual is None and method.train_on == "real" and of_set:
+            raise SettingError("virtual-set-missing", method=method.name) from error
+        raise

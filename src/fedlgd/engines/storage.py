@@ -10,6 +10,7 @@ from typing import Protocol
 
 from fedlgd.core.device import to_device
 from fedlgd.core.files import clear_parts, private_folder, safe_name, writing
+from fedlgd.core.meter import Spent
 from fedlgd.core.types import Hello, ServerState, SiteState, Update
 from fedlgd.engines.wire import from_bytes, nbytes, read_message, to_bytes, write_message
 from fedlgd.rundir.records import RoundRecord
@@ -17,14 +18,11 @@ from fedlgd.rundir.records import RoundRecord
 MAX_BYTES_IN_RAM = 16 << 20  # updates of a round that are larger together are stored in a file
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Enrolment:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Enrolment(Spent):
     """The enrolment of a site: its `Hello`, its cost, and flags."""
 
     hello: Hello
-    seconds: Mapping[str, float]
-    cpu: Mapping[str, float]
-    flops: Mapping[str, int]
     flags: tuple[str, ...] = ()
 
 
@@ -43,7 +41,7 @@ class Storage(Protocol):
         ...
 
     def enrolment(self, site: str) -> Enrolment | None:
-        """The enrolment of a site; used only before the first commit."""
+        """The enrolment of a site: the last that was valid; None: it has none."""
         ...
 
     def enrol(self, site: str, enrolment: Enrolment) -> None: ...
@@ -61,7 +59,10 @@ class States(Protocol):
     def has(self, site: str, version: int) -> bool: ...
 
     def save(self, site: str, version: int, state: SiteState, before: int) -> None:
-        """Store `state` and keep its predecessor `before`, which is valid until the server commits the round."""
+        """Store `state` and keep its predecessor `before`, which is valid until the server commits the round.
+
+        If `before` is itself a state within the round, its predecessors are kept, too.
+        """
         ...
 
 
@@ -86,7 +87,7 @@ class RamStorage:
         self._enrolments[site] = enrolment
 
     def commit(self, state: ServerState, record: RoundRecord, versions: Mapping[str, int]) -> None:
-        self._server, self._enrolments = state, {}
+        self._server = state
         self._versions |= versions
 
 
@@ -103,8 +104,8 @@ class RamStates:
         return version in self._kept.get(site, {})
 
     def save(self, site: str, version: int, state: SiteState, before: int) -> None:
-        older = self._kept.get(site, {})
-        self._kept[site] = {v: s for v, s in older.items() if v == before} | {version: state}
+        older, within = self._kept.get(site, {}), before < -1
+        self._kept[site] = {v: s for v, s in older.items() if v == before or within} | {version: state}
 
 
 class FolderStates:
@@ -128,7 +129,7 @@ class FolderStates:
             private_folder(new.parent)
             write_message(new, state, private=True)
             for file in new.parent.glob("*.safetensors"):
-                if file not in (new, old):
+                if file not in (new, old) and before >= -1:
                     file.unlink(missing_ok=True)
             clear_parts(new.parent)
 
@@ -136,9 +137,17 @@ class FolderStates:
         return self.path / safe_name(site) / f"{version_name(version)}.safetensors"
 
 
+def version_after(round: int, exchange: int, exchanges: int) -> int:
+    """The version of a site's state after an exchange: the round after its last one, else a number below -1.
+
+    A state within a round is never committed. After a crash the round begins again from the one before it.
+    """
+    return round if exchange >= exchanges - 1 else -2 - round * exchanges - exchange
+
+
 def version_name(version: int) -> str:
-    """`start` for the enrolment, otherwise the number of the round."""
-    return "start" if version < 0 else f"{version:04d}"
+    """`start` for the enrolment, `within-...` for a state within a round, otherwise the number of the round."""
+    return "start" if version == -1 else f"{version:04d}" if version >= 0 else f"within-{-2 - version:04d}"
 
 
 class Inbox:
@@ -157,6 +166,10 @@ class Inbox:
         content = to_bytes(update)
         self._filed[update.site] = self._file.seek(0, 2), len(content)
         self._file.write(content)
+
+    def arrived(self) -> list[str]:
+        """The sites whose updates are here."""
+        return [name for name in self._names if name in self._held or name in self._filed]
 
     def __iter__(self) -> Iterator[Update]:
         for name in self._names:

@@ -1,12 +1,12 @@
 """What the server accepts.
 
-Three checks of what a site sent raise `Refused`: the round goes on without the site. The checks of a round raise
-`RunError`: the run stops before the commit.
+Checks of what a site sent (`check_hello`, `check_update`, `check_score`, and `check_costs` for all of them) raise
+`Refused`: the round goes on without the site. Checks of a round raise `RunError`: the run stops before the commit.
 """
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,14 +15,17 @@ from torch import Tensor
 
 from fedlgd.core.errors import FedlgdError, RunError
 from fedlgd.core.meter import Spent
+from fedlgd.core.net import Net
 from fedlgd.core.score import Score
 from fedlgd.core.tree import add, cast, double, only, scale, sqnorm, sub
 from fedlgd.core.types import Hello, Params, ServerState, Update
 from fedlgd.engines.site import Answer, Task
+from fedlgd.engines.storage import version_after
 from fedlgd.engines.wire import pack
-from fedlgd.methods.protocol import Expected
+from fedlgd.methods.protocol import Method
 
 MAX_NAMED = 5  # sites, and reasons, that a message names
+MAX_FAULTS = 8  # tensors of one message that a refusal names
 MAX_COUNT = 10**12  # images of a site, or a weight: sums over all sites stay exact
 MAX_SECONDS = 1e9  # of a task, about 30 years
 MAX_SUMMAND = 1e40  # a loss, or FLOPs of a task: sums over all sites stay finite, and no float32 is higher
@@ -32,15 +35,16 @@ class Refused(FedlgdError):  # noqa: N818 (a result of a check, not a fault of t
     """The server does not use what a site sent. The record of the round has the message."""
 
 
-def check_hello(answer: Answer, expected: Hello) -> Hello:
-    """What a site sent at enrolment, if it is valid."""
+def check_hello(answer: Answer, method: Method, net: Net) -> Hello:
+    """What a site sent at enrolment, if it is what the method expects."""
     hello = answer.hello
-    _check_answer(answer)
     if hello is None:
         raise Refused("hello-missing")
     if hello.site != answer.site:
         raise Refused("hello-signed", signed=hello.site)
-    _check_tensors(pack(hello)[0], pack(expected)[0])
+    sent = pack(hello)[0]
+    _check_tensors(sent, pack(method.expects_hello(net))[0], method.expects_hello)
+    _check_finite({path: value for path, value in sent.items() if path.startswith("trees/")})
     if bool(((hello.counts < 0) | (hello.counts > MAX_COUNT)).any()) or not bool(hello.counts.any()):
         raise Refused("counts-impossible", counts=hello.counts.tolist(), most=MAX_COUNT)
     if hello.statistics is not None:
@@ -52,23 +56,26 @@ def check_hello(answer: Answer, expected: Hello) -> Hello:
     return hello
 
 
-def check_update(answer: Answer, task: Task, expected: Expected) -> Update:
-    """What a site sent in a round, if it is valid. A metric that is not a finite number becomes NaN."""
-    update = answer.update
-    _check_answer(answer)
-    if answer.version not in (task.round, task.after):
-        raise Refused("version-unknown", version=answer.version, after=task.after, round=task.round)
+def check_update(answer: Answer, task: Task, method: Method, net: Net, hello: Hello) -> Update:
+    """What a site sent in a round, if it is what the method expects of the site with this `hello`.
+
+    A metric that is not a finite number becomes NaN.
+    """
+    update, message = answer.update, task.message
+    assert message is not None
+    new = version_after(task.round, message.exchange, method.exchanges)
+    if answer.version not in (new, task.after):
+        raise Refused("version-unknown", version=answer.version, after=task.after, new=new)
     if update is None:
         raise Refused("update-missing")
     if update.site != answer.site:
         raise Refused("update-signed", signed=update.site)
     if not (_finite(update.weight) and 0 < update.weight <= MAX_COUNT):
         raise Refused("weight-impossible", weight=update.weight, most=MAX_COUNT)
+    expected = method.expects(message, net, hello)
     sent, wanted = (pack({"params": of.params, "trees": of.trees})[0] for of in (update, expected))
-    _check_tensors(sent, wanted)
-    for path, value in sent.items():
-        if not _all_finite(value):
-            raise Refused("tensor-not-finite", path=path)
+    _check_tensors(sent, wanted, method.expects)
+    _check_finite(sent)
     for path, least in expected.least.items():
         if bool((sent[path] < least).any()):
             raise Refused("tensor-too-low", path=path, least=least)
@@ -79,7 +86,6 @@ def check_update(answer: Answer, task: Task, expected: Expected) -> Update:
 def check_score(answer: Answer, classes: int) -> Score:
     """A score, if it is valid. Its loss can be not finite: the model diverged."""
     score = answer.score
-    _check_answer(answer)
     if score is None:
         raise Refused("score-missing")
     if not 0 <= score.accuracy <= 1 or not (score.auc is None or 0 <= score.auc <= 1):
@@ -104,22 +110,23 @@ def check_costs(spent: Spent) -> None:
                 raise Refused("costs-impossible", value=value, phase=phase, most=most)
 
 
-def _check_answer(answer: Answer) -> None:
-    if answer.fault:
-        raise Refused("site-fault", fault=answer.fault)
-    check_costs(answer)
+def _check_tensors(sent: Params, wanted: Params, expects: Callable[..., object]) -> None:
+    """Names, shapes, kinds of numbers and layouts. The refusal lists all that differs, and names the function of
+    the method, or of a part of it, that returned `wanted`."""
+    missing = [f"{path!r} is missing" for path in wanted if path not in sent]
+    extra = [f"{path!r} ({_form(value)}) is not expected" for path, value in sent.items() if path not in wanted]
+    forms = {path: (_form(value), _form(wanted[path])) for path, value in sent.items() if path in wanted}
+    other = [
+        f"{path!r} is {found}, not {expected}" for path, (found, expected) in forms.items() if found != expected
+    ]
+    if faults := [*missing, *extra, *other]:
+        declared = f"{type(getattr(expects, '__self__', None)).__name__}.{expects.__name__}"
+        raise Refused("tensors-differ", declared=declared, faults=_first(faults, MAX_FAULTS))
 
 
-def _check_tensors(sent: Params, wanted: Params) -> None:
-    """Names, shapes, kinds of numbers and layouts."""
-    for path in wanted:
-        if path not in sent:
-            raise Refused("tensor-missing", path=path)
-    for path, value in sent.items():
-        if path not in wanted:
-            raise Refused("tensor-unexpected", path=path)
-        if (found := _form(value)) != (expected := _form(wanted[path])):
-            raise Refused("tensor-form", path=path, found=found, expected=expected)
+def _check_finite(sent: Params) -> None:
+    if faults := [repr(path) for path, value in sent.items() if not _all_finite(value)]:
+        raise Refused("tensor-not-finite", paths=_first(faults, MAX_FAULTS))
 
 
 def _form(value: Tensor) -> str:
@@ -169,13 +176,13 @@ def check_quorum(t: int, valid: int, asked: int, refused: Mapping[str, str], quo
         raise RunError("too-few-updates", sites=listed(refused), **found)
 
 
-def check_state(state: ServerState) -> None:
-    """Stop before the commit if the new model or the new anchors are not finite, though every update was."""
+def check_state(state: ServerState, t: int) -> None:
+    """Stop before the commit if the model or the anchors of round t are not finite, though every update was."""
     for name, value in state.params.items():
         if not _all_finite(value):
-            raise RunError("model-diverged", round=state.round, tensor=name)
+            raise RunError("model-diverged", round=t + 1, tensor=name)
     if state.anchors and not _all_finite(state.anchors.images):
-        raise RunError("anchors-diverged", round=state.round)
+        raise RunError("anchors-diverged", round=t + 1)
 
 
 def check_losses(t: int, scores: Mapping[str, Score], quorum: float) -> dict[str, str]:
@@ -199,5 +206,5 @@ def listed(refused: Mapping[str, str]) -> str:
     return _first([f"{_first(sites)} ({reason})" for reason, sites in alike.items()])
 
 
-def _first(words: list[str]) -> str:
-    return ", ".join(words[:MAX_NAMED]) + (f" and {len(words) - MAX_NAMED} more" if len(words) > MAX_NAMED else "")
+def _first(words: list[str], most: int = MAX_NAMED) -> str:
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")

@@ -5,8 +5,8 @@ are in the format safetensors; its header has the plain values and a digest of t
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -17,7 +17,8 @@ from safetensors.torch import load, save
 from torch import Tensor, contiguous_format, empty, uint8
 
 from fedlgd.core.files import digest, reading, write_atomic, writing
-from fedlgd.core.types import Params
+from fedlgd.core.types import Hello, Params, Update
+from fedlgd.rundir.records import SentPart
 
 T = TypeVar("T")
 
@@ -39,6 +40,85 @@ def unpack(kind: type[T], tensors: Mapping[str, Tensor], plain: Mapping[str, Any
 def nbytes(message: Any) -> int:
     """The size of a message: bytes of all its tensors."""
     return sum(t.numel() * t.element_size() for t in pack(message)[0].values())
+
+
+def sizes(message: Hello | Update) -> dict[str, int]:
+    """The bytes of everything that a method put into a message, by its whole path: `params/head.weight`.
+
+    The paths of a `Hello` begin with `hello/`. Left out are the name of the site and the weight of an update.
+    """
+    prefix = "hello/" if isinstance(message, Hello) else ""
+    tensors, plain = pack(message)
+    values = {path: value for path, value in _leaves(plain, "") if path not in ("site", "weight")}
+    numbers = {
+        path: 8 if isinstance(value, int | float) else len(json.dumps(value)) for path, value in values.items()
+    }
+    found = {path: t.numel() * t.element_size() for path, t in tensors.items()} | numbers
+    return {prefix + path: size for path, size in found.items()}
+
+
+def _leaves(plain: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The plain values by path, without those that stand for tensors."""
+    if isinstance(plain, Mapping):
+        for name, value in plain.items():
+            yield from _leaves(value, _join(path, name))
+    elif plain is not None:
+        yield path, plain
+
+
+def sent_tensors(message: Hello | Update) -> dict[str, Params]:
+    """The tensors that a message has under each path, by name; a metric is a number and has none."""
+    prefix = "hello/" if isinstance(message, Hello) else ""
+    parts: dict[str, Params] = {}
+    for path, tensor in pack(message)[0].items():
+        words = path.split("/")
+        depth = 2 if words[0] == "trees" else 1
+        parts.setdefault(prefix + "/".join(words[:depth]), {})["/".join(words[depth:])] = tensor
+    numbers = message.metrics if isinstance(message, Update) else {}
+    return {**parts, **{f"metrics/{name}": {} for name in numbers}}
+
+
+def add_sent(found: dict[str, SentPart], message: Hello | Update) -> None:
+    """Add what a message has to what others had, by path: `params`, `trees/NAME`, `metrics/NAME` (8 bytes).
+
+    The paths of a `Hello` begin with `hello/`.
+    """
+    for path, part in sent_tensors(message).items():
+        tensors = [*part.values()]
+        size = sum(t.numel() * t.element_size() for t in tensors) or 8
+        form = f"{str(tensors[0].dtype).removeprefix('torch.')} {tuple(tensors[0].shape)}" if tensors else "number"
+        before = found.get(path)
+        found[path] = SentPart(
+            tensors=len(tensors),
+            form=form if len(tensors) < 2 else "",
+            bytes=size + (before.bytes if before else 0),
+            sites=1 + (before.sites if before else 0),
+        )
+
+
+def join_sent(exchanges: Iterable[Mapping[str, SentPart]]) -> dict[str, SentPart]:
+    """What the sites sent in all exchanges of a round; a site that sent something twice counts once."""
+    found: dict[str, SentPart] = {}
+    for exchange in exchanges:
+        for path, part in exchange.items():
+            before = found.get(path, replace(part, bytes=0))
+            found[path] = SentPart(
+                tensors=max(before.tensors, part.tensors),
+                form=part.form if before.form == part.form else "",
+                bytes=before.bytes + part.bytes,
+                sites=max(before.sites, part.sites),
+            )
+    return found
+
+
+def has_undeclared(update: Update, sends: Mapping[str, str]) -> bool:
+    """Whether the method declares no path for a part of this update."""
+    parts = {"params": update.params, **{f"trees/{name}": tree for name, tree in update.trees.items()}}
+    sent = [path for path, tree in parts.items() if tree] + [f"metrics/{name}" for name in update.metrics]
+    known = [f"{path}/" for path in sends]
+    return any(
+        not any(f"{path}/".startswith(each) or each.startswith(f"{path}/") for each in known) for path in sent
+    )
 
 
 def same(a: Any, b: Any) -> bool:
@@ -70,13 +150,19 @@ def _build(kind: Any, path: str, tensors: Mapping[str, Tensor], plain: Any) -> A
     if kind is Tensor:
         return tensors[path]
     if is_dataclass(kind):
-        hints = get_type_hints(kind)
-        parts = {name: _build(hints[name], _join(path, name), tensors, plain.get(name)) for name in hints}
+        hints, needed = get_type_hints(kind), plain.keys() | set(_required(kind))
+        parts = {n: _build(hints[n], _join(path, n), tensors, plain.get(n)) for n in hints if n in needed}
         return kind(**parts)  # type: ignore[operator]
     if isinstance(plain, Mapping):
         of = get_args(kind)[1]
         return {k: _build(of, _join(path, k), tensors, v) for k, v in plain.items()}
     return tuple(plain) if get_origin(kind) is tuple else plain
+
+
+def _required(kind: Any) -> list[str]:
+    """The fields without a default: others may be missing in a message of an earlier version."""
+    found: tuple[Field[Any], ...] = fields(kind)
+    return [f.name for f in found if f.default is MISSING and f.default_factory is MISSING]
 
 
 def _join(path: str, name: str) -> str:
@@ -96,6 +182,8 @@ def to_bytes(message: Any) -> bytes:
 def from_bytes(kind: type[T], content: bytes, strict: bool = False) -> T:
     """The inverse of `to_bytes`. Tensors are cloned, because torch aligns its memory for vector code.
 
+    A field that is missing, because an earlier version did not have it, has its default.
+
     strict: also check the types of all plain values, for a message from another machine.
     """
     try:
@@ -106,7 +194,7 @@ def from_bytes(kind: type[T], content: bytes, strict: bool = False) -> T:
     if header["digest"] != _digest(tensors, header["plain"]):
         raise ValueError("its digest does not match its content")
     plain = json.loads(header["plain"])
-    if plain.keys() != get_type_hints(kind).keys():
+    if not set(_required(kind)) <= plain.keys() <= get_type_hints(kind).keys():
         raise ValueError(f"it does not contain a message of type {kind.__name__}")
     if strict:
         msgspec.convert(plain, kind, dec_hook=lambda *_: _TENSOR)

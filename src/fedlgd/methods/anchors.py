@@ -4,7 +4,7 @@ The server initialises anchors, sends them to sites with an old version, and upd
 selected rounds. A site adds them to its cross-entropy and aligns its features with them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Literal
@@ -15,22 +15,14 @@ from torch import Tensor
 from fedlgd.core.device import to_cpu
 from fedlgd.core.errors import PrivacyError
 from fedlgd.core.train import TRIAL_STEPS
-from fedlgd.core.types import Broadcast, Hello, Params, Scale, ServerState, Site, SiteState, Update, VirtualSet
-from fedlgd.distill.files import is_file_name, read_start
+from fedlgd.core.types import Broadcast, Hello, Params, Scale, ServerState, Site, SiteState, VirtualSet
+from fedlgd.distill.files import read_start
 from fedlgd.distill.gradient import Matching, match_gradient, pseudo_gradient
-from fedlgd.distill.init import (
-    Statistics,
-    check_start,
-    class_statistics,
-    from_noise,
-    from_statistics,
-    labels_for,
-)
-from fedlgd.distill.settings import Distil
-from fedlgd.methods.common import fit
-from fedlgd.methods.objective import AnchorLoss
-from fedlgd.methods.parts import Part, Presets
-from fedlgd.methods.protocol import Cost, Fit, Net, Settings, Stream, Visit, setting
+from fedlgd.distill.init import class_statistics, from_noise, from_statistics, labels_for
+from fedlgd.distill.settings import Distil, Statistics, check_start, is_file_name
+from fedlgd.methods.common import AnchorLoss, fit
+from fedlgd.methods.parts import Part
+from fedlgd.methods.protocol import Cost, Fit, Hellos, Net, Presets, Settings, Stream, Updates, Visit, setting
 from fedlgd.methods.regularisers import Pull
 
 
@@ -136,7 +128,7 @@ class Anchors(Matching):
         statistics = torch.empty(net.classes, 2, net.shape[0]) if self.uploads else None
         return Hello(site="", counts=counts, statistics=statistics)
 
-    def first(self, hellos: Sequence[Hello], net: Net, rng: Stream) -> VirtualSet | None:
+    def first(self, hellos: Hellos, net: Net, rng: Stream) -> VirtualSet | None:
         """The initial anchors: N(0,1) pixels, the images of a file, or N(mean of the sites' class means, mean of
         their stds). A class that no site has is N(0,1).
         """
@@ -209,7 +201,7 @@ class Anchored(Part):
     def expects_hello(self, net: Net) -> Hello:
         return self.anchors.hello(net)
 
-    def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
+    def start(self, params: Params, hellos: Hellos, net: Net, rng: Stream) -> ServerState:
         state = self.method.start(params, hellos, net, rng)
         return replace(state, anchors=self.anchors.first(hellos, net, rng))
 
@@ -223,7 +215,7 @@ class Anchored(Part):
         anchors_in_loss = self.anchors.in_round(state.anchors, self.pull, msg.round)
         return self.method.site(msg, state, site, net, rng, partial(fit, anchors_in_loss=anchors_in_loss))
 
-    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
+    def server(self, state: ServerState, updates: Updates, net: Net, rng: Stream) -> ServerState:
         t, anchors, after = state.round, state.anchors, self.method.server(state, updates, net, rng)
         if anchors and self.anchors.move_in(t):
             target = pseudo_gradient(state.params, after.params, self.local.rate(self.local.steps))

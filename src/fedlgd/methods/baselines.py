@@ -1,27 +1,28 @@
 """Lower and upper baselines: each site alone, and all images in one place."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
+from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState
 from fedlgd.methods import common
 from fedlgd.methods.common import fit
-from fedlgd.methods.protocol import Fit, Net, Stream, Visit
+from fedlgd.methods.protocol import Fit, Net, Stream, Updates, Visit
 from fedlgd.methods.registry import register
 
 
 @register
 @dataclass(frozen=True, kw_only=True)
 class LocalOnly(common.Training):
-    """No federation: each site trains its own model from the same initial model, and nothing is sent.
+    """No federation: each site trains its own model from the same initial model, and sends its loss alone.
 
     Each site is evaluated with its own model: personalised accuracy.
     """
 
     name: ClassVar[str] = "local-only"
-    about: ClassVar[str] = "lower baseline: each site trains alone, nothing is sent"
+    about: ClassVar[str] = "lower baseline: each site trains alone, no model is sent"
     personal: ClassVar[bool] = True
+    sends: ClassVar[Mapping[str, str]] = {"metrics/loss": "loss"}
     stackable: ClassVar[tuple[str, ...]] = ("regulariser", "momentum")
 
     enrol, start = common.enrol, common.start
@@ -35,7 +36,7 @@ class LocalOnly(common.Training):
         sent = replace(common.update(site, state, trained), params={})
         return sent, replace(state, trees={"model": trained.params})
 
-    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
+    def server(self, state: ServerState, updates: Updates, net: Net, rng: Stream) -> ServerState:
         for _ in updates:
             pass
         return replace(state, round=state.round + 1)

@@ -1,25 +1,26 @@
-"""Settings and steps that methods share. Some can be assigned as a function of a method: `server = average`."""
+"""Settings and steps that methods share, and the loss of one step of local training.
 
-from collections.abc import Iterable, Mapping, Sequence
+Some steps can be assigned as a function of a method: `server = average`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
-from torch import Generator
+import torch
+from torch import Generator, Tensor
 
 from fedlgd.core.errors import PrivacyError
+from fedlgd.core.losses import cross_entropy
 from fedlgd.core.meter import phase
-from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.settings import Settings, setting
-from fedlgd.core.train import Local, Trained, sgd
+from fedlgd.core.train import Local, Objective, sgd
 from fedlgd.core.tree import Mean
 from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.augment import jittered
 from fedlgd.distill.distribution import first_set
 from fedlgd.distill.settings import Distil
-from fedlgd.methods.objective import AnchorLoss, Batches, Term, batch_loss
-from fedlgd.methods.protocol import Cost, Method
+from fedlgd.methods.protocol import Cost, Hellos, Method, Net, Presets, Settings, Stream, Trained, Updates, setting
 
 PAPER: Mapping[str, Any] = {
     "distil.plan": "exact",
@@ -51,11 +52,14 @@ STRONG: Mapping[str, Any] = {
 """The most accurate for its time: training steps instead of distillation steps. `train_on` stays as it is."""
 
 
+TRAINED_ON = ("real", "virtual")  # images; a site that trains on nothing sends something else than a model
+
+
 @dataclass(frozen=True, kw_only=True)
 class Training(Settings, Method):
     """Settings shared by all methods."""
 
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "paper": {"train_on": "virtual", **PAPER},
         "quick": {"train_on": "virtual", **QUICK},
         "strong": STRONG,
@@ -76,18 +80,22 @@ class Training(Settings, Method):
 
     @property
     def label(self) -> str:
-        return f"{type(self).__name__}{', personalised,' if self.personal else ''} on {self.train_on} data"
+        personal = ", personalised" if self.personal else ""
+        data = f"{',' if self.personal else ''} on {self.train_on} data" if self.train_on in TRAINED_ON else ""
+        return f"{type(self).__name__}{personal}{data}"
 
     def at(self, t: int, rounds: int) -> Self:
-        return replace(self, local=self.local.at(t, rounds))
+        local = self.local.at(t, rounds)
+        return self if local is self.local else replace(self, local=local)
 
     def cost(self, t: int, site: Site, classes: int) -> Cost | None:
         """Training on the images of the site, and the first distillation in the enrolment."""
-        if self.pooled:
+        if self.pooled or self.exchanges > 1 or self.train_on not in TRAINED_ON:
             return None
         images, few = len(site.train), self.distil.shrunk().steps
         if self.train_on == "virtual":
-            images = self.distil.pictures * int((site.train.counts(classes) > 0).sum())
+            real = site.train.counts(classes).tolist()
+            images = sum(map(self.distil.images_of, real)) * self.distil.tiles**2
         return Cost(images, distil=self.distil.steps / few if t < 0 and few else 0.0)
 
     def trial(self) -> Self:
@@ -95,27 +103,18 @@ class Training(Settings, Method):
 
     def batch(self, part: LabelledSet, generator: Generator) -> LabelledSet:
         """A batch as it is trained on, with `local.augment`. Override it for an augmentation of your own."""
-        return replace(part, x=jittered(part.x, self.local.augment, generator))
+        return augmented(part, generator, self.local.augment)
+
+
+def augmented(part: LabelledSet, generator: Generator, augment: Sequence[str]) -> LabelledSet:
+    """A batch with each of its images changed at random."""
+    return replace(part, x=jittered(part.x, augment, generator))
 
 
 def shrunk_sections(method: Any) -> dict[str, Any]:
     """The sections of a method that have a version with few steps, `shrunk`."""
     sections = {f.name: getattr(method, f.name) for f in fields(method) if f.name != "method"}
     return {name: section.shrunk() for name, section in sections.items() if hasattr(section, "shrunk")}
-
-
-def in_round(method: Method, t: int, rounds: int) -> Method:
-    """The method in round t of `rounds`: itself if its learning rate is constant."""
-    local = getattr(method, "local", None)
-    return method if local is None or local.schedule == "constant" else method.at(t, rounds)
-
-
-def restart_schedule(method: Method, after: Sequence[int]) -> Method:
-    """The method with a learning rate that starts again after these rounds."""
-    if hasattr(method, "method"):
-        return replace(method, method=restart_schedule(method.method, after))  # type: ignore[type-var]
-    restarts = tuple(after) or None
-    return replace(method, local=replace(method.local, restarts=restarts))  # type: ignore[type-var,attr-defined]
 
 
 def enrol(method: Training, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
@@ -131,7 +130,7 @@ def enrol(method: Training, site: Site, net: Net, rng: Stream) -> tuple[SiteStat
     return state, Hello(site=site.name, counts=training_set(state, site).counts(net.classes))
 
 
-def start(method: object, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
+def start(method: object, params: Params, hellos: Hellos, net: Net, rng: Stream) -> ServerState:
     """Only the model."""
     return ServerState(params=params)
 
@@ -141,12 +140,12 @@ def broadcast(method: object, state: ServerState, site: str) -> Broadcast:
     return Broadcast(round=state.round, params=state.params)
 
 
-def average(method: object, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
+def average(method: object, state: ServerState, updates: Updates, net: Net, rng: Stream) -> ServerState:
     """The server of FedAvg."""
     return replace(state, params=weighted_mean(updates), round=state.round + 1)
 
 
-def weighted_mean(updates: Iterable[Update]) -> Params:
+def weighted_mean(updates: Updates) -> Params:
     """theta_{t+1} = sum_c p_c theta_c,  p_c = w_c / sum w over the sites that took part."""
     mean = Mean()
     for sent in updates:
@@ -155,12 +154,146 @@ def weighted_mean(updates: Iterable[Update]) -> Params:
 
 
 def training_set(state: SiteState, site: Site) -> LabelledSet:
+    """What a site trains on: its virtual set if it has one, else its real images."""
     return state.virtual.data if state.virtual else site.train
 
 
 def first_model(net: Net, rng: Stream) -> Params:
     """theta_0, which every site can compute from the seed of the run."""
     return net.init(Stream(rng.seed).at("init"))
+
+
+def update(site: Site, state: SiteState, trained: Trained) -> Update:
+    """The trained model, weighted by the number of real images; virtual sets have equal weights."""
+    weight = 1.0 if state.virtual else float(len(site.train))
+    return Update(site=site.name, params=trained.params, weight=weight, metrics={"loss": trained.loss})
+
+
+# Local training, and its loss
+
+
+class Batch(NamedTuple):
+    """Images, labels, and features under the model in training."""
+
+    x: Tensor
+    y: Tensor
+    features: Tensor
+
+
+Term = Callable[[Params, Batch], Tensor]
+"""A term that is added to the cross-entropy of a batch."""
+
+
+class Embedded(NamedTuple):
+    """Features and labels of the local part of a batch (the first `local` rows), followed by all anchors.
+
+    `batch` has the indices of the rows that are in the batch; it can include anchors.
+    """
+
+    features: Tensor
+    labels: Tensor
+    local: int
+    batch: Tensor
+
+
+class BatchSource(Protocol):
+    """A source of batches."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, index: Tensor) -> LabelledSet: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Images of a site as its method trains on them."""
+
+    data: LabelledSet
+    prepare: Callable[[LabelledSet], LabelledSet]
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def take(self, index: Tensor) -> LabelledSet:
+        return self.prepare(self.data.take(index))
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Two sets as one without copying; the images of the first set come first."""
+
+    first: BatchSource
+    second: LabelledSet
+
+    def __len__(self) -> int:
+        return len(self.first) + len(self.second)
+
+    def take(self, index: Tensor) -> LabelledSet:
+        here = index < len(self.first)
+        a, b = self.first.take(index[here]), self.second.take(index[~here] - len(self.first))
+        order = torch.cat([here.nonzero().flatten(), (~here).nonzero().flatten()]).argsort()
+        return LabelledSet(torch.cat([a.x, b.x])[order], torch.cat([a.y, b.y])[order])
+
+
+Alignment = Callable[[Embedded], Tensor]
+"""A loss between the features of a batch and those of the anchors."""
+
+
+class AnchorLoss(NamedTuple):
+    """Anchors in local training: whether they are in the cross-entropy, and the regulariser."""
+
+    images: LabelledSet
+    in_loss: bool
+    pull: Alignment | None
+
+
+def batch_loss(
+    net: Net, data: BatchSource, terms: Sequence[Term], anchors: AnchorLoss | None
+) -> tuple[int, Objective]:
+    """The number of images that batches are drawn from, anchors last, and the loss of a batch."""
+    if anchors is None:
+        return len(data), plain(net, data, terms)
+    n = len(data) + (len(anchors.images) if anchors.in_loss else 0)
+    if anchors.pull:
+        return n, pulled(net, data, anchors.images, anchors.pull, terms)
+    return n, plain(net, Joined(data, anchors.images), terms)
+
+
+def plain(net: Net, data: BatchSource, terms: Sequence[Term] = ()) -> Objective:
+    """mean CE over a batch of `data` + terms"""
+
+    def loss(w: Params, index: Tensor) -> Tensor:
+        part = data.take(index)
+        out = net(w, part.x)
+        return cross_entropy(out.logits, part.y) + _sum(terms, w, Batch(part.x, part.y, out.features))
+
+    return loss
+
+
+def pulled(
+    net: Net, local: BatchSource, anchors: LabelledSet, pull: Alignment, terms: Sequence[Term] = ()
+) -> Objective:
+    """CE(batch) + terms + pull(Z) over batches of V^c + V^g; an index from len(local) on is an anchor.
+
+    Z = (local part of the batch) + all anchors. The features of each image are computed once, with gradient.
+    """
+    n = len(local)
+
+    def loss(w: Params, index: Tensor) -> Tensor:
+        mine, drawn = local.take(index[index < n]), index[index >= n] - n
+        m = len(mine)
+        x, y = torch.cat([mine.x, anchors.x]), torch.cat([mine.y, anchors.y])
+        out = net(w, x)
+        rows = torch.cat([torch.arange(m), m + drawn])
+        batch = Batch(x[rows], y[rows], out.features[rows])
+        ce = cross_entropy(out.logits[rows], batch.y)
+        return ce + _sum(terms, w, batch) + pull(Embedded(out.features, y, m, rows))
+
+    return loss
+
+
+def _sum(terms: Sequence[Term], w: Params, batch: Batch) -> Tensor | float:
+    return sum((term(w, batch) for term in terms), start=0.0)
 
 
 def fit(
@@ -182,7 +315,14 @@ def fit(
         return sgd(net, model, n, objective, method.local, rng, velocity)
 
 
-def update(site: Site, state: SiteState, trained: Trained) -> Update:
-    """The trained model, weighted by the number of real images; virtual sets have equal weights."""
-    weight = 1.0 if state.virtual else float(len(site.train))
-    return Update(site=site.name, params=trained.params, weight=weight, metrics={"loss": trained.loss})
+def fit_on(
+    net: Net, model: Params, data: LabelledSet, local: Local, rng: Stream, *, terms: Sequence[Term] = ()
+) -> Trained:
+    """SGD from `model` on the cross-entropy of any labelled set, with `local.augment`, also at the server.
+
+    At a site its cost is that of `train`; all that a server does has the cost of `server`.
+    """
+    generator = rng.generator("augment")
+    batches = Batches(data, partial(augmented, generator=generator, augment=local.augment))
+    with phase("train"):
+        return sgd(net, model, len(data), plain(net, batches, terms), local, rng)

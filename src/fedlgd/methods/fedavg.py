@@ -19,7 +19,7 @@ class FedAvg(common.Training):
     """
 
     name: ClassVar[str] = "fedavg"
-    stackable: ClassVar[tuple[str, ...]] = (*common.Training.stackable, "robust", "dp-sgd", "dp-fedavg")
+    stackable: ClassVar[tuple[str, ...]] = (*common.Training.stackable, "robust", "fedopt", "dp-sgd", "dp-fedavg")
 
     enrol, start, broadcast, server = common.enrol, common.start, common.broadcast, common.average
 

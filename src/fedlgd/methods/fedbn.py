@@ -1,6 +1,5 @@
 """FedBN (Li et al., ICLR 2021): each site keeps its own normalisation layers, the rest is averaged"""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -8,7 +7,7 @@ from fedlgd.core.tree import only
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState
 from fedlgd.methods import common
 from fedlgd.methods.common import fit
-from fedlgd.methods.protocol import Fit, Net, Stream, Visit
+from fedlgd.methods.protocol import Fit, Hellos, Net, Stream, Visit
 from fedlgd.methods.registry import register
 
 
@@ -22,13 +21,13 @@ class FedBN(common.Training):
 
     name: ClassVar[str] = "fedbn"
     personal: ClassVar[bool] = True
-    stackable: ClassVar[tuple[str, ...]] = ("regulariser", "momentum", "robust")
+    stackable: ClassVar[tuple[str, ...]] = ("regulariser", "momentum", "robust", "fedopt")
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         state, hello = common.enrol(self, site, net, rng)
         return replace(state, trees={"own": only(common.first_model(net, rng), net.own)}), hello
 
-    def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
+    def start(self, params: Params, hellos: Hellos, net: Net, rng: Stream) -> ServerState:
         return ServerState(params={name: value for name, value in params.items() if name not in net.own})
 
     broadcast = common.broadcast

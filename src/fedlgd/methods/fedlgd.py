@@ -1,15 +1,15 @@
 """FedLGD (Huang et al., TMLR 2025): sites train on distilled images and on anchors of the server"""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
-from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
+from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState
 from fedlgd.distill.distribution import first_set
 from fedlgd.distill.gradient import match_gradient, pseudo_gradient
 from fedlgd.methods.anchors import Anchors, stale_anchors
 from fedlgd.methods.common import PAPER, QUICK, STRONG, Training, fit, training_set, update, weighted_mean
-from fedlgd.methods.protocol import Cost, Fit, Net, Stream, Visit
+from fedlgd.methods.protocol import Cost, Fit, Hellos, Net, Presets, Stream, Updates, Visit
 from fedlgd.methods.refine import REDRAWN, Refine
 from fedlgd.methods.registry import register
 from fedlgd.methods.regularisers import Pull
@@ -26,7 +26,7 @@ class FedLGD(Training):
     """
 
     name: ClassVar[str] = "fedlgd"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         "paper": PUBLISHED,
         "official": {
             **PUBLISHED,
@@ -43,7 +43,7 @@ class FedLGD(Training):
         "quick": {**QUICK, "anchors.steps": 10, "refine.steps": 10, "pull.weight": 1.0},
         "strong": {**STRONG, **REDRAWN, "anchors.per_class": 0, "pull.weight": 0.0},
     }
-    stackable: ClassVar[tuple[str, ...]] = ("regulariser", "momentum", "robust")
+    stackable: ClassVar[tuple[str, ...]] = ("regulariser", "momentum", "robust", "fedopt")
 
     train_on: ClassVar[Literal["virtual"]] = "virtual"  # type: ignore[misc]
     anchors: Anchors = Anchors()
@@ -85,7 +85,7 @@ class FedLGD(Training):
     def expects_hello(self, net: Net) -> Hello:
         return self.anchors.hello(net)
 
-    def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
+    def start(self, params: Params, hellos: Hellos, net: Net, rng: Stream) -> ServerState:
         return ServerState(params=params, anchors=self.anchors.first(hellos, net, rng))
 
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
@@ -103,8 +103,12 @@ class FedLGD(Training):
         trained = fit(self, msg.params, state, site, net, rng, anchors_in_loss=anchors_in_loss)
         return update(site, state, trained), replace(state, anchors=anchors)
 
-    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
-        """Algorithm 1, the server's half."""
+    def server(self, state: ServerState, updates: Updates, net: Net, rng: Stream) -> ServerState:
+        """Algorithm 1, the server's half.
+
+        eta is that of a site with `per_class` virtual images of every class. A site with fewer takes fewer steps in
+        an epoch; with momentum that changes the scale of G a little, which Dist does not depend on.
+        """
         t, anchors, params = state.round, state.anchors, weighted_mean(updates)
         if anchors and self.anchors.move_in(t):  # t in tau: update V^g under theta_t to match G
             rate = self.local.rate(self.local.count(self.distil.pictures * net.classes))

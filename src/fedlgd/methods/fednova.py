@@ -1,6 +1,6 @@
 """FedNova (Wang et al., NeurIPS 2020): averages steps normalised by the local work"""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -9,10 +9,10 @@ import torch
 from fedlgd.core.errors import check
 from fedlgd.core.train import Local
 from fedlgd.core.tree import Mean, cast, double, only, scale, sub
-from fedlgd.core.types import Broadcast, Params, ServerState, Site, SiteState, Update
+from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState
 from fedlgd.methods import common
 from fedlgd.methods.common import fit
-from fedlgd.methods.protocol import Expected, Fit, Net, Stream, Visit, setting
+from fedlgd.methods.protocol import WEIGHTS, Expected, Fit, Net, Stream, Updates, Visit, setting
 from fedlgd.methods.registry import register
 from fedlgd.methods.regularisers import Proximal
 
@@ -42,18 +42,22 @@ class FedNova(common.Training):
     """
 
     name: ClassVar[str] = "fednova"
-    stackable: ClassVar[tuple[str, ...]] = ("anchors", "noise", "refine", "regulariser")  # a_c: momentum is reset
+    stackable: ClassVar[tuple[str, ...]] = ("anchors", "noise", "refine", "regulariser", "fedopt")
+    """Not `momentum`, which a_c takes to be reset in every round."""
+
+    sends: ClassVar[Mapping[str, str]] = {**WEIGHTS, "trees/nova": "work"}
 
     mu: float = setting(0.0, "Weight of the proximal term; 0: off.", least=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check(self.local.plain, "local.optimiser", self.local.optimiser, "a_c is known for SGD only; use fedavg")
         both = self.mu > 0 and self.local.momentum > 0
         check(not both, "mu", self.mu, f"with local.momentum={self.local.momentum} set; use one of the two")
 
     enrol, start, broadcast = common.enrol, common.start, common.broadcast
 
-    def expects(self, msg: Broadcast, net: Net) -> Expected:
+    def expects(self, msg: Broadcast, net: Net, hello: Hello) -> Expected:
         work = torch.empty((), dtype=torch.float64)
         return Expected(msg.params, {"nova": {"work": work}}, {"trees/nova/work": LEAST_WORK})
 
@@ -63,12 +67,12 @@ class FedNova(common.Training):
         work = torch.tensor(local_work(trained.steps, self.local, self.mu), dtype=torch.float64)
         return replace(common.update(site, state, trained), trees={"nova": {"work": work}}), state
 
-    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
+    def server(self, state: ServerState, updates: Updates, net: Net, rng: Stream) -> ServerState:
         params = normalised_average(state.params, updates, net.trainable)
         return replace(state, params=params, round=state.round + 1)
 
 
-def normalised_average(before: Params, updates: Iterable[Update], trainable: frozenset[str]) -> Params:
+def normalised_average(before: Params, updates: Updates, trainable: frozenset[str]) -> Params:
     """theta_t - tau_eff * mean d, tau_eff = mean a, means weighted by p; buffers are averaged.
 
     Computed in float64, so that equal work gives the same bits as FedAvg.

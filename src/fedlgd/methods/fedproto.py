@@ -1,6 +1,6 @@
 """FedProto (Tan et al., AAAI 2022): sites share class prototypes; models stay local or are averaged."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -11,11 +11,10 @@ from fedlgd.core.device import to_device
 from fedlgd.core.losses import class_means
 from fedlgd.core.meter import phase
 from fedlgd.core.tree import Mean
-from fedlgd.core.types import Broadcast, LabelledSet, Params, ServerState, Site, SiteState, Update
+from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, ServerState, Site, SiteState
 from fedlgd.methods import common
-from fedlgd.methods.common import fit
-from fedlgd.methods.objective import Batch, Term
-from fedlgd.methods.protocol import Expected, Fit, Net, Stream, Visit, setting
+from fedlgd.methods.common import Batch, Term, fit
+from fedlgd.methods.protocol import WEIGHTS, Expected, Fit, Net, Stream, Updates, Visit, setting
 from fedlgd.methods.registry import register
 
 Weigh = Literal["counts", "uniform"]
@@ -63,24 +62,26 @@ def _term(msg: Broadcast, weight: float) -> list[Term]:
     return [near_prototypes]
 
 
-def _renewed(state: ServerState, uploads: Iterable[Params], weigh: Weigh) -> dict[str, Params]:
-    old = state.trees.get("prototypes", {}).get("means")
-    return {"prototypes": {"means": mean_prototypes(old, uploads, weigh)}}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Prototypes(common.Training):
     """Settings of both variants, and what their sites send."""
+
+    sends: ClassVar[Mapping[str, str]] = {**WEIGHTS, "trees/prototypes": "prototypes"}
 
     weight: float = setting(1.0, "Weight lambda of the prototype term; 0: off.", least=0)
     weigh: Weigh = setting(
         "counts", "Average prototypes by `counts` of images, or `uniform` as in the original code."
     )
 
-    def expects(self, msg: Broadcast, net: Net) -> Expected:
+    def expects(self, msg: Broadcast, net: Net, hello: Hello) -> Expected:
         """The model that was sent, if any, and the prototypes with their counts."""
         sent = {"means": torch.empty(net.classes, net.features), "counts": torch.empty(net.classes)}
         return Expected(msg.params, {"prototypes": sent}, {"trees/prototypes/counts": 0})
+
+    def _average(self, state: ServerState, uploads: Iterable[Params]) -> dict[str, Params]:
+        """The new prototypes."""
+        old = state.trees.get("prototypes", {}).get("means")
+        return {"prototypes": {"means": mean_prototypes(old, uploads, self.weigh)}}
 
 
 @register
@@ -96,6 +97,7 @@ class FedProtoLocal(Prototypes):
         "FedProto (Tan et al., AAAI 2022): only class prototypes are shared, each site has its model"
     )
     personal: ClassVar[bool] = True
+    sends: ClassVar[Mapping[str, str]] = {"metrics/loss": "loss", "trees/prototypes": "prototypes"}
     stackable: ClassVar[tuple[str, ...]] = ("regulariser", "momentum")
 
     enrol, start = common.enrol, common.start
@@ -110,9 +112,9 @@ class FedProtoLocal(Prototypes):
         sent = replace(common.update(site, state, trained), params={}, trees={"prototypes": prototypes})
         return sent, replace(state, trees={"model": trained.params})
 
-    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
+    def server(self, state: ServerState, updates: Updates, net: Net, rng: Stream) -> ServerState:
         uploads = (update.trees["prototypes"] for update in updates)
-        return replace(state, trees=_renewed(state, uploads, self.weigh), round=state.round + 1)
+        return replace(state, trees=self._average(state, uploads), round=state.round + 1)
 
     def model_at(self, params: Params, kept: SiteState) -> Params:
         return kept.trees.get("model") or params
@@ -136,10 +138,10 @@ class FedProtoAvg(Prototypes):
         prototypes = site_prototypes(net, trained.params, common.training_set(state, site))
         return replace(common.update(site, state, trained), trees={"prototypes": prototypes}), state
 
-    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
+    def server(self, state: ServerState, updates: Updates, net: Net, rng: Stream) -> ServerState:
         models, uploads = Mean(), []
         for update in updates:
             models.add(update.params, update.weight)
             uploads.append(update.trees["prototypes"])
-        trees = _renewed(state, uploads, self.weigh)
+        trees = self._average(state, uploads)
         return replace(state, params=models.value(), trees=trees, round=state.round + 1)

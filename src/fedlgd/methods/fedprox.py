@@ -8,8 +8,7 @@ from torch import Tensor
 from fedlgd.core.tree import only, sqnorm, sub
 from fedlgd.core.types import Broadcast, Params, Site, SiteState
 from fedlgd.methods import common
-from fedlgd.methods.common import fit
-from fedlgd.methods.objective import Batch
+from fedlgd.methods.common import Batch, fit
 from fedlgd.methods.protocol import Fit, Net, Stream, Visit, setting
 from fedlgd.methods.registry import register
 
@@ -20,7 +19,7 @@ class FedProx(common.Training):
     r"""min_w F_c(w) + mu/2 ||w - theta_t||^2 at each site (Eq. 2), then FedAvg's average."""
 
     name: ClassVar[str] = "fedprox"
-    stackable: ClassVar[tuple[str, ...]] = (*common.Training.stackable, "robust")
+    stackable: ClassVar[tuple[str, ...]] = (*common.Training.stackable, "robust", "fedopt")
 
     mu: float = setting(0.01, "Weight of the proximal term; 0 is FedAvg.", least=0)
 

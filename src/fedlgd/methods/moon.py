@@ -10,8 +10,7 @@ from torch.nn import functional as F
 from fedlgd.core.net import Output
 from fedlgd.core.types import Broadcast, Params, Site, SiteState
 from fedlgd.methods import common
-from fedlgd.methods.common import fit
-from fedlgd.methods.objective import Batch
+from fedlgd.methods.common import Batch, fit
 from fedlgd.methods.protocol import Fit, Net, Stream, Visit, setting
 from fedlgd.methods.registry import register
 
@@ -53,7 +52,7 @@ class Moon(common.Training):
     """
 
     name: ClassVar[str] = "moon"
-    stackable: ClassVar[tuple[str, ...]] = (*common.Training.stackable, "robust")
+    stackable: ClassVar[tuple[str, ...]] = (*common.Training.stackable, "robust", "fedopt")
 
     mu: float = setting(1.0, "Weight of the contrastive term; 0 is FedAvg.", least=0)
     temperature: float = setting(0.5, "Temperature T of the term.", above=0)

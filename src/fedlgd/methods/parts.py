@@ -4,8 +4,7 @@
 The other parts are in `anchors`, `refine`, `regularisers`, `robust` and `private`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
 from fedlgd.core.errors import PrivacyError, SettingError
@@ -13,8 +12,6 @@ from fedlgd.core.types import Broadcast, Params, Site, SiteState
 from fedlgd.distill.settings import Budget
 from fedlgd.methods.common import fit, shrunk_sections
 from fedlgd.methods.protocol import Fit, Method, Net, Settings, Stream, Trained, Visit
-
-Presets = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,21 +27,26 @@ class Part:
         if self.kind not in self.stackable(self.method):
             from fedlgd.methods.registry import parts_of  # which imports the parts
 
-            possible = parts_of(self.stackable(self.method)) or ["nothing"]
-            raise SettingError("part-not-accepted", part=self.stack, method=self.method.name, possible=possible)
+            kinds, about = self.stackable(self.method), {"part": self.stack, "method": self.method.name}
+            if is_own(type(self)):
+                raise SettingError("own-part-not-accepted", **about, of_kind=self.kind, kinds=kinds or ["none"])
+            raise SettingError("part-not-accepted", **about, possible=parts_of(kinds) or ["nothing"])
         twice = self.sections.keys() & all_settings(self.method).keys()
         if twice:
             raise SettingError("part-twice", method=self.method.name, section=twice.pop())
 
     @staticmethod
     def stackable(method: Method) -> tuple[str, ...]:
-        """The kinds of parts that a method accepts: each kind once, regularisers any number of times."""
+        """The kinds of parts that a method accepts: each kind once, regularisers any number of times.
+
+        Other parts work once in a round, so a method with several exchanges does not accept them.
+        """
         if isinstance(method, Part):
             inner = Part.stackable(method.method)
             left = tuple(kind for kind in inner if kind != method.kind or kind == "regulariser")
             return left if method.allows is None else tuple(kind for kind in left if kind in method.allows)
         kinds: tuple[str, ...] = getattr(method, "stackable", ("regulariser",))
-        return kinds
+        return kinds if method.exchanges == 1 else tuple(kind for kind in kinds if kind == "regulariser")
 
     def __getattr__(self, name: str) -> Any:
         """Functions and settings of the inner method: `adapt`, `personal`, `local`, `mu`."""
@@ -59,8 +61,8 @@ class Part:
 
     @property
     def stack(self) -> str:
-        """The name of this part after `+`."""
-        return self.kind
+        """The name of this part after `+`; of a user's own, that of its class."""
+        return type(self).__name__.lower() if is_own(type(self)) else self.kind
 
     @property
     def name(self) -> str:
@@ -76,7 +78,8 @@ class Part:
         return self.stack
 
     def at(self, t: int, rounds: int) -> Self:
-        return replace(self, method=self.method.at(t, rounds))
+        inner = self.method.at(t, rounds)
+        return self if inner is self.method else replace(self, method=inner)
 
     def trial(self) -> Self:
         return replace(self, method=self.method.trial(), **shrunk_sections(self))
@@ -108,11 +111,26 @@ class Momentum(Part):
         return update, replace(after, trees={**after.trees, "velocity": last[-1]})
 
 
+def innermost(method: Method) -> Method:
+    """The method without its parts."""
+    while isinstance(method, Part):
+        method = method.method
+    return method
+
+
 def all_settings(method: Method) -> dict[str, Any]:
     """The settings of a method and of what is stacked on it, by name."""
     if isinstance(method, Part):
         return {**all_settings(method.method), **method.sections}
     return {f.name: getattr(method, f.name) for f in fields(method)}  # type: ignore[arg-type]
+
+
+def default_settings(method: Method) -> dict[str, Any]:
+    """`all_settings` as its classes have them, without those that have no default."""
+    if isinstance(method, Part):
+        own = {name: getattr(type(method), name, None) or type(given)() for name, given in method.sections.items()}
+        return {**default_settings(method.method), **own}
+    return {f.name: f.default for f in fields(method) if f.default is not MISSING}  # type: ignore[arg-type]
 
 
 def for_rounds(method: Method, rounds: int) -> Method:
@@ -132,10 +150,15 @@ def for_rounds(method: Method, rounds: int) -> Method:
 def name_of(method: Method) -> str:
     """The name by which `registry.recipe` finds this method again."""
     if isinstance(method, Part):
-        return f"{name_of(method.method)}+{method.stack}"
+        return f"{name_of(method.method)}+{qualified(type(method), method.stack)}"
     return qualified(type(method), method.name)
 
 
 def qualified(cls: type, name: str) -> str:
     """`name` for a class of this package, else `package.module:Class`."""
-    return name if cls.__module__.startswith("fedlgd.") else f"{cls.__module__}:{cls.__qualname__}"
+    return f"{cls.__module__}:{cls.__qualname__}" if is_own(cls) else name
+
+
+def is_own(cls: type) -> bool:
+    """Whether a class is a user's own, not one of this package."""
+    return not cls.__module__.startswith("fedlgd.")

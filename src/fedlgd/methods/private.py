@@ -5,9 +5,8 @@ parts is asked for, so that other runs do not enter `fedlgd.dp`.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -16,14 +15,15 @@ from torch import Tensor
 from fedlgd.core import meter
 from fedlgd.core.device import noise, to_cpu, to_device
 from fedlgd.core.errors import DivergedError, PrivacyError, SettingError
+from fedlgd.core.guard import blank_site, unsealed
 from fedlgd.core.train import Local
-from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
+from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState
 from fedlgd.dp import training
 from fedlgd.dp.ledger import params_digest
 from fedlgd.dp.release import check_delta, check_protected, noisy_counts
 from fedlgd.methods.common import fit
-from fedlgd.methods.parts import Part, Presets
-from fedlgd.methods.protocol import Fit, Method, Net, Stream, Trained, Visit
+from fedlgd.methods.parts import Part
+from fedlgd.methods.protocol import Fit, Hellos, Method, Net, Presets, Stream, Trained, Updates, Visit
 
 LOCAL = Local(batch=512, lr=0.5)
 UNTUNED = {
@@ -41,8 +41,9 @@ class DpSgd(Part):
     """Trains on real images by DP-SGD. Counts, weights and models are noisy; losses are not sent."""
 
     kind: ClassVar[str] = "dp-sgd"
-    allows: ClassVar[tuple[str, ...]] = ("robust",)
-    sends: ClassVar[tuple[str, ...]] = ("weights",)
+    title: ClassVar[str] = "DP-SGD"
+    allows: ClassVar[tuple[str, ...]] = ("robust", "fedopt")
+    sends: ClassVar[Mapping[str, str]] = {"params": "weights"}
     presets: ClassVar[Presets] = {
         "paper": {"train_on": "real"},
         "quick": {"train_on": "real", **UNTUNED},
@@ -57,22 +58,20 @@ class DpSgd(Part):
             raise SettingError("dp-sgd-after-part", part=self.method.stack)
         if self.train_on != "real":
             raise SettingError("dp-sgd-on-virtual", train_on=self.train_on)
+        if not self.local.plain:
+            raise SettingError("dp-sgd-with-adam", optimiser=self.local.optimiser)
 
     @property
     def budget(self) -> training.Dp:
         return self.dp
 
-    @property
-    def title(self) -> str:
-        return "DP-SGD"
-
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         check_protected(site, net, "dp.epsilon")
-        state, hello = self.method.enrol(site, net, rng)
+        state, hello = self.method.enrol(blank_site(site), net, rng)
         book, account = training.training_account(self.dp, self.local, site, net, rng.seed)
         level = training.counts_level(self.dp)
         book.reserve(account, {"counts": level})
-        counts = noisy_counts(book, account, level, site.train, net.classes)
+        counts = noisy_counts(book, account, level, unsealed(site).train, net.classes)
         check_delta(counts, self.dp)
         book.reserve(account, {"train": training.training_level(self.dp, self.local, counts, site.name)})
         sent = counts.round().clamp(min=0).long()
@@ -80,21 +79,14 @@ class DpSgd(Part):
 
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
         counts = to_cpu(state.trees["released"]["counts"])
-        private = partial(self._fit, msg.round, counts)
-        update, after = self.method.site(msg, state, site, net, rng, private)
+
+        def private(method: Method, model: Params, *_: object) -> Trained:
+            return self._train(msg.round, counts, model, site, net, rng)
+
+        update, after = self.method.site(msg, state, blank_site(site), net, rng, private)
         return replace(update, weight=float(counts.sum()), metrics={}), after
 
-    def _fit(
-        self,
-        t: int,
-        counts: Tensor,
-        method: Method,
-        model: Params,
-        state: SiteState,
-        site: Site,
-        net: Net,
-        rng: Stream,
-    ) -> Trained:
+    def _train(self, t: int, counts: Tensor, model: Params, site: Site, net: Net, rng: Stream) -> Trained:
         """The model of round t: trained now, or read again."""
         book, account = training.training_account(self.dp, self.local, site, net, rng.seed)
         level, size = training.training_level(self.dp, self.local, counts, site.name), float(counts.sum())
@@ -102,7 +94,7 @@ class DpSgd(Part):
         def make(generator: np.random.Generator) -> Params:
             with meter.phase("train"), noise(rng.at("noise").number()):
                 how = (self.local, level, self.dp.clip, size, generator)
-                return to_cpu(training.dp_sgd(net, model, site.train, *how))
+                return to_cpu(training.dp_sgd(net, model, unsealed(site).train, *how))
 
         if t >= self.dp.rounds:
             raise PrivacyError("round-beyond-budget", rounds=self.dp.rounds, round=t + 1)
@@ -113,17 +105,13 @@ class DpSgd(Part):
         return Trained(params, level.each, math.nan)
 
 
-def stack_dp_sgd(method: Method, local: Local, dp: training.Dp) -> DpSgd:
-    """`local` has other defaults with this part; the method has it already."""
-    return DpSgd(method=method, dp=dp)
-
-
 @dataclass(frozen=True, kw_only=True)
 class DpFedAvg(Part):
     """Averages clipped changes of the model with equal weights, and adds noise."""
 
     kind: ClassVar[str] = "dp-fedavg"
-    allows: ClassVar[tuple[str, ...]] = ()
+    title: ClassVar[str] = "DP-FedAvg"
+    allows: ClassVar[tuple[str, ...]] = ("fedopt",)
 
     site_dp: training.SiteDp = training.SiteDp()
 
@@ -131,14 +119,10 @@ class DpFedAvg(Part):
     def budget(self) -> training.SiteDp:
         return self.site_dp
 
-    @property
-    def title(self) -> str:
-        return "DP-FedAvg"
-
-    def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
+    def start(self, params: Params, hellos: Hellos, net: Net, rng: Stream) -> ServerState:
         training.check_sites(len(hellos), net, self.site_dp)
         return self.method.start(params, hellos, net, rng)
 
-    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
-        params = training.noisy_average(state.params, updates, net, self.site_dp, state.round)
+    def server(self, state: ServerState, updates: Updates, net: Net, rng: Stream) -> ServerState:
+        params = training.dp_fedavg(state.params, updates, net, self.site_dp, state.round)
         return replace(state, params=params, round=state.round + 1)

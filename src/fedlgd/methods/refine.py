@@ -11,14 +11,14 @@ from fedlgd.core.device import to_device
 from fedlgd.core.errors import PrivacyError, SettingError
 from fedlgd.core.meter import phase
 from fedlgd.core.types import Broadcast, Hello, Params, Site, SiteState, VirtualSet
-from fedlgd.distill.distribution import refine
+from fedlgd.distill.distribution import refine_set
 from fedlgd.distill.init import as_tiles, from_neighbours
-from fedlgd.distill.optim import Optimiser
-from fedlgd.distill.settings import Distil, Refinement
+from fedlgd.distill.settings import Distil, Optimiser, Refinement
 from fedlgd.methods.anchors import Selected
 from fedlgd.methods.common import fit
-from fedlgd.methods.parts import Part, Presets
-from fedlgd.methods.protocol import Cost, Fit, Net, Settings, Stream, Visit, setting
+from fedlgd.methods.parts import Part
+from fedlgd.methods.protocol import Cost, Fit, Net, Presets, Settings, Stream, Visit, setting
+from fedlgd.rundir.manifest import Reading
 
 REDRAWN = {
     "refine.start": "neighbours",
@@ -76,14 +76,15 @@ class Refine(Settings):
             return refine_privately(state, site, net, params, settings, distil, planned, t, rng.at("refine"))
         if self.start == "neighbours":
             virtual = self._redraw(virtual, site, rng.generator("neighbours"))
-        return replace(state, virtual=refine(virtual, site.train, net, params, settings, t, rng.at("refine")))
+        return replace(state, virtual=refine_set(virtual, site.train, net, params, settings, t, rng.at("refine")))
 
     def _redraw(self, virtual: VirtualSet, site: Site, generator: Generator) -> VirtualSet:
         """New images for the same labels."""
         classes, counts = virtual.labels.unique(return_counts=True)
         with phase("distil"):
-            pictures = from_neighbours(site.train, classes.tolist(), int(counts[0]) * virtual.tiles**2, generator)
-        return replace(virtual, images=to_device(as_tiles(pictures, virtual.tiles)))
+            pictures = [number * virtual.tiles**2 for number in counts.tolist()]
+            images = from_neighbours(site.train, classes.tolist(), pictures, generator)
+        return replace(virtual, images=to_device(as_tiles(images, virtual.tiles)))
 
     @property
     def schedule(self) -> dict[str, range]:
@@ -127,6 +128,10 @@ class Refined(Part):
     @property
     def schedule(self) -> Mapping[str, range]:
         return {**self.method.schedule, **self.refine.schedule}
+
+    @property
+    def reads(self) -> tuple[Reading, ...]:
+        return (*self.method.reads, "selected") if self.refine.schedule else self.method.reads
 
     def cost(self, t: int, site: Site, classes: int) -> Cost | None:
         return self.refine.added_to(self.method.cost(t, site, classes), t, self.distil)

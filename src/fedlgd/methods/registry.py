@@ -6,40 +6,24 @@ A name is `fedavg`, a user-defined `package.module:Class`, or one of these with 
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import cache
 from itertools import combinations
 from typing import Any
 
 from fedlgd.core.errors import SettingError, did_you_mean
-from fedlgd.core.plugins import import_object
-from fedlgd.core.settings import Settings
+from fedlgd.core.settings import Settings, import_object
 from fedlgd.methods.anchors import Anchored, Anchors
-from fedlgd.methods.parts import Momentum
+from fedlgd.methods.fedopt import FedOpt
+from fedlgd.methods.parts import Momentum, Part, innermost
 from fedlgd.methods.protocol import Method
-from fedlgd.methods.refine import Refine, Refined
+from fedlgd.methods.refine import Refined
 from fedlgd.methods.regularisers import REGULARISERS, Pull, Regularised, Regulariser
-from fedlgd.methods.robust import Median, Trim, Trimmed
+from fedlgd.methods.robust import Median, Trimmed
 
-FIVE = ("enrol", "start", "broadcast", "site", "server")
-DEFAULTS = (
-    "presets",
-    "personal",
-    "pooled",
-    "train_on",
-    "sends",
-    "schedule",
-    "at",
-    "expects",
-    "expects_hello",
-    "adapt",
-    "model_at",
-    "budget",
-    "cost",
-    "trial",
-    "label",
-)
+REQUIRED = ("enrol", "start", "broadcast", "site", "server")
 _methods: dict[str, type[Method]] = {}
 
 
@@ -89,6 +73,12 @@ def find_method(name: str) -> type[Any]:
     return _methods.get(base) or _own_method(base)
 
 
+def base_name(method: str | Method) -> str:
+    """The `name` of a method without its parts, as settings address it: `moon.mu`."""
+    name: str = (find_method(method) if isinstance(method, str) else innermost(method)).name
+    return name
+
+
 def fixed(cls: type[Any]) -> dict[str, Any]:
     """The settings of its base classes that a method does not leave open, with their values."""
     inherited = {f.name for base in cls.__mro__[1:] if is_dataclass(base) for f in fields(base)}
@@ -116,7 +106,7 @@ def recipe(name: str) -> MethodRecipe:
     for (one, first), (other, second) in combinations(parts.items(), 2):
         if shared := first.sections.keys() & second.sections.keys():
             raise SettingError("parts-share-section", name=name, one=one, other=other, section=min(shared))
-    base, stacked = find_method(name), tuple(_stack(part) for part in name.split("+")[1:])
+    base, stacked = find_method(name), tuple(parts[part] for part in name.split("+")[1:])
     if not stacked:
         return MethodRecipe(base, base)
     sections = {section: default for stack in stacked for section, default in stack.sections.items()}
@@ -136,81 +126,80 @@ def recipe(name: str) -> MethodRecipe:
     return MethodRecipe(made, base, stacked)
 
 
+def code_of(value: object) -> Iterator[object]:
+    """The classes and functions that a method, its parts and their settings consist of.
+
+    A setting such as `pull.loss=module:name` is the function of that name.
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        yield type(value)
+        for f in fields(value):
+            yield from code_of(getattr(value, f.name))
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from code_of(each)
+    elif isinstance(value, Mapping):
+        yield from code_of([*value.values()])
+    elif isinstance(value, str) and ":" in value:
+        with suppress(SettingError):  # another text, or who needs the function says why it is not there
+            yield import_object(value, "setting")
+    elif callable(value):
+        yield value
+
+
 def _own_method(name: str) -> type[Method]:
     if ":" not in name:
         raise SettingError("method-unknown", name=name, hint=did_you_mean(name, names()), available=names())
     cls: type[Method] = import_object(name, "method")
     if not is_dataclass(cls):
         raise SettingError("method-no-dataclass", name=name)
-    missing = [part for part in FIVE if getattr(cls, part, None) in (None, getattr(Method, part))]
-    missing += [part for part in DEFAULTS if not hasattr(cls, part)]
+    missing = [part for part in REQUIRED if getattr(cls, part, None) in (None, getattr(Method, part))]
+    rest = [part for part in vars(Method) if not part.startswith("_") and part not in REQUIRED]
+    missing += [part for part in rest if not hasattr(cls, part)]
     if missing:
         raise SettingError("method-lacks", name=name, missing=missing)
     return cls
 
 
 def stacks() -> dict[str, Stack]:
-    """The parts by name. `noise` is the control for anchors: the same number of images in the loss, but noise that
-    is never updated and has no regulariser."""
-    return {
-        **_plain_stacks(),
-        **_private_stacks(),
-        **{name: _regulariser(cls) for name, cls in REGULARISERS.items()},
-    }
+    """The parts by name."""
+    regularisers = {name: _regulariser(cls) for name, cls in REGULARISERS.items()}
+    return {**_plain_stacks(), **_private_stacks(), **regularisers}
 
 
 def _plain_stacks() -> dict[str, Stack]:
+    """`noise` is the control for anchors: as many images in the loss, but noise that is never updated and has no
+    regulariser."""
     still = {"anchors": Anchors(steps=0, in_loss="always"), "pull": Pull(weight=0.0)}
+    refines = "refines virtual sets in selected rounds; the method trains on virtual sets"
     return {
-        "anchors": Stack(
-            Anchored.kind,
-            "images of the server beside those of a site, moved by gradient matching",
-            {"anchors": Anchors(), "pull": Pull()},
-            Anchored,
-            Anchored.presets,
-        ),
+        "anchors": _as_stack(Anchored, "images of the server beside those of a site, moved by gradient matching"),
         "noise": Stack(Anchored.kind, "control for anchors: as many images of noise, never moved", still, Anchored),
-        "refine": Stack(
-            Refined.kind,
-            "refines virtual sets in selected rounds; the method trains on virtual sets",
-            {"refine": Refine()},
-            Refined,
-            Refined.presets,
-            {"train_on": "virtual"},
-        ),
-        "momentum": Stack(Momentum.kind, "local momentum is kept between rounds instead of reset", {}, Momentum),
-        "median": Stack(Median.kind, "the server takes the median of the models instead of the mean", {}, Median),
-        "trimmed": Stack(
-            Trimmed.kind,
-            "the server takes a mean without the smallest and largest values",
-            {"trimmed": Trim()},
-            Trimmed,
-        ),
+        "refine": _as_stack(Refined, refines, train_on="virtual"),
+        "fedopt": _as_stack(FedOpt, "an optimiser of the server: momentum (FedAvgM), Adagrad, Adam or Yogi"),
+        "momentum": _as_stack(Momentum, "local momentum is kept between rounds instead of reset"),
+        "median": _as_stack(Median, "the server takes the median of the models instead of the mean"),
+        "trimmed": _as_stack(Trimmed, "the server takes a mean without the smallest and largest values"),
     }
 
 
 def _private_stacks() -> dict[str, Stack]:
-    from fedlgd.dp.training import Dp, SiteDp
-    from fedlgd.methods.private import LOCAL, DpFedAvg, DpSgd, stack_dp_sgd
+    from fedlgd.methods import private
 
+    at_sites = "DP-SGD at each site: trains on real images with differential privacy"
+    at_server = "hides whether a site took part; needs about 50 sites and a trusted server"
     return {
-        "dp-sgd": Stack(
-            DpSgd.kind,
-            "DP-SGD at each site: trains on real images with differential privacy",
-            {"local": LOCAL, "dp": Dp()},
-            stack_dp_sgd,
-            DpSgd.presets,
-        ),
-        "dp-fedavg": Stack(
-            DpFedAvg.kind,
-            "hides whether a site took part; needs about 50 sites and a trusted server",
-            {"site_dp": SiteDp()},
-            DpFedAvg,
-        ),
+        "dp-sgd": _as_stack(private.DpSgd, at_sites, local=private.LOCAL),
+        "dp-fedavg": _as_stack(private.DpFedAvg, at_server),
     }
 
 
-def _regulariser(cls: type[Any]) -> Stack:
+def _as_stack(part: type[Part], about: str, **defaults: Any) -> Stack:
+    sections: dict[str, Any] = {f.name: f.default for f in fields(part) if f.name != "method"}
+    return Stack(part.kind, about, sections, part, getattr(part, "presets", {}), defaults)
+
+
+def _regulariser(cls: type[Regulariser]) -> Stack:
     about = f"a term in the loss: {(inspect.getdoc(cls) or cls.__name__).partition(chr(10))[0]}"
 
     def wrap(method: Method, **term: Any) -> Regularised:
@@ -235,7 +224,14 @@ def _stack(name: str) -> Stack:
         if name not in known:
             raise SettingError("part-unknown", name=name, hint=did_you_mean(name, known), available=[*known])
         return known[name]
-    cls = import_object(name, "regulariser")
-    if not (isinstance(cls, type) and issubclass(cls, Regulariser)):
-        raise SettingError("no-regulariser", name=name)
-    return _regulariser(cls)
+    cls = import_object(name, "part")
+    if isinstance(cls, type) and issubclass(cls, Regulariser):
+        return _regulariser(cls)
+    if not (isinstance(cls, type) and issubclass(cls, Part)):
+        raise SettingError("no-part", name=name)
+    if not isinstance(getattr(cls, "kind", None), str):
+        raise SettingError("part-without-kind", name=name)
+    for f in fields(cls):
+        if f.name != "method" and not isinstance(f.default, Settings):
+            raise SettingError("part-field", name=name, field=f.name)
+    return _as_stack(cls, (inspect.getdoc(cls) or cls.__name__).partition("\n")[0])

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from fedlgd.core.errors import SettingError, did_you_mean
 from fedlgd.core.losses import class_means, mean_gap, mmd_rbf, supervised_contrastive
-from fedlgd.core.plugins import import_object
+from fedlgd.core.settings import import_object
 from fedlgd.core.tree import only, sqnorm, sub
 from fedlgd.core.types import Broadcast, Params, Site, SiteState
-from fedlgd.methods.common import fit
-from fedlgd.methods.objective import Batch, Embedded, Term
+from fedlgd.methods.common import Batch, Embedded, Term, fit
 from fedlgd.methods.parts import Part, qualified
 from fedlgd.methods.protocol import Fit, Net, Settings, Stream, Trained, Visit, setting
 

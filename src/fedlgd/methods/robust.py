@@ -4,16 +4,16 @@ Coordinate-wise median and trimmed mean (Yin et al., ICML 2018). Every site coun
 site, so it is not used.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedlgd.core.types import Params, ServerState, Update
+from fedlgd.core.types import Params, ServerState
 from fedlgd.methods.parts import Part
-from fedlgd.methods.protocol import Net, Settings, Stream, setting
+from fedlgd.methods.protocol import Net, Settings, Stream, Updates, setting
 
 ROOM = 64 << 20  # bytes of all sites' tensors that are sorted at once; one tensor may need more
 
@@ -30,7 +30,7 @@ def middle_mean(values: Tensor, cut: int) -> Tensor:
     return ordered[cut : n - cut].double().mean(0).to(values.dtype)
 
 
-def middle_model(updates: Iterable[Update], share: float) -> Params:
+def middle_model(updates: Updates, share: float) -> Params:
     """`middle_mean` of every tensor without the `share` n smallest and largest values; share 1/2 is the median.
 
     Reads the updates several times, a few tensors each time, so that memory does not grow with the model.
@@ -71,7 +71,7 @@ class Robust(Part):
     def share(self) -> float:
         return 0.5
 
-    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
+    def server(self, state: ServerState, updates: Updates, net: Net, rng: Stream) -> ServerState:
         model = middle_model(updates, self.share)
         return self.method.server(state, (replace(update, params=model) for update in updates), net, rng)
 
@@ -80,9 +80,7 @@ class Robust(Part):
 class Median(Robust):
     """theta_{t+1} = median_c theta_c for each coordinate; of an even number, the mean of the two in the middle."""
 
-    @property
-    def stack(self) -> str:
-        return "median"
+    stack: ClassVar[str] = "median"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,16 +98,11 @@ class Trim(Settings):
 class Trimmed(Robust):
     """theta_{t+1} = mean of theta_c for each coordinate, without its int(share n) smallest and largest values."""
 
+    stack: ClassVar[str] = "trimmed"
+    title: ClassVar[str] = "trimmed mean"
+
     trimmed: Trim = Trim()
 
     @property
     def share(self) -> float:
         return self.trimmed.share
-
-    @property
-    def stack(self) -> str:
-        return "trimmed"
-
-    @property
-    def title(self) -> str:
-        return "trimmed mean"

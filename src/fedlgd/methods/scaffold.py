@@ -1,19 +1,18 @@
 """SCAFFOLD (Karimireddy et al., ICML 2020), option II: control variates correct the drift"""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from fedlgd.core.errors import SettingError
 from fedlgd.core.tree import Mean, add, dot, only, scale, sub, zeros
-from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
+from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState
 from fedlgd.methods import common
-from fedlgd.methods.common import fit
-from fedlgd.methods.objective import Batch
-from fedlgd.methods.protocol import Expected, Fit, Net, Stream, Visit, setting
+from fedlgd.methods.common import Batch, fit
+from fedlgd.methods.protocol import WEIGHTS, Expected, Fit, Hellos, Net, Presets, Stream, Updates, Visit, setting
 from fedlgd.methods.registry import register
 
 
@@ -27,27 +26,30 @@ class Scaffold(common.Training):
     """
 
     name: ClassVar[str] = "scaffold"
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+    presets: ClassVar[Presets] = {
         preset: {**values, "local.momentum": 0.0} for preset, values in common.Training.presets.items()
     }
+
+    stackable: ClassVar[tuple[str, ...]] = (*common.Training.stackable, "fedopt")
+    sends: ClassVar[Mapping[str, str]] = {**WEIGHTS, "trees/variate": "control variates"}
 
     server_lr: float = setting(1.0, "Learning rate of the server, eta_g.", above=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.local.momentum or self.local.weight_decay:
+        if self.local.momentum or self.local.weight_decay or not self.local.plain:
             raise SettingError("scaffold-needs-plain-sgd")
 
     enrol = common.enrol
 
-    def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
+    def start(self, params: Params, hellos: Hellos, net: Net, rng: Stream) -> ServerState:
         trees = {"variate": zeros(only(params, net.trainable)), "federation": {"sites": torch.tensor(len(hellos))}}
         return ServerState(params=params, trees=trees)
 
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
         return Broadcast(round=state.round, params=state.params, trees={"variate": state.trees["variate"]})
 
-    def expects(self, msg: Broadcast, net: Net) -> Expected:
+    def expects(self, msg: Broadcast, net: Net, hello: Hello) -> Expected:
         return Expected(msg.params, msg.trees)
 
     def site(self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = fit) -> Visit:
@@ -63,7 +65,7 @@ class Scaffold(common.Training):
         sent = replace(common.update(site, state, trained), weight=1.0, trees={"variate": sub(new, mine)})
         return sent, replace(state, trees={"variate": new})
 
-    def server(self, state: ServerState, updates: Iterable[Update], net: Net, rng: Stream) -> ServerState:
+    def server(self, state: ServerState, updates: Updates, net: Net, rng: Stream) -> ServerState:
         models, changes = Mean(), Mean()
         for update in updates:
             models.add(update.params)

@@ -5,7 +5,6 @@ latent Gaussian, and the same random stream gives the same set at every site.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -14,23 +13,12 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from fedlgd.core.losses import cross_entropy, supervised_contrastive
-from fedlgd.core.types import (
-    Broadcast,
-    Hello,
-    LabelledSet,
-    Params,
-    Scale,
-    ServerState,
-    Site,
-    SiteState,
-    VirtualSet,
-)
+from fedlgd.core.types import Broadcast, LabelledSet, Params, Scale, ServerState, Site, SiteState, VirtualSet
 from fedlgd.distill.init import labels_for
 from fedlgd.methods import common
 from fedlgd.methods.anchors import stale_anchors
-from fedlgd.methods.common import fit
-from fedlgd.methods.objective import Batch, Term
-from fedlgd.methods.protocol import Fit, Net, Stream, Visit, setting
+from fedlgd.methods.common import Batch, Term, fit
+from fedlgd.methods.protocol import Fit, Hellos, Net, Stream, Visit, setting
 from fedlgd.methods.registry import register
 
 SCALE = Scale()  # of the images made here: from -1 to 1
@@ -107,7 +95,7 @@ class VHL(common.Training):
 
     name: ClassVar[str] = "vhl"
 
-    stackable: ClassVar[tuple[str, ...]] = ("refine", "regulariser", "momentum", "robust")
+    stackable: ClassVar[tuple[str, ...]] = ("refine", "regulariser", "momentum", "robust", "fedopt")
 
     per_class: int = setting(10, "Virtual images per class.", least=1, most=100_000)
     source: Literal["style", "noise"] = setting(
@@ -127,7 +115,7 @@ class VHL(common.Training):
 
     enrol = common.enrol
 
-    def start(self, params: Params, hellos: Sequence[Hello], net: Net, rng: Stream) -> ServerState:
+    def start(self, params: Params, hellos: Hellos, net: Net, rng: Stream) -> ServerState:
         make = from_style if self.source == "style" else from_class_noise
         images = make(net.classes, self.per_class, net.shape, rng.at("virtual"))
         labels = labels_for(range(net.classes), self.per_class)

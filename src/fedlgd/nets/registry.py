@@ -1,5 +1,6 @@
 """Networks by name: built-in ones, user-defined ones as `package.module:Class`, or given as Python objects."""
 
+import copy
 import hashlib
 import inspect
 import sys
@@ -7,23 +8,23 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedlgd.core.errors import NetError, did_you_mean
-from fedlgd.core.net import Net
-from fedlgd.core.plugins import import_object
-from fedlgd.core.rng import Stream
-from fedlgd.core.settings import SettingInfo
+from fedlgd.core.net import Net, Output
+from fedlgd.core.settings import SettingInfo, import_object
+from fedlgd.core.source import source_text
+from fedlgd.core.types import Shape, Stream
 from fedlgd.nets.builtin import ConvNet, ResNet18
-from fedlgd.nets.hooked import Build, Shape, copies, with_features
 
 NETS: dict[str, type[nn.Module]] = {"convnet": ConvNet, "resnet18": ResNet18}
-MAX_OF_SETTING = {"depth": 64, "width": 4096}
+BOUNDS: dict[str, dict[str, float]] = {"depth": {"least": 1, "most": 64}, "width": {"least": 1, "most": 4096}}
 MAX_PARAMETERS = 500_000_000  # parameters: 2 GB of float32, several times in memory during training
 
 GIVEN = "given:"  # before the name of a network that exists only as a Python object
 
 Kind = Callable[..., nn.Module]
+Build = Callable[[int], nn.Module]
 
 CONTRACT = (
     "a network is an nn.Module class, or a function that returns a module, called as "
@@ -47,13 +48,10 @@ PASSED = ("shape", "classes")
 
 def describe_net(name: str) -> list[SettingInfo]:
     """The settings of a network; the help lines are in the dictionary `help` of its class."""
-
-    def bounds(key: str) -> dict[str, float]:
-        return {"least": 1, "most": MAX_OF_SETTING[key]} if name in NETS and key in MAX_OF_SETTING else {}
-
     hints, lines = get_type_hints(find_net(name).__init__), getattr(find_net(name), "help", {})
+    bounds = BOUNDS if name in NETS else {}
     return [
-        SettingInfo(f"net.{key}", default, lines.get(key, ""), bounds(key), get_args(hints.get(key)))
+        SettingInfo(f"net.{key}", default, lines.get(key, ""), bounds.get(key, {}), get_args(hints.get(key)))
         for key, default in settings_of(name).items()
     ]
 
@@ -79,7 +77,9 @@ def given_net(given: Any, shape: Shape, classes: int, named: Mapping[str, Any]) 
     label = named["name"] + (_edition(type(given), repr(given)) if is_module else _edition(given))
     label += f",features={features}" if features else ""
     build = copies(given) if is_module else _calls(given, shape, {})
-    return _checked(build, shape, classes, label, features)
+    net = _checked(build, shape, classes, label, features)
+    net.made_of = tuple({type(layer) for layer in given.modules()}) if is_module else (given,)
+    return net
 
 
 def build_net(name: str, shape: Shape, classes: int, settings: Mapping[str, Any] | None = None) -> Net:
@@ -99,6 +99,7 @@ def build_net(name: str, shape: Shape, classes: int, settings: Mapping[str, Any]
     if kind in NETS.values():
         _check_size(build, classes, label)
     net = _checked(build, shape, classes, label, None if kind in NETS.values() else features)
+    net.made_of = () if kind in NETS.values() else (kind,)
     if isinstance(own := (accepted | settings).get("width"), int):
         net.narrow = lambda width: (  # the same family so wide; `net` itself if it is no wider
             net if width >= own else build_net(name, shape, classes, {**settings, "width": width})
@@ -122,21 +123,16 @@ def _edition(kind: Kind, layers: str = "") -> str:
     """A hash of the source of a user-defined class, so that an edited class is a different network."""
     if kind in NETS.values():
         return ""
-    try:
-        source = inspect.getsource(kind)
-    except (OSError, TypeError):
-        source = ""
-    text = source + layers
-    return "@" + hashlib.blake2b(text.encode(), digest_size=4).hexdigest() if text else ""
+    return "@" + hashlib.blake2b((source_text(kind) + layers).encode(), digest_size=4).hexdigest()
 
 
 def _check_value(kind: Kind, key: str, value: Any) -> None:
     hint = get_type_hints(kind.__init__ if isinstance(kind, type) else kind).get(key)  # type: ignore[misc]
     if get_origin(hint) is Literal and value not in get_args(hint):
         raise NetError("net-setting-choice", key=key, value=value, choices=[*map(repr, get_args(hint))])
-    most = MAX_OF_SETTING.get(key) if kind in NETS.values() else None
-    if most and not (type(value) is int and 1 <= value <= most):
-        raise NetError("net-setting-number", key=key, value=value, most=most)
+    bounds = BOUNDS.get(key) if kind in NETS.values() else None
+    if bounds and not (type(value) is int and bounds["least"] <= value <= bounds["most"]):
+        raise NetError("net-setting-number", key=key, value=value, most=bounds["most"])
 
 
 def _check_size(build: Build, classes: int, label: str) -> None:
@@ -181,3 +177,76 @@ def _checked(build: Build, shape: Shape, classes: int, label: str, features: str
         values = {"features": sizes[0], "logits": sizes[1], "classes": classes, "contract": CONTRACT}
         raise NetError("net-shapes", net=label, **values)
     return net
+
+
+class Hooked(nn.Module):
+    """A network that returns logits. Its features are the output of `layer`; of the head they are the input."""
+
+    def __init__(self, body: nn.Module, layer: str, is_head: bool) -> None:
+        super().__init__()
+        self.body, self.layer, self.is_head = body, layer, is_head
+
+    def forward(self, x: Tensor) -> Output:
+        seen: list[Tensor] = []
+
+        def note(layer: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
+            seen.append(given[0] if self.is_head else output)
+
+        with self.body.get_submodule(self.layer).register_forward_hook(note):
+            logits = self.body(x)
+        return Output(seen[-1].flatten(1), logits)
+
+
+def with_features(build: Build, shape: Shape, classes: int, features: str, label: str) -> Build:
+    """`build` itself if its network returns (features, logits); otherwise its network inside `Hooked`.
+
+    Without the name of a layer in `features`, the last `nn.Linear` of a pass makes the logits; it gets as many
+    outputs as are asked for.
+    """
+    with torch.random.fork_rng(devices=[]):
+        module = build(classes).eval()
+    executed: list[nn.Module] = []  # the layers of a pass in the order in which they end
+    hooks = [m.register_forward_hook(lambda m, *_: executed.append(m)) for m in module.modules()]
+    with torch.no_grad():
+        output = module(torch.zeros(2, *shape))
+    for hook in hooks:
+        hook.remove()
+    if not isinstance(output, Tensor) and not features:
+        return build
+    names = {m: name for name, m in module.named_modules() if name}
+    linear = [m for m in executed if isinstance(m, nn.Linear)]
+    if features and features not in names.values():
+        raise NetError("net-without-layer", net=label, layer=features, available=[*names.values()][-12:])
+    if not features and not linear:
+        raise NetError("net-without-features", net=label)
+    layer = features or names[linear[-1]]
+
+    def hooked(outputs: int) -> nn.Module:
+        body = build(outputs)
+        head = body.get_submodule(layer)
+        if not features and isinstance(head, nn.Linear) and head.out_features != outputs:
+            body.set_submodule(layer, nn.Linear(head.in_features, outputs, head.bias is not None))
+        return Hooked(body, layer, is_head=not features)
+
+    return hooked
+
+
+def copies(module: nn.Module) -> Build:
+    """Copies of a network with newly drawn weights, because distillation needs random networks of this kind."""
+    label = type(module).__name__
+    for name, layer in module.named_modules():
+        if _reset(layer) is None and any(True for _ in layer.parameters(recurse=False)):
+            raise NetError("net-without-reset", layer=name or label, net=label, kind=type(layer).__name__)
+
+    def build(outputs: int) -> nn.Module:
+        made = copy.deepcopy(module).requires_grad_(True)
+        for layer in made.modules():
+            if reset := _reset(layer):
+                reset()
+        return made
+
+    return build
+
+
+def _reset(layer: nn.Module) -> Callable[[], None] | None:
+    return getattr(layer, "reset_parameters", None) or getattr(layer, "_reset_parameters", None)

@@ -1,21 +1,29 @@
 """The tables and figures of the paper as data: one TOML file for each in `fedlgd/paper/content`.
 
+`jobs_of` makes its runs, and `stored` finds those in <folder>/<scale>/<item>/<part>/<entry>/seed<n>.
+
 An item is a comparison, or several (its parts). Settings are merged in this order: those of the item, of the part,
 of the scale and of its data (`scales.toml`), of the item at this scale, and of the part at this scale.
 """
 
 import json
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 from importlib import resources
+from itertools import product
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
 from fedlgd.core.errors import SettingError, did_you_mean
-from fedlgd.rundir.sweep import swept
+from fedlgd.core.text import duration, plural
+from fedlgd.report.groups import Group, group_runs
+from fedlgd.rundir.read import Run, read_runs, run_folders
+from fedlgd.runs.entries import Entry, Job, parse_entry, plan_jobs
+from fedlgd.runs.parse import entry_folder, swept
 
 Settings = Mapping[str, Any]
 Axes = Mapping[str, tuple[Any, ...]]
@@ -36,6 +44,9 @@ NAMES = {
     "fedlgd": "FedLGD",
 }
 """The methods as the paper prints them."""
+OWNERS = {"anchors": ("fedlgd", "anchors"), "pull": ("fedlgd", "anchors"), "refine": ("fedlgd", "refine")}
+"""The methods and parts that the settings of a section apply to."""
+STORED = tuple(reversed(SCALES[1:]))  # a verdict is never based on the scale tiny
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,3 +242,91 @@ def printed(part: Variant, entry: str, site: str = "") -> float | None:
         if found is None:
             return None
     return float(found) if place else None
+
+
+def jobs_of(wanted: RequestedRuns, out: Path, library: Path | None = None) -> list[Job]:
+    """The runs of a part; all methods of a seed first, so that an interrupted comparison can be read.
+
+    A finished run with the same configuration in `library`, such as one of another item, is copied.
+    """
+    shared = {path: value for path, value in wanted.settings.items() if path.partition(".")[0] not in OWNERS}
+    entries = [_with_own(parse_entry(spec), wanted.settings) for spec in wanted.methods]
+    jobs = plan_jobs(entries, wanted.seeds, out, shared, wanted.preset)
+    return [replace(job, library=library) for job in sorted(jobs, key=lambda job: job.config.plan.seed)]
+
+
+def _with_own(entry: Entry, settings: Mapping[str, Any]) -> Entry:
+    """The entry with the settings of anchors, pull and refine if it has them; its own settings win."""
+    words = entry.name.split("+")
+    own = {
+        path: value
+        for path, value in settings.items()
+        if any(word in words for word in OWNERS.get(path.partition(".")[0], ()))
+    }
+    return replace(entry, settings={**own, **entry.settings})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """The stored runs of one part of an item at a scale, by entry."""
+
+    item: Item
+    part: str
+    scale: str
+    groups: Mapping[str, Group]
+
+    @property
+    def label(self) -> str:
+        """`C10 (desk, 3 seeds)`"""
+        seeds = sorted({len(group.counted) for group in self.groups.values()})
+        count = f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else plural(seeds[0], "seed")
+        return f"{self.part or 'all'} ({self.scale}, {count})"
+
+    @property
+    def cpu(self) -> float:
+        """CPU seconds of the runs. Every run is charged for its virtual sets; those of several runs count once."""
+        runs = [run for group in self.groups.values() for run in group.runs]
+        sets = {(run.seed, run.records[0].cpu.get("distil", 0.0)) for run in runs}
+        return sum(cpu for _, cpu in sets) + sum(
+            sum(record.cpu.values()) for run in runs for record in run.records[1:]
+        )
+
+
+def stored_part(folder: Path, item: Item, part: str, scale: str) -> Found:
+    """The finished runs of a part; an entry without any is missing."""
+    owner = owner_of(item)
+    specs = requested_runs(owner, part, scale).methods if part in owner.parts else ()
+    paths = {spec: run_folders(folder / scale / owner.name / part / entry_folder(spec)) for spec in specs}
+    known = tuple(path for each in paths.values() for path in each)
+    written = [(file, file.stat()) for each in known for file in sorted(each.glob("[!.]*"))]
+    runs = _finished_runs(known, tuple((file, stat.st_mtime_ns, stat.st_size) for file, stat in written))
+    by_label = {run.path: group for group in group_runs(runs) for run in group.runs}
+    groups = {spec: by_label[path] for spec, each in paths.items() for path in each[:1] if path in by_label}
+    return Found(item=item, part=part, scale=scale, groups=groups)
+
+
+@lru_cache(maxsize=256)
+def _finished_runs(folders: tuple[Path, ...], _written: object) -> tuple[Run, ...]:
+    """The finished ones of these runs. Tables, times and verdicts ask for the same; what was not written since is
+    not read again."""
+    return tuple(run for run in read_runs(folders)[0] if run.finished) if folders else ()
+
+
+def stored(folder: Path, item: Item) -> Iterator[Found]:
+    """All parts with runs, at each scale that has any, the largest first."""
+    for part, scale in product(owner_of(item).parts, STORED):
+        found = stored_part(folder, item, part, scale)
+        if found.groups:
+            yield found
+
+
+def measured_cpu(folder: Path, item: Item) -> dict[str, str]:
+    """The CPU time of the stored runs in words, by scale: `12.1 min (C10), not measured (C50)`."""
+    found = {(each.scale, each.part): duration(each.cpu) for each in stored(folder, item) if item.methods}
+    return {
+        scale: ", ".join(
+            found.get((scale, part), "not measured") + (f" ({part})" if part else "")
+            for part in parts_at(item, scale)
+        )
+        for scale in dict.fromkeys(scale for scale, _ in found)
+    }

@@ -1,20 +1,28 @@
-"""Verdicts on the claims of the paper, from stored runs."""
+"""Verdicts on the claims of the paper, from stored runs; our numbers beside the printed ones, and one HTML page."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
-from fedlgd.paper.items import FOLDER, Claim, Item, Rule, Word, items
-from fedlgd.paper.runs import Found, measured_cpu, stored
-from fedlgd.report.formats import NONE, percent, percent_stat, percentage_points
-from fedlgd.report.groups import Group
-from fedlgd.report.summary import Difference, difference, paired_difference
+from jinja2 import ChoiceLoader, PackageLoader
+
+from fedlgd.core.files import write_atomic
+from fedlgd.paper import items as paper
+from fedlgd.paper.items import FOLDER, Claim, Found, Item, Rule, Word, items, owner_of, printed, stored
+from fedlgd.report import figures
+from fedlgd.report.groups import Group, site_names
+from fedlgd.report.page import TEMPLATES
+from fedlgd.report.summary import Difference, caveats, difference, paired_difference
+from fedlgd.report.tables import NONE, Cell, Column, Table, percent, percent_stat, percentage_points
 
 MEASURED = "measured.json"  # beside the items
+RIVALS = ("fedavg", "fedavg:local.steps=2", "fedavg:local.steps=7", "fedavg:local.steps=19", "fedlgd")
+PAGES = TEMPLATES.overlay(loader=ChoiceLoader([PackageLoader("fedlgd.paper"), PackageLoader("fedlgd.report")]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +78,7 @@ def shipped() -> Shipped:
 def to_ship(folder: Path) -> str:
     """The content of `measured.json` from the stored runs in a folder."""
     parts = {name: [found.label for found in stored(folder, item)] for name, item in items().items()}
-    times = {name: measured_cpu(folder, item) for name, item in items().items()}
+    times = {name: paper.measured_cpu(folder, item) for name, item in items().items()}
     content = {
         "stored": {name: labels for name, labels in parts.items() if labels},
         "cpu": {name: cpu for name, cpu in times.items() if cpu},
@@ -164,3 +172,101 @@ def _why(word: Word, gap: Difference, claim: Claim) -> str:
 
 def _sentence(reason: str, more: str) -> str:
     return f"{reason[:1].upper()}{reason[1:]}. {more}".strip()
+
+
+def write_paper(folder: Path, out: Path) -> None:
+    """Read the runs of the paper in `folder` and write the page to `out`. The same runs give the same bytes."""
+    found = list(verdicts(folder))
+    sections = [_section(folder, item, [v for v in found if v.item == item.name]) for item in items().values()]
+    words = {"claims": len(found), "tally": tally(found), "folder": folder}
+    text = PAGES.get_template("paper.html").render(sections=sections, **words)
+    write_atomic(out, text.encode())
+
+
+def _section(folder: Path, item: Item, own: list[Verdict]) -> dict[str, Any]:
+    """An item with its verdicts, and the tables and figures of each stored part."""
+    parts = []
+    for found in stored(folder, item):
+        groups = tuple(found.groups.values())
+        part = {
+            "name": found.label,
+            "reduced": reduction(found),
+            "table": printed_table(found),
+            "sites": site_table(found),
+            "sweeps": list(figures.sweep_tables(figures.find_sweeps(groups))),
+            "caveats": caveats(groups),
+            "figures": _figures(item, groups),
+        }
+        parts.append(part)
+    table = verdict_table(own) if own else None
+    return {"item": item, "command": paper.command_of(item), "tally": tally(own), "verdicts": table, "parts": parts}
+
+
+def _figures(item: Item, groups: Sequence[Group]) -> Sequence[figures.Drawing]:
+    match item.figure:
+        case "table" | "curves":
+            return figures.round_figures(groups)
+        case "sweep":
+            return tuple(figures.sweep_figures(figures.find_sweeps(groups)))
+        case "cost":
+            return figures.cost_figures(groups)
+        case "similarity":
+            return [drawing for section in figures.similarity_figures(groups) for drawing in section.drawings]
+    return ()
+
+
+def tally(found: Sequence[Verdict]) -> str:
+    """`3 confirmed, 9 not decided`"""
+    count: Counter[str] = Counter(each.word for each in found)
+    return ", ".join(f"{count[word]} {word}" for word in get_args(Word) if count[word])
+
+
+def verdict_table(found: Sequence[Verdict]) -> Table:
+    """Claim, printed number, ours with interval, scale, verdict and why."""
+    heads = ("claim", "the paper prints", "ours (difference, 95 % interval)", "scale", "verdict", "why")
+    rows = (
+        (each.claim.text, each.claim.printed, each.ours, each.scale or NONE, each.word, each.why) for each in found
+    )
+    return Table(tuple(Column(head, number=False) for head in heads), tuple(tuple(map(Cell, row)) for row in rows))
+
+
+def printed_table(found: Found, against: Sequence[str] = ()) -> Table:
+    """Accuracy of every entry beside the printed number, with the paired differences to some entries.
+
+    By default these are FedAvg, FedAvg with as many steps as FedLGD, and FedLGD.
+    """
+    part = owner_of(found.item).parts[found.part]
+    rivals = [entry for entry in found.groups if entry in (against or RIVALS)]
+    heads = ("entry", "seeds", "ours (%)", "the paper (%)", *(f"minus {entry}" for entry in rivals))
+    rows = []
+    for entry, group in found.groups.items():
+        gaps = [difference(group, found.groups[rival]) if rival != entry else None for rival in rivals]
+        shown = (f"{percentage_points(gap.mean)}{gap.range}" if gap else NONE for gap in gaps)
+        numbers = percent_stat(group.accuracy), _number(printed(part, entry))
+        rows.append(tuple(map(Cell, (entry, str(len(group.counted)), *numbers, *shown))))
+    return Table((Column("entry", number=False), *map(Column, heads[1:])), tuple(rows))
+
+
+def site_table(found: Found) -> Table | None:
+    """Accuracy at every site of the paper, with the printed number in parentheses; None if none is printed."""
+    item = owner_of(found.item)
+    sites = [site for site in site_names(tuple(found.groups.values())) if site in item.sites]
+    rows = []
+    for entry, group in found.groups.items():
+        numbers = {site: printed(item.parts[found.part], entry, item.sites[site]) for site in sites}
+        if any(number is not None for number in numbers.values()):
+            both = (
+                f"{percent_stat(group.accuracy_at(site))} ({_number(number)})" for site, number in numbers.items()
+            )
+            rows.append(tuple(map(Cell, (entry, *both))))
+    return Table((Column("entry", number=False), *map(Column, sites)), tuple(rows)) if rows else None
+
+
+def _number(printed: float | None) -> str:
+    return NONE if printed is None else f"{printed:.1f}"
+
+
+def reduction(found: Found) -> str:
+    """In words what is less than in the paper."""
+    words = paper.reduced(owner_of(found.item), found.part, found.scale)
+    return f"Scale {found.scale}, reduced: {words}." if words else f"Scale {found.scale}: full length."

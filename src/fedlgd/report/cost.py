@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean
 
-from fedlgd.core.text import duration, number_of_bytes, plural
-from fedlgd.report.formats import METHOD, NONE, Cell, Column, Row, Table, operations
+from fedlgd.core.text import duration, enumeration, number_of_bytes, plural
+from fedlgd.report.claims import without_training
 from fedlgd.report.groups import Group
+from fedlgd.report.tables import METHOD, NONE, Cell, Column, Row, Table, operations
 from fedlgd.rundir.read import Run
 from fedlgd.rundir.records import RoundRecord
 
@@ -71,9 +72,10 @@ def clock(groups: Iterable[Group]) -> Clock:
 def group_cost(group: Group) -> Cost:
     """Mean over the counted runs of a group."""
     totals: dict[tuple[str, str], float] = defaultdict(float)
-    for record in (record for run in group.counted for record in run.records):
+    runs = group.counted
+    for record in (record for run in runs for record in run.records):
         for item, amount in _items(record):
-            totals[item] += amount / len(group.counted)
+            totals[item] += amount / len(runs)
     return totals
 
 
@@ -122,11 +124,11 @@ def break_evens(groups: Sequence[Group]) -> tuple[BreakEven, ...]:
 
 
 def _break_even(run: Run) -> BreakEven | None:
-    """None for a method on real images, without a round, or if the work on real images is not known."""
+    """None without training on virtual sets, without a round, or if the work on real images is not known."""
     enrolment = [record for record in run.records if record.round < 0]
     rounds = [record for record in run.records if record.round >= 0]
     method, work = run.manifest.method, {site.name: site.real_work for site in run.manifest.data.sites}
-    if not rounds or method.train_on == "real" or None in work.values():
+    if not rounds or method.train_on != "virtual" or None in work.values():
         return None
     images = (sum(work.get(name) or 0 for name in record.sampled) for record in rounds)
     real = fmean(3 * run.manifest.net.flops * each for each in images)
@@ -172,7 +174,11 @@ def cost_table(groups: Sequence[Group]) -> Table:
         times = (Cell(duration(seconds) if seconds else NONE, seconds) for seconds in (*spent, sum(spent)))
         rows.append((Cell(group.label), *sizes, *times, Cell(operations(flops) if flops else NONE, flops)))
     heads = ("bytes up", "bytes down", *names, time.name, "operations")
-    return Table((METHOD, *map(Column, heads)), tuple(rows), (time.note,))
+    idle = without_training(groups)
+    notes = (
+        (f"The sites train no model in {enumeration(idle)}: the phase train is their other work.",) if idle else ()
+    )
+    return Table((METHOD, *map(Column, heads)), tuple(rows), (time.note, *notes))
 
 
 def break_even_table(found: Sequence[BreakEven]) -> Table:

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedlgd.core.score import Score
 from fedlgd.core.text import BYTES, TIME, plural
 from fedlgd.report.cost import clock, cumulative_bytes, cumulative_time
-from fedlgd.report.formats import METHOD, Cell, Column, Table, share_cell
 from fedlgd.report.groups import Group, SeedCurve, Stat, curves, site_names, summarise
 from fedlgd.report.plots import CLASSES, heat_map, line_plot, scatter_plot, svg, wrapped
+from fedlgd.report.tables import METHOD, Cell, Column, Table, share_cell
+from fedlgd.rundir.manifest import with_note, without_note
 from fedlgd.rundir.records import RoundRecord
 from fedlgd.rundir.results import Analysis, Cloud
-from fedlgd.rundir.sweep import with_note, without_note
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,40 +67,38 @@ def round_figures(groups: Sequence[Group]) -> tuple[Drawing, ...]:
         losses = [score.loss for score in record.scores.values()]
         return fmean(losses) if all(map(math.isfinite, losses)) else math.nan
 
-    return _drawings(
-        ("accuracy", "Accuracy by round", line_plot(curves(groups, _accuracy), ACCURACY)),
-        ("loss", "Test loss by round", line_plot(curves(groups, mean_loss), LOSS)),
-    )
+    accuracy = _lines("accuracy", "Accuracy by round", curves(groups, _accuracy), ACCURACY)
+    return (*accuracy, *_lines("loss", "Test loss by round", curves(groups, mean_loss), LOSS))
 
 
 def site_figures(groups: Sequence[Group]) -> Iterator[Section]:
     """Accuracy and loss by round at each of the first sites."""
 
-    def plot(site: str, value: Callable[[Score], float | None], title: str) -> "Figure | None":
-        at_site = curves(groups, lambda record: value(record.scores[site]) if site in record.scores else None)
-        return line_plot(at_site, title)
+    def at(site: str, value: Callable[[Score], float | None]) -> Sequence[SeedCurve]:
+        return curves(groups, lambda record: value(record.scores[site]) if site in record.scores else None)
 
     for number, site in enumerate(site_names(groups)[:MAX_SITES_DRAWN]):
-        accuracy = plot(site, lambda score: 100 * score.accuracy, ACCURACY)
-        loss = plot(site, lambda score: None if math.isnan(score.loss) else score.loss, LOSS)
-        stem = f"site{number}-{file_name(site)}"
-        first = (f"{stem}-accuracy", f"Accuracy at {site} by round", accuracy)
-        yield Section(site, _drawings(first, (f"{stem}-loss", f"Test loss at {site} by round", loss)))
+        stem, accuracy = f"site{number}-{file_name(site)}", at(site, lambda score: 100 * score.accuracy)
+        loss = at(site, lambda score: None if math.isnan(score.loss) else score.loss)
+        first = _lines(f"{stem}-accuracy", f"Accuracy at {site} by round", accuracy, ACCURACY)
+        yield Section(site, (*first, *_lines(f"{stem}-loss", f"Test loss at {site} by round", loss, LOSS)))
 
 
 def cost_figures(groups: Sequence[Group]) -> tuple[Drawing, ...]:
     """Accuracy against the bytes and the time that it took."""
     time = clock(groups)
-    by_bytes = curves(groups, _accuracy, cumulative_bytes)
-    by_time = curves(groups, _accuracy, partial(cumulative_time, by=time))
-    against_bytes = line_plot(by_bytes, ACCURACY, "bytes up and down", BYTES)
-    against_time = line_plot(by_time, ACCURACY, time.name, TIME)
-    about_bytes = ("accuracy-by-bytes", "Accuracy against bytes", against_bytes)
-    return _drawings(about_bytes, ("accuracy-by-time", "Accuracy against time", against_time))
+    sent = curves(groups, _accuracy, cumulative_bytes)
+    spent = curves(groups, _accuracy, partial(cumulative_time, by=time))
+    return (
+        *_lines("accuracy-by-bytes", "Accuracy against bytes", sent, ACCURACY, "bytes up and down", BYTES),
+        *_lines("accuracy-by-time", "Accuracy against time", spent, ACCURACY, time.name, TIME),
+    )
 
 
-def _drawings(*parts: "tuple[str, str, Figure | None]") -> tuple[Drawing, ...]:
-    return tuple(Drawing(name, about, figure) for name, about, figure in parts if figure is not None)
+def _lines(name: str, about: str, curves: Sequence[SeedCurve], *axes: Any, note: str = "") -> Iterator[Drawing]:
+    """The plot of these curves, if one has a point."""
+    if figure := line_plot(curves, *axes):
+        yield Drawing(name, about, figure, note)
 
 
 def _accuracy(record: RoundRecord) -> float:
@@ -134,9 +132,10 @@ def _analysis_figures(analysis: Analysis, stem: str, classes: Sequence[str]) -> 
         yield Drawing(f"{stem}-map", "Map of features", features, MAP)
     if by_class := scatter_plot(_by_class(analysis.map, classes), "features by class, t-SNE", CLASSES):
         yield Drawing(f"{stem}-map-classes", "Map of features by class", by_class, MAP)
-    if distances := line_plot(_distance_curves(analysis), "distance to the anchors"):
-        about = "Distance of virtual sets to the anchors by round"
-        yield Drawing(f"{stem}-distance", about, distances, DISTANCE)
+    about = "Distance of virtual sets to the anchors by round"
+    yield from _lines(
+        f"{stem}-distance", about, _distance_curves(analysis), "distance to the anchors", note=DISTANCE
+    )
 
 
 def _by_class(clouds: Sequence[Cloud], classes: Sequence[str]) -> list[Cloud]:
@@ -151,11 +150,11 @@ def _by_class(clouds: Sequence[Cloud], classes: Sequence[str]) -> list[Cloud]:
 
 
 def _distance_curves(analysis: Analysis) -> list[SeedCurve]:
-    found, sites = list[SeedCurve](), dict.fromkeys(site for each in analysis.distances for site in each.sites)
-    for style, site in enumerate(sites):
-        known = [(each.round + 1, each.sites[site]) for each in analysis.distances if site in each.sites]
-        found.append(SeedCurve(site, tuple(t for t, _ in known), tuple(Stat(value) for _, value in known), style))
-    return found
+    found: dict[str, list[tuple[float, Stat]]] = {}
+    for each in analysis.distances:
+        for site, value in each.sites.items():
+            found.setdefault(site, []).append((each.round + 1, Stat(value)))
+    return [SeedCurve.of(site, points, style) for style, (site, points) in enumerate(found.items())]
 
 
 def file_name(name: str) -> str:
@@ -185,7 +184,7 @@ class Sweep:
 
 
 def is_number(text: str) -> bool:
-    return text.replace(".", "", 1).replace("-", "").replace("e", "", 1).isdecimal()
+    return re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", text, re.IGNORECASE) is not None
 
 
 def find_sweeps(groups: Sequence[Group]) -> tuple[Sweep, ...]:
@@ -238,8 +237,7 @@ def sweep_figures(sweeps: Sequence[Sweep]) -> Iterator[Drawing]:
     """One figure with a line per method for each axis, and a heat map for each method with two axes."""
     for axis, same, values in _single_axes(sweeps):
         curves = [_curve(each, values, style) for style, each in enumerate(same)]
-        if figure := line_plot(curves, ACCURACY, axis, values):
-            yield Drawing(f"sweep-{file_name(axis)}", f"Accuracy by {axis}", figure)
+        yield from _lines(f"sweep-{file_name(axis)}", f"Accuracy by {axis}", curves, ACCURACY, axis, values)
     for number, each in enumerate(each for each in sweeps if len(each.axes) == 2):
         about = f"Accuracy of {each.label} by {each.axes[0]} and {each.axes[1]}"
         yield Drawing(f"sweep{number}-{file_name(' '.join(each.axes))}", about, _heat_map(each))
@@ -248,8 +246,8 @@ def sweep_figures(sweeps: Sequence[Sweep]) -> Iterator[Drawing]:
 def _curve(sweep: Sweep, values: Sequence[str], style: int) -> SeedCurve:
     """Accuracy over the values of one axis, at equal distances."""
     known = [(values.index(value), stat) for value in sweep.values(0) if (stat := sweep.accuracy(value))]
-    shares = [Stat(100 * stat.mean, None if stat.std is None else 100 * stat.std) for _, stat in known]
-    return SeedCurve(sweep.label, tuple(at for at, _ in known), tuple(shares), style)
+    shares = ((at, Stat(100 * stat.mean, None if stat.std is None else 100 * stat.std)) for at, stat in known)
+    return SeedCurve.of(sweep.label, shares, style)
 
 
 def _heat_map(sweep: Sweep) -> "Figure":
@@ -266,18 +264,17 @@ def _heat_map(sweep: Sweep) -> "Figure":
     return heat_map(cells, rows, columns, f"{sweep.label}: {ACCURACY}", (sweep.axes[0], sweep.axes[1]))
 
 
-def epsilon_figure(groups: Sequence[Group]) -> Drawing | None:
-    """Accuracy against 1 / epsilon, a line for runs that differ in it; None unless some have several values."""
+def epsilon_figures(groups: Sequence[Group]) -> Iterator[Drawing]:
+    """Accuracy against 1 / epsilon, a line for runs that differ in it; nothing unless some have several values."""
     alike: dict[str, list[Group]] = {}
     for group in groups:
         base, note = without_note(group.label)
         kept = {path: value for path, value in note.items() if not path.startswith(BUDGET_SETTINGS)}
         alike.setdefault(with_note(base, kept), []).append(group)
     curves = [_by_epsilon(label, same) for label, same in alike.items()]
-    if not any(len(curve.x) > 1 for curve in curves):
-        return None
-    figure = line_plot(curves, ACCURACY, "1 / epsilon; 0: no noise", {"": 1.0})
-    return Drawing("accuracy-by-epsilon", "Accuracy against the privacy budget", figure) if figure else None
+    if any(len(curve.x) > 1 for curve in curves):
+        about, axis = "Accuracy against the privacy budget", "1 / epsilon; 0: no noise"
+        yield from _lines("accuracy-by-epsilon", about, curves, ACCURACY, axis, {"": 1.0})
 
 
 def _by_epsilon(label: str, groups: Sequence[Group]) -> SeedCurve:
@@ -288,5 +285,4 @@ def _by_epsilon(label: str, groups: Sequence[Group]) -> SeedCurve:
         inverse = 1 / promised.epsilon if promised and promised.protects == "image" else 0.0
         if run.final:
             found.setdefault(inverse, []).append(100 * run.final.accuracy)
-    stats = (summarise(found[inverse]) for inverse in sorted(found))
-    return SeedCurve(label, tuple(sorted(found)), tuple(stat for stat in stats if stat), groups[0].style)
+    return SeedCurve.of(label, ((x, summarise(found[x])) for x in sorted(found)), groups[0].style)

@@ -7,7 +7,7 @@ sheets are cropped to fewer columns if they are large, or if together they would
 import base64
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
@@ -100,7 +100,8 @@ class _Embedded:
 def pictures(groups: Sequence[Group]) -> Pictures:
     """One gallery per group that has images of its own, from its counted run with the lowest seed."""
     runs = sorted((group.counted[0] for group in groups), key=lambda run: -len(run.sheets))
-    size = sum(map(len, {_read(file) for run in runs for file in _files(run)}))
+    files = (file for run in runs for _, real, sheets in _owners(run) for file in (*real, *sheets))
+    size = sum(map(len, set(map(_read, files))))
     embedded = _Embedded(min(1.0, MAX_PNG_BYTES / size) if size else 1.0)
     made = {run.path: _gallery(run, embedded) for run in runs}
     shown = tuple(gallery for gallery in made.values() if gallery.grids)
@@ -119,34 +120,27 @@ def _versions(run: Run) -> list[str]:
     return thin(list(dict.fromkeys(sheet.version for sheet in run.sheets)))
 
 
-def _owners(run: Run) -> tuple[tuple[str, str], ...]:
-    """The name and folder of the sites that are shown and of the anchors."""
-    shown = sorted(run.manifest.data.sites, key=lambda site: site.name)[:MAX_SITES_SHOWN]
-    sites = ((site.name, site.folder) for site in run.manifest.data.sites if site in shown)
-    return (*sites, ("anchors, on the server", ANCHORS))
-
-
-def _files(run: Run) -> list[Path]:
-    versions, folders = _versions(run), {folder for _, folder in _owners(run)}
-    samples = [file for folder, file in run.samples.items() if folder in folders]
-    sheets = (sheet for sheet in run.sheets if sheet.version in versions and sheet.folder in folders)
-    return samples + [sheet.path for sheet in sheets]
+def _owners(run: Run) -> Iterator[tuple[str, list[Path], dict[Path, str]]]:
+    """The sites that are shown and the anchors, with their real samples, and the version of each contact sheet."""
+    sites, versions = run.manifest.data.sites, _versions(run)
+    shown = sorted(sites, key=lambda site: site.name)[:MAX_SITES_SHOWN]
+    named = [(site.name, site.folder) for site in sites if site in shown]
+    for owner, folder in (*named, ("anchors, on the server", ANCHORS)):
+        real = [run.samples[folder]] if folder in run.samples and folder != ANCHORS else []
+        yield owner, real, {s.path: s.version for s in run.sheets if s.folder == folder and s.version in versions}
 
 
 def _gallery(run: Run, embedded: _Embedded) -> Gallery:
-    grids = tuple(grid for owner, folder in _owners(run) if (grid := _grid(run, owner, folder, embedded)))
+    grids = tuple(grid for owned in _owners(run) if (grid := _grid(run, *owned, embedded)))
     captions, hidden = tuple(map(_caption, _versions(run))), max(0, len(run.manifest.data.sites) - MAX_SITES_SHOWN)
     return Gallery(run.label, run.seed, captions, grids, _columns(run, grids), hidden)
 
 
-def _grid(run: Run, owner: str, folder: str, embedded: _Embedded) -> Grid | None:
-    data = run.manifest.data
-    versions = {version: at for at, version in enumerate(_versions(run))}
-    samples = [run.samples[folder]] if folder in run.samples and folder != ANCHORS else []
-    sheets = {s.path: s.version for s in run.sheets if s.folder == folder and s.version in versions}
-    real = [picture_of(png, "real", data, 1.0) for png in embedded.add(samples).values()]
+def _grid(run: Run, owner: str, samples: list[Path], sheets: dict[Path, str], embedded: _Embedded) -> Grid | None:
+    data, versions = run.manifest.data, _versions(run)
+    real = [picture_of(png, "real", data) for png in embedded.add(samples).values()]
     virtual = [
-        picture_of(png, _caption(sheets[file]), data, embedded.keep, versions[sheets[file]])
+        picture_of(png, _caption(sheets[file]), data, embedded.keep, versions.index(sheets[file]))
         for file, png in embedded.add(sheets).items()
     ]
     shown = tuple(picture for picture in virtual if picture)

@@ -8,9 +8,9 @@ from typing import Any
 
 from fedlgd.core.score import Score
 from fedlgd.core.settings import flat
+from fedlgd.rundir.manifest import with_note, without_note
 from fedlgd.rundir.read import Run
 from fedlgd.rundir.records import RoundRecord
-from fedlgd.rundir.sweep import with_note, without_note
 
 Quantity = Callable[[RoundRecord], float | None]
 Axis = Callable[[Run], Mapping[int, float]]
@@ -62,6 +62,11 @@ class Group:
         """The headline number: last evaluated round, unweighted mean over sites, then over seeds."""
         return summarise(final.accuracy for final in self.finals)
 
+    @property
+    def mean(self) -> float:
+        """The mean of `accuracy`; NaN while no round is evaluated."""
+        return self.accuracy.mean if self.accuracy else math.nan
+
     def scores_at(self, site: str) -> list[Score]:
         return [final.scores[site] for final in self.finals if site in final.scores]
 
@@ -77,6 +82,12 @@ class SeedCurve:
     x: tuple[float, ...]
     stats: tuple[Stat, ...]
     style: int = 0
+
+    @classmethod
+    def of(cls, label: str, points: Iterable[tuple[float, Stat | None]], style: int) -> "SeedCurve":
+        """Through these points, without those that are not known."""
+        known = [(x, stat) for x, stat in points if stat]
+        return cls(label, tuple(x for x, _ in known), tuple(stat for _, stat in known), style)
 
 
 def label_variants(runs: Sequence[Run]) -> tuple[Run, ...]:
@@ -144,11 +155,9 @@ def _styles(methods: Mapping[str, str]) -> dict[str, int]:
 def summarise(values: Iterable[float]) -> Stat | None:
     """Mean and sample standard deviation sqrt(sum (x - mean)^2 / (n - 1)); None without values."""
     seen = list(values)
-    if not seen:
-        return None
+    if len(seen) < 2:
+        return Stat(*seen) if seen else None
     mean = fmean(seen)
-    if len(seen) == 1:
-        return Stat(mean)
     return Stat(mean, math.sqrt(sum((value - mean) ** 2 for value in seen) / (len(seen) - 1)))
 
 
@@ -165,16 +174,11 @@ def by_round(run: Run) -> dict[int, float]:
 
 def curves(groups: Sequence[Group], quantity: Quantity, along: Axis = by_round) -> tuple[SeedCurve, ...]:
     """One curve per group; empty if no round with this quantity was evaluated in all counted runs."""
-    return tuple(_curve(group, quantity, along) for group in groups)
-
-
-def _curve(group: Group, quantity: Quantity, along: Axis) -> SeedCurve:
-    by_run = [
-        {record.round: value for record in run.evaluated if (value := quantity(record)) is not None}
-        for run in group.counted
-    ]
-    rounds = sorted(set.intersection(*map(set, by_run)))
-    places = [along(run) for run in group.counted]
-    stats = (summarise(values[each] for values in by_run) for each in rounds)
-    x = (fmean(place[each] for place in places) for each in rounds)
-    return SeedCurve(group.label, tuple(x), tuple(stat for stat in stats if stat), group.style)
+    found = []
+    for group in groups:
+        runs = group.counted
+        known = [{r.round: v for r in run.evaluated if (v := quantity(r)) is not None} for run in runs]
+        rounds, places = sorted(set.intersection(*map(set, known))), [along(run) for run in runs]
+        points = [(fmean(p[t] for p in places), summarise(values[t] for values in known)) for t in rounds]
+        found.append(SeedCurve.of(group.label, points, group.style))
+    return tuple(found)

@@ -5,8 +5,7 @@ The content security policy of the page allows only its own script, by hash.
 
 import base64
 import hashlib
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,34 +13,34 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import write_atomic, writing
-from fedlgd.core.text import plural
-from fedlgd.report import figures
+from fedlgd.core.text import plural, tied
+from fedlgd.report import figures, summary, tables
+from fedlgd.report.attacks import audit_part, inversion_part
+from fedlgd.report.claims import sets_sentence
 from fedlgd.report.cost import break_even_table, break_evens, clock, cost_table
-from fedlgd.report.formats import Table, table_formats
-from fedlgd.report.grids import pictures
+from fedlgd.report.grids import ANCHORS, pictures
 from fedlgd.report.groups import Group, group_runs, label_variants, site_names
-from fedlgd.report.inversion import inversion_section
+from fedlgd.report.marks import curve_table, marked_accuracy
 from fedlgd.report.plots import save
-from fedlgd.report.privacy import audit_parts, privacy_section
-from fedlgd.report.summary import RULE, WINNER, caveats, headline, progress
-from fedlgd.report.tables import accuracy_table, binary_table, data_table, mean_first, presence_tables
-from fedlgd.rundir.manifest import DataInfo
+from fedlgd.report.privacy import privacy_section
 from fedlgd.rundir.read import Run, read_runs, run_folders
 
 Runs = str | Path | Sequence[str | Path]
-_LOADER = PackageLoader("fedlgd.report")
+TABLES: Mapping[str, Callable[[Sequence[Group]], tables.Table | None]] = {
+    "accuracy": tables.accuracy_table,
+    "two-classes": tables.binary_table,
+    "cost": cost_table,
+    "curves": curve_table,
+}
 TEMPLATES = Environment(
-    loader=_LOADER, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    loader=PackageLoader("fedlgd.report"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
 )
-
-
-def tied(text: object) -> str:
-    """The text without a line break between a number and its unit."""
-    return re.sub(r"(?<=\d) (?=(?:%|s|min|h|B|[kMGT]B|points?)(?:\W|$))", "\u00a0", str(text))
-
-
 TEMPLATES.filters["tied"] = tied
-TEMPLATES.globals["plural"] = plural
+TEMPLATES.globals |= {"plural": plural, "progress": summary.progress}
 
 
 def write_report(runs: Runs, out: str | Path | None = None) -> Path:
@@ -72,14 +71,12 @@ def write_figures(run_dirs: Sequence[Path], folder: Path) -> list[Path]:
     """Writes the figures of the page as PDF and PNG."""
     groups = group_runs(read_runs(run_dirs)[0])
     folder.mkdir(parents=True, exist_ok=True)
-    drawings = [*figures.round_figures(groups), *figures.cost_figures(groups)]
+    drawings = [*figures.round_figures(groups), *figures.cost_figures(groups), *figures.epsilon_figures(groups)]
     drawings += figures.sweep_figures(figures.find_sweeps(groups))
-    audits = (part for group in groups for run in group.runs for part in audit_parts(run))
     for section in (*figures.site_figures(groups), *figures.similarity_figures(groups)):
         drawings += section.drawings
-    drawings += (drawing for part in audits for drawing in part.drawings)
-    if by_epsilon := figures.epsilon_figure(groups):
-        drawings.append(by_epsilon)
+    for run in (run for group in groups for run in group.runs):
+        drawings += (drawing for name in run.audits for drawing in audit_part(run, name)["drawings"])
     return [file for each in drawings for file in save(each.figure, folder / each.name)]
 
 
@@ -93,16 +90,15 @@ def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
         accuracy=accuracy_section(groups),
         sweep=sweep_section(groups),
         rounds=rounds_section(groups),
-        images=pictures(groups),
+        images=images_section(groups),
         cost=cost_section(groups),
         similarity=figures.similarity_figures(groups),
         privacy=privacy_section(groups),
-        inversion=[*inversion_section(groups)],
-        by_epsilon=figures.epsilon_figure(groups),
-        presence=[*presence_tables(groups)],
+        inversion=inversion_section(groups),
+        by_epsilon=[*figures.epsilon_figures(groups)],
+        presence=[*tables.presence_tables(groups)],
         data=data_section(runs),
         runs=runs,
-        progress=progress,
         script=script,
         script_hash=script_hash(script),
     )
@@ -117,22 +113,22 @@ def header_section(groups: Sequence[Group], unreadable: Sequence[str]) -> dict[s
     if len({len(group.runs) for group in groups}) == 1:
         scope.append(plural(len(groups[0].runs), "seed"))
     return {
-        "headline": headline(groups),
+        "headline": summary.headline(groups),
         "scope": " · ".join((*scope, plural(len(runs), "run"))),
-        "rule": RULE + WINNER if len(groups) > 1 else RULE,
-        "caveats": caveats(groups),
+        "rule": summary.RULE + (summary.WINNER if len(groups) > 1 else ""),
+        "caveats": summary.caveats(groups),
         "unreadable": unreadable,
     }
 
 
 def accuracy_section(groups: Sequence[Group]) -> dict[str, Any]:
     """Accuracy by method and site, and more numbers for data with two classes."""
-    accuracy, binary = accuracy_table(groups), binary_table(groups)
+    accuracy, binary = tables.accuracy_table(groups), tables.binary_table(groups)
     return {
-        "table": mean_first(accuracy),
-        "copies": table_formats(accuracy),
+        "table": tables.mean_first(accuracy),
+        "copies": tables.table_formats(accuracy) | {"LaTeX": tables.as_latex(marked_accuracy(groups))},
         "binary": binary,
-        "binary_copies": table_formats(binary) if binary else {},
+        "binary_copies": tables.table_formats(binary) if binary else {},
     }
 
 
@@ -150,6 +146,14 @@ def rounds_section(groups: Sequence[Group]) -> dict[str, Any]:
     return {"drawings": figures.round_figures(groups), "sites": [*figures.site_figures(groups)], "hidden": hidden}
 
 
+def images_section(groups: Sequence[Group]) -> dict[str, Any]:
+    """Real and virtual images, and whether the virtual ones leave their sites."""
+    shown, runs = pictures(groups), [run for group in groups for run in group.runs if run.sheets]
+    anchors = any(sheet.folder == ANCHORS for run in runs for sheet in run.sheets)
+    stay = sets_sentence(runs) if runs else None
+    return {"galleries": shown.galleries, "repeated": shown.repeated, "stay": stay, "anchors": anchors}
+
+
 def cost_section(groups: Sequence[Group]) -> dict[str, Any]:
     """Accuracy against cost, the cost by phase, and the break-even with training on real images."""
     cost, even = cost_table(groups), break_evens(groups)
@@ -157,15 +161,21 @@ def cost_section(groups: Sequence[Group]) -> dict[str, Any]:
         "drawings": figures.cost_figures(groups),
         "time": clock(groups),
         "table": cost,
-        "copies": table_formats(cost),
+        "copies": tables.table_formats(cost),
         "break_even": break_even_table(even) if even else None,
     }
 
 
-def data_section(runs: Sequence[Run]) -> list[tuple[DataInfo, Table]]:
+def inversion_section(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Every inversion of every run."""
+    runs = [run for group in groups for run in group.runs]
+    return [inversion_part(run, name) for run in runs for name, found in run.inversions.items() if found.cells]
+
+
+def data_section(runs: Sequence[Run]) -> list[tuple[Any, tables.Table]]:
     """Every federation once, with the table of its sites."""
     data = {run.manifest.data.digest: run.manifest.data for run in runs}
-    return [(each, data_table(each)) for each in data.values()]
+    return [(each, tables.data_table(each)) for each in data.values()]
 
 
 def script_hash(script: str) -> str:

@@ -9,7 +9,6 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from math import isfinite
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
@@ -134,8 +133,7 @@ def line_plot(
     along: str = "round",
     units: Mapping[str, float] | Sequence[str] = ROUNDS,
 ) -> "Figure | None":
-    """A line per curve with a band of one standard deviation; the legend has the order of their ends. None without
-    a point.
+    """A line per curve with a band of one standard deviation; the legend has their order. None without a point.
 
     `along` is the label of the x-axis, `units` the size of each unit that its ticks can have, or their names if x
     counts them."""
@@ -147,9 +145,7 @@ def line_plot(
     if title.endswith("%"):  # a band can be wider
         low, high = axes.get_ylim()
         axes.set_ylim(max(low, -1.0), min(high, 100 + (100 - low) / 50))
-    ends = [curve.stats[-1].mean if isfinite(curve.stats[-1].mean) else -1.0 for curve in drawn]
-    order = sorted(range(len(drawn)), key=lambda at: -ends[at])
-    _add_legend(axes, [lines[at] for at in order], [wrapped(drawn[at].label) for at in order])
+    _add_legend(axes, lines, [wrapped(curve.label) for curve in drawn])
     axes.set_xlabel(along)
     if isinstance(units, Mapping):
         _set_ticks(axes, units)

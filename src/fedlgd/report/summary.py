@@ -6,10 +6,11 @@ from math import sqrt
 from statistics import fmean
 from typing import TypeGuard
 
-from fedlgd.core.text import duration, number_of_bytes, plural
+from fedlgd.core.text import counted, duration, number_of_bytes, plural
+from fedlgd.report.claims import undeclared
 from fedlgd.report.cost import clock, total
-from fedlgd.report.formats import Sentence, percent, percent_stat, percentage_points
-from fedlgd.report.groups import Group, Stat, site_names, summarise
+from fedlgd.report.groups import Group, site_names, summarise
+from fedlgd.report.tables import MAX_SITES_IN_NOTE, Sentence, percent, percent_stat, percentage_points
 from fedlgd.rundir.read import Run
 
 RULE = (
@@ -20,6 +21,7 @@ WINNER = (
     " A winner is named only if the 95 % t interval of the differences between runs with the same seed excludes 0. "
     "Differences are computed before rounding."
 )
+MAX_CLASSES_IN_NOTE = 10  # of a site
 MAX_METHODS_NAMED = 3  # methods in a headline without a winner
 MIN_COST_RATIO = 1.2  # a ratio of costs that is worth a sentence; time varies a little from run to run
 
@@ -56,33 +58,23 @@ class Headline:
     gap: Difference | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Result:
-    group: Group
-    accuracy: Stat
-
-    @property
-    def label(self) -> str:
-        return self.group.label
-
-
 def headline(groups: Sequence[Group]) -> Headline:
     """The result over all groups that compete and have an evaluated round."""
     competing = [group for group in groups if group.competes] or groups
-    results = [_Result(group, group.accuracy) for group in competing if group.accuracy]
+    results = [group for group in competing if group.accuracy]
     if not results:
         return Headline("No round has been evaluated yet.")
     first, *others = results
-    verb = "ends" if all(each.group.finished for each in results) else "stands"
+    verb = "ends" if all(each.finished for each in results) else "stands"
     if not others:
         return Headline(f"{first.label} {verb} at {percent_stat(first.accuracy)} %.")
     compared = tuple(_comparison(first, other) for other in others)
     return _of_two(first, others[0], verb, compared) if len(others) == 1 else _of_many(results, verb, compared)
 
 
-def _of_two(first: _Result, second: _Result, verb: str, compared: tuple[Sentence, ...]) -> Headline:
+def _of_two(first: Group, second: Group, verb: str, compared: tuple[Sentence, ...]) -> Headline:
     """The second method is the subject, whether it is higher or lower."""
-    gap = difference(second.group, first.group)
+    gap = difference(second, first)
     if not _clear(gap):
         return Headline(_no_winner((second, first), gap, verb), compared, gap=gap)
     numbers = f"{percent_stat(second.accuracy)} % against {percent_stat(first.accuracy)} %"
@@ -90,18 +82,18 @@ def _of_two(first: _Result, second: _Result, verb: str, compared: tuple[Sentence
     return Headline(title, compared, second.label if gap.mean > 0 else first.label, gap)
 
 
-def _of_many(results: Sequence[_Result], verb: str, compared: tuple[Sentence, ...]) -> Headline:
+def _of_many(results: Sequence[Group], verb: str, compared: tuple[Sentence, ...]) -> Headline:
     """The highest is named if it is clearly above every other method; else those it is not clearly above."""
-    best, *others = sorted(results, key=lambda each: -each.accuracy.mean)
-    rivals = [other for other in others if not _clear(difference(best.group, other.group), above=True)]
-    gap = difference(best.group, (rivals or others)[0].group)
+    best, *others = sorted(results, key=lambda each: -each.mean)
+    rivals = [other for other in others if not _clear(difference(best, other), above=True)]
+    gap = difference(best, (rivals or others)[0])
     if rivals or gap is None:
         return Headline(_no_winner((best, *rivals), gap, verb), compared, gap=gap)
     place = f"{verb} highest of {len(results)} methods at {percent_stat(best.accuracy)} %"
     return Headline(f"{best.label} {place}, {_gap(gap)} {others[0].label}.", compared, best.label, gap)
 
 
-def _no_winner(level: Sequence[_Result], gap: Difference | None, verb: str) -> str:
+def _no_winner(level: Sequence[Group], gap: Difference | None, verb: str) -> str:
     """The methods that no interval separates, with their numbers."""
     numbers = [f"{each.label} {percent_stat(each.accuracy)} %" for each in level[:MAX_METHODS_NAMED]]
     if len(level) > MAX_METHODS_NAMED:
@@ -149,19 +141,19 @@ def _by_seed(group: Group) -> Mapping[int, float]:
     return {seed: fmean(values) for seed, values in found.items()}
 
 
-def _comparison(first: _Result, other: _Result) -> Sentence:
+def _comparison(first: Group, other: Group) -> Sentence:
     """The difference of the means, at how many common sites the other method is higher, and the noise."""
-    difference_of_means = percentage_points(other.accuracy.mean - first.accuracy.mean)
-    parts = [f"{other.label} against {first.label}: {difference_of_means} points on the mean"]
-    sites = site_names((first.group, other.group))
-    pairs = ((site, first.group.accuracy_at(site), other.group.accuracy_at(site)) for site in sites)
+    gap_of_means = percentage_points(other.mean - first.mean)
+    parts = [f"{other.label} against {first.label}: {gap_of_means} points on the mean"]
+    sites = site_names((first, other))
+    pairs = ((site, first.accuracy_at(site), other.accuracy_at(site)) for site in sites)
     gaps = {site: after.mean - before.mean for site, before, after in pairs if before and after}
     if gaps:
         low, high = min(gaps, key=gaps.__getitem__), max(gaps, key=gaps.__getitem__)
         higher = sum(percentage_points(gap).startswith("+") for gap in gaps.values())
         extremes = f"from {percentage_points(gaps[low])} at {low} to {percentage_points(gaps[high])} at {high}"
         parts.append(f"higher at {higher} of {plural(len(gaps), 'site')}, {extremes}")
-    gap = difference(other.group, first.group)
+    gap = difference(other, first)
     if gap is None:
         kind, noise = "unpaired", "no common seed"
     elif gap.interval is None:
@@ -175,8 +167,31 @@ def _comparison(first: _Result, other: _Result) -> Sentence:
 
 def caveats(groups: Sequence[Group]) -> tuple[Sentence, ...]:
     """One sentence for each reason why the numbers may not be comparable, the most serious first."""
-    checks = (_unequal, _tuned, _incomplete, _mixed, _seeds, unequal_cost)
+    checks = (undeclared, _unequal, _tuned, _incomplete, _mixed, _code, _seeds, _short, unequal_cost)
     return tuple(sentence for check in checks for sentence in check(groups))
+
+
+def _short(groups: Sequence[Group]) -> Iterator[Sentence]:
+    """Which classes have fewer virtual images, in any of the runs."""
+    sites = [site for group in groups for run in group.runs for site in run.manifest.data.sites]
+    found: dict[str, dict[str, int]] = {}
+    for site in sites:
+        found.setdefault(site.name, {}).update(site.short)
+    if text := short_classes_text(found):
+        yield Sentence("short-classes", text)
+
+
+def short_classes_text(found: Mapping[str, Mapping[str, int]]) -> str:
+    """Which sites have fewer virtual images of which classes, with the real images; empty if none has."""
+    short = {site: few for site, few in found.items() if few}
+    listed = []
+    for site, few in list(short.items())[:MAX_SITES_IN_NOTE]:
+        classes = [f"{name!r} ({count})" for name, count in few.items()][:MAX_CLASSES_IN_NOTE]
+        more = [f"{len(few) - MAX_CLASSES_IN_NOTE} more"] if len(few) > MAX_CLASSES_IN_NOTE else []
+        listed.append(f"{site} of {counted(len(few), 'class')} {', '.join(classes + more)}")
+    if len(short) > MAX_SITES_IN_NOTE:
+        listed.append(f"and {plural(len(short) - MAX_SITES_IN_NOTE, 'more site')}")
+    return f"Few real images, so fewer virtual images than distil.per_class: {'; '.join(listed)}." if listed else ""
 
 
 def unequal_cost(groups: Sequence[Group]) -> Iterator[Sentence]:
@@ -251,6 +266,19 @@ def _mixed(groups: Sequence[Group]) -> Iterator[Sentence]:
         if any(each != settings[0] for each in settings):
             text = f"The runs of {group.label} differ in more than their seed; see their settings below."
             yield Sentence("unequal-settings", text)
+
+
+def _code(groups: Sequence[Group]) -> Iterator[Sentence]:
+    """Runs that went on with other code, and runs of one method whose code is not the same."""
+    for group in groups:
+        for run in group.runs:
+            changed = {each.file: each.after_round for each in run.manifest.code_changed}
+            if changed:
+                files = ", ".join(f"{file} after round {after}" for file, after in changed.items())
+                text = f"{group.label}, seed {run.seed}, went on with changed code: {files}."
+                yield Sentence("code-changed", text)
+        if len({tuple(sorted(run.manifest.method.sources.items())) for run in group.runs}) > 1:
+            yield Sentence("unequal-code", f"The runs of {group.label} are not all of the same code.")
 
 
 def _seeds(groups: Sequence[Group]) -> Iterator[Sentence]:

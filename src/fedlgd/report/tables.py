@@ -1,18 +1,165 @@
-"""The tables of a report: accuracy, two classes, data, and the presence of sites by round; cost is in `cost`."""
+"""The tables of a report: cells and columns, how a table is written, and those of accuracy, data and presence.
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+A table is written for the page, a spreadsheet, a paper or a README; names of sites and methods are escaped in every
+format. The tables of cost are in `cost`.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 from math import sqrt
 
-from fedlgd.core.text import counted, plural
-from fedlgd.report import formats
-from fedlgd.report.cost import cost_table
-from fedlgd.report.formats import METHOD, NONE, Cell, Column, Row, Table, share_cell
+from fedlgd.core.text import counted, plural, scaled
 from fedlgd.report.groups import Group, Stat, site_names, summarise
 from fedlgd.rundir.manifest import DataInfo
 from fedlgd.rundir.read import Run
 from fedlgd.rundir.records import RoundRecord
+
+NONE = "–"
+FLOPS = {f"{prefix}FLOP": 1000.0**power for power, prefix in enumerate(("", "k", "M", "G", "T", "P", "E"))}
+_LATEX = {letter: f"\\{letter}" for letter in "&%$#_{}"}
+_LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+_LATEX |= {"±": r"$\pm$", "−": "$-$", "–": "--", "†": r"$\dagger$", "∗": "$^{*}$"}
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence of the page, and the kind of fact that it states, for programs."""
+
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The text, its number (if any), whether it is the best of its column, and its standard deviation."""
+
+    text: str
+    value: float | None = None
+    best: bool = False
+    std: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A heading. Numbers are aligned to the right, words to the left. Shares are shown in percent."""
+
+    name: str
+    number: bool = True
+    percent: bool = False
+
+
+METHOD = Column("method", number=False)
+Row = tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of cells under columns; every row has one cell for each column. Notes stand below the rows.
+
+    line: the number of rows above a line; 0: no line.
+    """
+
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...] = ()
+    line: int = 0
+
+    def pick(self, columns: Sequence[int]) -> "Table":
+        """These columns in this order."""
+        rows = tuple(tuple(row[at] for at in columns) for row in self.rows)
+        return Table(tuple(self.columns[at] for at in columns), rows, self.notes)
+
+
+def percent(share: float) -> str:
+    """0.9123 -> "91.2"."""
+    return f"{100 * share:.1f}"
+
+
+def percent_stat(stat: Stat | None) -> str:
+    """A mean with its standard deviation over seeds, in percent; a dash if it is not known."""
+    return f"{percent(stat.mean)}{'' if stat.std is None else f' ± {percent(stat.std)}'}" if stat else NONE
+
+
+def share_cell(stat: Stat | None) -> Cell:
+    return Cell(percent_stat(stat), stat.mean if stat else None, std=stat.std if stat else None)
+
+
+def percentage_points(difference: float) -> str:
+    """A signed difference of two shares in percentage points; zero has no sign."""
+    written = f"{100 * difference:+.1f}".replace("-", "−")
+    return "0.0" if written in {"+0.0", "−0.0"} else written
+
+
+def operations(value: float) -> str:
+    return scaled(value, FLOPS)
+
+
+def table_formats(table: Table) -> dict[str, str]:
+    """The table in each format that the page offers for copying."""
+    return {"CSV": as_csv(table), "LaTeX": as_latex(table), "Markdown": as_markdown(table)}
+
+
+def as_csv(table: Table) -> str:
+    """Numbers as numbers, shares in percent; a standard deviation has its own column."""
+    with_std = [any(row[at].std is not None for row in table.rows) for at in range(len(table.columns))]
+    writer = csv.writer(out := io.StringIO(), lineterminator="\n")
+    names = zip((column.name for column in table.columns), with_std, strict=True)
+    writer.writerow(_no_formula(each) for name, std in names for each in (name, f"{name} std")[: 1 + std])
+    for row in table.rows:
+        cells = zip(row, table.columns, with_std, strict=True)
+        writer.writerow(value for cell, column, std in cells for value in _csv_values(cell, column, std))
+    return out.getvalue()
+
+
+def _csv_values(cell: Cell, column: Column, with_std: bool) -> Iterator[str]:
+    def number(value: float | None) -> str:
+        return "" if value is None else f"{100 * value:.4f}" if column.percent else f"{value:g}"
+
+    yield number(cell.value) if column.number else _no_formula(cell.text)
+    if with_std:
+        yield number(cell.std)
+
+
+def _no_formula(text: str) -> str:
+    """A name that a spreadsheet would evaluate as a formula gets a leading quote."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def as_latex(table: Table) -> str:
+    """A `tabular` for the package booktabs; the best of a column is bold. Notes are a paragraph below it."""
+    sides = "".join("r" if column.number else "l" for column in table.columns)
+    heading = [_latex(column.name) for column in table.columns]
+    rows = ([_latex(c.text, c.best) for c in row] for row in table.rows)
+    top, *lines = (f"{' & '.join(cells)} \\\\" for cells in (heading, *rows))
+    begin, end = (f"\\begin{{tabular}}{{{sides}}}", r"\toprule"), (r"\bottomrule", r"\end{tabular}")
+    notes = (f"\n{_latex(note)}" for note in table.notes)
+    return "\n".join((*begin, top, r"\midrule", *lines, *end, *notes, ""))
+
+
+def _latex(text: str, bold: bool = False) -> str:
+    escaped = "".join(_LATEX.get(letter, letter) for letter in " ".join(text.split()))
+    return f"\\textbf{{{escaped}}}" if bold else escaped
+
+
+def as_markdown(table: Table) -> str:
+    heading = [_markdown(column.name) for column in table.columns]
+    sides = ["---:" if column.number else "---" for column in table.columns]
+    rows = ([f"**{_markdown(c.text)}**" if c.best else _markdown(c.text) for c in row] for row in table.rows)
+    lines = (f"| {' | '.join(line)} |\n" for line in (heading, sides, *rows))
+    return "".join((*lines, *(f"\n{_markdown(note)}\n" for note in table.notes)))
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\`*_\[\]<>|#&~])", r"\\\1", " ".join(text.split()))
+
 
 Z_95 = 1.959964  # 95 % of a normal distribution lie within this many standard deviations
 MISSING_CLASS_MARK = "†"
@@ -53,7 +200,7 @@ def _accuracy_row(group: Group, sites: Sequence[str]) -> Row:
         Cell(rounds, least.done),
         *map(share_cell, at_sites),
         share_cell(group.accuracy),
-        Cell(NONE) if spread is None else Cell(formats.percent(spread), spread),
+        Cell(NONE) if spread is None else Cell(percent(spread), spread),
     )
 
 
@@ -64,9 +211,9 @@ def mark_best(rows: Sequence[Row], columns: Collection[int]) -> tuple[Row, ...]:
 
 
 def _mark(cells: Sequence[Cell]) -> tuple[Cell, ...]:
-    shown = [None if cell.value is None else formats.percent(cell.value) for cell in cells]
-    best = formats.percent(max((cell.value for cell in cells if cell.value is not None), default=0.0))
-    return tuple(replace(cell, best=text == best) for cell, text in zip(cells, shown, strict=True))
+    known = [cell.value for cell in cells if cell.value is not None]
+    best = percent(max(known, default=0.0))
+    return tuple(replace(c, best=c.value is not None and percent(c.value) == best) for c in cells)
 
 
 def without_sites(table: Table, most: int) -> Table:
@@ -103,9 +250,9 @@ def _binary_row(group: Group, site: str, missing: Missing) -> Row:
     return (
         Cell(group.label),
         Cell(marked(site, missing)),
-        _count(size) if size else Cell(NONE),
+        _count(size),
         share_cell(accuracy),
-        Cell(" to ".join(map(formats.percent, interval))) if interval else Cell(NONE),
+        Cell(" to ".join(map(percent, interval))) if interval else Cell(NONE),
         *(replace(cell, text=cell.text + mark) for cell in map(share_cell, (balanced, auc))),
     )
 
@@ -155,23 +302,13 @@ def missing_notes(groups: Sequence[Group]) -> tuple[str, ...]:
 def data_table(data: DataInfo) -> Table:
     """The sites, their numbers of training and test images if known, and the origin of these images."""
     columns = (Column("site", number=False), Column("train"), Column("test"), Column("note", number=False))
-
-    def images(count: int) -> Cell:
-        return _count(count) if count else Cell(NONE)
-
-    rows = ((Cell(site.name), images(site.train), images(site.test), Cell(site.note)) for site in data.sites)
+    rows = ((Cell(site.name), _count(site.train), _count(site.test), Cell(site.note)) for site in data.sites)
     return Table(columns, tuple(rows))
 
 
 def _count(number: int) -> Cell:
-    return Cell(str(number), number)
-
-
-TABLES: Mapping[str, Callable[[Sequence[Group]], Table | None]] = {
-    "accuracy": accuracy_table,
-    "two-classes": binary_table,
-    "cost": cost_table,
-}
+    """A dash for none."""
+    return Cell(str(number), number) if number else Cell(NONE)
 
 
 MAX_ROUNDS_SHOWN = 60  # rounds shown one by one

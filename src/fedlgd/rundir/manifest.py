@@ -6,6 +6,7 @@ Runs write a `Manifest`; reports, attacks and everything else that opens a run r
 
 import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,9 +18,10 @@ import msgspec
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import read_json, reading, write_json
 
-FORMAT = 3
-UPGRADED = (1, 2)  # formats of older folders
+FORMAT = 4
+UPGRADED = (1, 2, 3)  # formats of older folders
 MANIFEST = "manifest.json"
+LABEL_NOTE = re.compile(r"(?P<base>.+) \((?P<note>[\w.-]+=[^,()]+(?:, [\w.-]+=[^,()]+)*)\)")
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -37,28 +39,27 @@ class Rounds:
         return range(self.first, min(self.first + self.every * self.count, end), self.every)
 
 
+TrainOn = Literal["real", "virtual", "nothing"]
+Reading = Literal["enrolment", "selected", "every"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodInfo:
-    """What the method of a run says of itself.
+    """What the method of a run declares of itself. What was observed is in the records.
 
     selected: the rounds in which more happens than training, by what moves: `refine` for virtual sets, `anchors`.
-    hello, update: what a site sends once and in every round. sources: digests of source files that are not ours.
+    reads: when private training images are read: at the enrolment, in selected or in every round; empty: never.
+    sends: the kind of what a site sends, by its path: `params`, `trees/NAME`, `metrics/NAME`, `hello/NAME`.
+    sources: digests of source files that are not ours.
     """
 
     name: str
     label: str
-    train_on: Literal["real", "virtual"]
+    train_on: TrainOn
+    reads: tuple[Reading, ...]
+    sends: Mapping[str, str]
     selected: Mapping[str, Rounds] = field(default_factory=dict)
-    hello: tuple[str, ...] = ("counts",)
-    update: tuple[str, ...] = ("weights", "loss")
     sources: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """When private training images are read: at the `enrolment`, in `selected` rounds, or in `every` round."""
-        if self.train_on == "real":
-            return ("every",)
-        return ("enrolment", "selected") if "refine" in self.selected else ("enrolment",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,7 @@ class SiteInfo:
     """A site of the run; `folder` is the file name of its images.
 
     real_work: the images that one round of training on its real images would take; None if it is not known.
+    short: the classes with fewer virtual images than `distil.per_class`, and how many real images they have.
     """
 
     name: str
@@ -97,6 +99,7 @@ class SiteInfo:
     test: int
     note: str = ""
     real_work: int | None = None
+    short: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,12 +152,24 @@ class Extension:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CodeChange:
+    """A source file that was another one when a run went on after so many rounds: digests before and after, empty
+    if there was no such file."""
+
+    file: str
+    after_round: int
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The content of `manifest.json`.
 
     label: the name of the run in tables. config: the digest of `config.toml`; variant: that of all settings but
     data, seed and rounds. A run that does not compete (personalised models, pooled data) is shown beside the
-    others and never marked best. copy_of: the run that a comparison copied.
+    others and never marked best. code_changed: the files with which it went on as they were not at its start.
+    copy_of: the run that a comparison copied.
     """
 
     label: str
@@ -171,10 +186,26 @@ class Manifest:
     engine: EngineInfo = EngineInfo()
     promise: Promise | None = None
     extended: tuple[Extension, ...] = ()
+    code_changed: tuple[CodeChange, ...] = ()
     copy_of: str = ""
 
     def write(self, folder: Path) -> None:
         write_json(folder / MANIFEST, msgspec.to_builtins(self))
+
+
+def with_note(label: str, settings: Mapping[str, Any]) -> str:
+    """`FedLGD (pull.weight=1)`"""
+    note = ", ".join(f"{path}={value}" for path, value in settings.items())
+    return f"{label} ({note})" if note else label
+
+
+def without_note(label: str) -> tuple[str, dict[str, str]]:
+    """`FedLGD` and the settings in the note of a label."""
+    found = LABEL_NOTE.fullmatch(label)
+    if not found:
+        return label, {}
+    pairs = (each.partition("=") for each in found["note"].split(", "))
+    return found["base"], {path: value for path, _, value in pairs}
 
 
 def read_manifest(folder: Path, as_written: bool = True) -> Manifest:
@@ -196,10 +227,11 @@ def read_manifest(folder: Path, as_written: bool = True) -> Manifest:
 
 
 def upgrade(raw: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest of format 1 or 2 in the form of today. What it does not say is told from the settings of the run.
-
-    A run without the settings `train_on` and `anchors` is taken for one on real images.
+    """An older manifest in the form of today. What formats 1 and 2 do not say is told from the settings of the run:
+    one without the settings `train_on` and `anchors` is taken for one on real images.
     """
+    if raw["format"] == 3:
+        return {**raw, "format": FORMAT, "method": _declared(raw["method"])}
     anchors, refine = config.get("anchors", {}), config.get("refine", {})
     refines = refine.get("steps", 1) or refine.get("start", "keep") != "keep"
     active = {"anchors": anchors.get("per_class", 1), "refine": refines}
@@ -224,8 +256,31 @@ def upgrade(raw: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]
         "update": ["weights"] if "dp" in config else ["weights", "loss"],
     }
     sites = [{**site, "real_work": images} for site, images in zip(raw["data"]["sites"], work, strict=True)]
-    newer = {"format": FORMAT, "method": method, "data": {**raw["data"], "sites": sites}}
+    newer = {"format": FORMAT, "method": _declared(method), "data": {**raw["data"], "sites": sites}}
     return {**raw, **newer, "promise": _old_promise(config)}
+
+
+OLD_TREES = {
+    "scaffold": {"trees/variate": "control variates"},
+    "fednova": {"trees/nova": "work"},
+    "fedproto-avg": {"trees/prototypes": "prototypes"},
+    "fedproto-local": {"trees/prototypes": "prototypes"},
+}
+WITHOUT_WEIGHTS = ("local-only", "fedproto-local")
+
+
+def _declared(method: Mapping[str, Any]) -> dict[str, Any]:
+    """What a method of format 3, which had lists of words, reads and sends; for a method of a user, as it said."""
+    name = method["name"].partition("+")[0]
+    weights = {} if name in WITHOUT_WEIGHTS else {"params": "weights"}
+    loss = {"metrics/loss": "loss"} if "loss" in method["update"] else {}
+    hello = {f"hello/{word}": word for word in method["hello"]}
+    reads = ["enrolment", "selected"] if "refine" in method["selected"] else ["enrolment"]
+    return {
+        **{key: value for key, value in method.items() if key not in ("hello", "update")},
+        "reads": ["every"] if method["train_on"] == "real" else reads,
+        "sends": {**hello, **weights, **loss, **OLD_TREES.get(name, {})},
+    }
 
 
 def _old_promise(config: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -16,14 +16,29 @@ from typing import Any, TypeVar
 import msgspec
 
 from fedlgd.core.errors import RunError
-from fedlgd.core.files import reading, refuse_links
-from fedlgd.core.settings import Tuned
+from fedlgd.core.files import reading
 from fedlgd.rundir.manifest import MANIFEST, Manifest, read_manifest
-from fedlgd.rundir.records import RECORDS, RoundRecord, committed_records
+from fedlgd.rundir.order import sort_runs
+from fedlgd.rundir.records import RECORDS, RoundRecord, committed_records, refuse_links
 from fedlgd.rundir.results import AUDIT, Analysis, Audit, Inversion, results_of
 
 T = TypeVar("T")
 START = "start"  # the version of virtual images made at enrolment; later versions are round numbers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """How settings were chosen: `fedlgd tune` writes it to a configuration, runs keep it, the report says it.
+
+    accuracy: on `validation`, a share of the training images, after the last of `rounds`, with one seed.
+    """
+
+    settings: tuple[str, ...]
+    candidates: int
+    rounds: tuple[int, ...]
+    cpu_seconds: float
+    validation: float
+    accuracy: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +109,16 @@ class _Plan:
 
 
 def run_folders(path: Path) -> list[Path]:
-    """The path itself if it is a run folder, and all run folders inside it."""
-    inside = os.walk(path)  # it passes over a folder that is removed meanwhile
-    return sorted(Path(folder) for folder, _, names in inside if {MANIFEST, "config.toml"} & set(names))
+    """The path itself if it is a run folder, and all run folders inside it, methods of a comparison as given.
+
+    Hidden folders are left out.
+    """
+    found = []
+    for folder, inside, names in os.walk(path):  # it passes over a folder that is removed meanwhile
+        inside[:] = (name for name in inside if not name.startswith("."))
+        if {MANIFEST, "config.toml"} & set(names):
+            found.append(Path(folder))
+    return sort_runs(path, found)
 
 
 def read_runs(paths: Sequence[Path]) -> tuple[tuple[Run, ...], tuple[str, ...]]:
@@ -117,8 +139,13 @@ def read_runs(paths: Sequence[Path]) -> tuple[tuple[Run, ...], tuple[str, ...]]:
 def read_run(path: Path) -> Run:
     """Everything the report needs from one run folder."""
     refuse_links(path)
-    config, settings, plan = _read_config(path / "config.toml")
-    damage: list[str] = []
+    file, damage = path / "config.toml", list[str]()
+    if not file.exists():
+        raise RunError("run-file-missing", file=str(file))
+    with reading(file):
+        config = file.read_text(encoding="utf-8")
+        settings = tomllib.loads(config)
+        plan = msgspec.convert(settings, _Plan)
     records = _read_records(path)
     return Run(
         path=path,
@@ -136,15 +163,6 @@ def read_run(path: Path) -> Run:
         damage=tuple(damage),
         tuned=plan.tuned,
     )
-
-
-def _read_config(file: Path) -> tuple[str, dict[str, Any], _Plan]:
-    if not file.exists():
-        raise RunError("run-file-missing", file=str(file))
-    with reading(file):
-        text = file.read_text(encoding="utf-8")
-        settings = tomllib.loads(text)
-        return text, settings, msgspec.convert(settings, _Plan)
 
 
 def _read_records(path: Path) -> tuple[RoundRecord, ...]:

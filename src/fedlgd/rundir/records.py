@@ -5,17 +5,34 @@ A run folder has one JSON line per round in `records.jsonl`; `state/head.json` s
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Annotated
 
 import msgspec
 
-from fedlgd.core.files import digest, read_json, reading, refuse_links
+from fedlgd.core.errors import RunError
+from fedlgd.core.files import digest, read_json, reading
 from fedlgd.core.score import Score
 
 RECORDS = "records.jsonl"
+OURS = ("state", "virtual", "real", "audit", "invert")  # folders in a run folder, also `invert-2`; others: trackers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentPart:
+    """What the sites of a round sent under one path of their messages, such as `trees/prototypes`.
+
+    tensors: in one message. form: of a single one, such as `float32 (10, 64)`. bytes: of all `sites` together.
+    """
+
+    tensors: int
+    form: str
+    bytes: int
+    sites: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +45,8 @@ class RoundRecord:
     `sampled` are the sites that were asked, `refused` those among them without a valid update, with the reason.
     `unscored` are sites without a score in a round that was evaluated, with the reason. `joined` are sites that
     enrolled in this round: late, or again because their state was lost.
+    `readers` is the number of sites at which the method read private training images. `sent` is what the messages
+    of the enrolment and of the first rounds had, by path.
     """
 
     round: int
@@ -43,6 +62,8 @@ class RoundRecord:
     refused: Mapping[str, str] = field(default_factory=dict)
     unscored: Mapping[str, str] = field(default_factory=dict)
     joined: tuple[str, ...] = ()
+    readers: int = 0
+    sent: Mapping[str, SentPart] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float:
@@ -56,6 +77,14 @@ class RoundRecord:
         """Mean over the sampled sites of the mean loss during training; NaN if no site was trained."""
         losses = [metrics["loss"] for metrics in self.metrics.values() if "loss" in metrics]
         return fmean(losses) if losses else math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The committed part of the records, in `state/head.json`."""
+
+    bytes: Annotated[int, msgspec.Meta(ge=0)]
+    digest: str
 
 
 def in_order(record: RoundRecord, names: Sequence[str]) -> RoundRecord:
@@ -78,20 +107,32 @@ def decode_record(line: bytes) -> RoundRecord:
     return msgspec.convert(raw, RoundRecord)
 
 
+def refuse_links(folder: Path) -> None:
+    """Refuse a run folder in which a link or a special file leads out: what it names may be anyone's file."""
+    folders = [folder] if folder.is_dir() else []
+    with reading(folder):
+        while folders:
+            inside = folders.pop()
+            for entry in sorted(os.scandir(inside), key=lambda each: each.name):
+                if entry.is_dir(follow_symlinks=False):
+                    ours = inside != folder or entry.name.partition("-")[0] in OURS
+                    folders += [Path(entry.path)] if ours else []
+                elif not entry.is_file(follow_symlinks=False) and os.path.lexists(entry.path):
+                    kind = "a symbolic link" if entry.is_symlink() else "a special file"
+                    raise RunError("no-ordinary-file", path=entry.path, kind=kind)
+
+
 def committed_bytes(folder: Path) -> bytes:
     """The verified bytes of the committed records; all bytes if the folder was copied without its `state/`."""
     refuse_links(folder)
     file, head = folder / RECORDS, folder / "state" / "head.json"
     if not head.exists():
         return b"" if head.parent.exists() or not file.exists() else file.read_bytes()
-    written = read_json(head)
     with reading(head):
-        wanted = written["records"]["bytes"], written["records"]["digest"]
-        if not isinstance(wanted[0], int) or wanted[0] < 0:
-            raise ValueError(f"it counts {wanted[0]!r} bytes of records")
+        written = msgspec.convert(read_json(head)["records"], Written)
     with reading(file):
-        content = file.read_bytes()[: wanted[0]]
-        if digest(content) != wanted[1]:
+        content = file.read_bytes()[: written.bytes]
+        if digest(content) != written.digest:
             raise ValueError("the records are not those that were committed")
     return content
 

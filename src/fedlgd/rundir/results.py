@@ -1,20 +1,27 @@
-"""Results that stand beside the records of a run: audits, inversions and the analysis, and their files. No torch.
+"""Results that stand beside the records of a run: audits, inversions, the analysis, and pictures. No torch.
 
-Results of one kind are numbered: `audit.json`, `audit-2.json`, and so on.
+Results of one kind are numbered: `audit.json`, `audit-2.json`, and so on. Pictures are contact sheets; the text
+chunks of a file say which classes its rows are, and by which number its values were divided for display.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
+import numpy as np
+from numpy.typing import ArrayLike
+from PIL import Image, PngImagePlugin
 
+from fedlgd.core.files import private_folder, write_atomic, writing
 from fedlgd.rundir.manifest import Positive, Promise
 
 AUDIT = "audit"  # the kind of its files
 AUDIT_FORMAT = 1
+PAPER_GREY = 255
 RATES = (0.01, 0.001)  # false positive rates at which true positives are reported
 
 Matrix = tuple[tuple[float, ...], ...]
@@ -36,7 +43,7 @@ class Finding:
 
     label: str
     kind: Kind
-    target: Literal["model", "virtual", "anchors", "updates", "releases"]
+    target: Literal["model", "virtual", "anchors", "updates", "releases", "uploads", "features"]
     statistic: str
     federations: int
     n_in: int
@@ -52,7 +59,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """All findings of one audit of one site of a run."""
+    """All findings of one audit of one site of a run.
+
+    unattacked: the kind of everything that the site sent and no attack looked at, by its path in the message.
+    """
 
     format: int
     attack: Literal["rmia", "lira", "paper"]
@@ -63,6 +73,7 @@ class Audit:
     settings: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     promised: Promise | None = None
     notes: tuple[str, ...] = ()
+    unattacked: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,3 +212,42 @@ def _number(name: str, kind: str) -> int:
     """1 for `kind`, 2 for `kind-2`; 0: not of this kind."""
     found = re.fullmatch(rf"{kind}(?:-([1-9][0-9]{{0,5}}))?", name)
     return int(found[1] or 1) if found else 0
+
+
+def contact_sheet(pixels: ArrayLike, columns: int, gap: int = 0) -> Image.Image:
+    """Images (n, 1 or 3, h, w) in rows of `columns`, with `gap` white pixels between; empty cells are white."""
+    images = np.asarray(pixels, np.uint8)
+    n, c, h, w = images.shape
+    rows = -(-n // columns)
+    cells = np.full((rows * columns, h + gap, w + gap, c), PAPER_GREY, np.uint8)
+    cells[:n, :h, :w] = images.transpose(0, 2, 3, 1)
+    grid = cells.reshape(rows, columns, h + gap, w + gap, c).swapaxes(1, 2)
+    sheet = grid.reshape(rows * (h + gap), columns * (w + gap), c)[: -gap or None, : -gap or None]
+    return Image.fromarray(sheet[..., 0] if c == 1 else sheet)
+
+
+def write_class_sheet(
+    root: Path, file: Path, pixels: ArrayLike, labels: ArrayLike, notes: Mapping[str, str] | None = None
+) -> None:
+    """The sheet of images with these labels; where a class has fewer than others, its row ends with blank ones."""
+    images, own = np.asarray(pixels), np.asarray(labels)
+    classes, counts = np.unique(own, return_counts=True)
+    rows = np.full((len(classes), counts.max(), *images.shape[1:]), PAPER_GREY, np.uint8)
+    for row, k, count in zip(rows, classes, counts, strict=True):
+        row[:count] = images[own == k]
+    write_sheet(root, file, rows.reshape(-1, *images.shape[1:]), classes.tolist(), notes)
+
+
+def write_sheet(
+    root: Path, file: Path, pixels: ArrayLike, classes: Sequence[int], notes: Mapping[str, str] | None = None
+) -> None:
+    """One row for each class. Pictures are made from private images: only this user can read them."""
+    images = np.asarray(pixels)
+    text = PngImagePlugin.PngInfo()
+    for key, value in {"classes": " ".join(map(str, classes)), **(notes or {})}.items():
+        text.add_text(key, value)
+    sheet = contact_sheet(images, len(images) // len(classes))
+    with writing(file):
+        private_folder(root)
+        private_folder(file.parent)
+        write_atomic(file, partial(sheet.save, format="PNG", optimize=False, pnginfo=text), private=True)

@@ -4,8 +4,9 @@ It is measured after a commit, outside the timed phases, on a few hundred images
 common features and therefore no such file.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,15 +16,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedlgd.core.errors import RunError
-from fedlgd.core.files import read_json, write_json
-from fedlgd.core.losses import class_means
+from fedlgd.core.files import read_json, safe_name, write_json
+from fedlgd.core.losses import class_means, mmd_rbf
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, Params, VirtualSet, mean_scale
+from fedlgd.core.types import LabelledSet, Params, Stream, VirtualSet
 from fedlgd.data.federation import Federation
+from fedlgd.data.prepare import mean_scale
 from fedlgd.engines.storage import States, Storage
 from fedlgd.rundir.records import RoundRecord
-from fedlgd.runs.shift import between
+from fedlgd.runs.config import Config
+from fedlgd.runs.folder import write_samples
 
 MAX_ANALYSED_SITES = 24  # the first by name; more would take too much time and memory
 MAX_REAL_IMAGES = 400  # in total
@@ -48,6 +50,21 @@ class Sources(NamedTuple):
     storage: Storage
     states: States
     rng: Stream
+
+
+@contextmanager
+def report_files(
+    config: Config, sources: Sources, out: Path, before: Sequence[RoundRecord]
+) -> Iterator[Callable[[RoundRecord], None] | None]:
+    """What only the report reads: pictures of real images, and the analysis of the rounds given to the listener."""
+    for site in sources.federation.tested[:MAX_ANALYSED_SITES]:
+        write_samples(out / "real", safe_name(site.name), site.train, config.plan.real_samples)
+    if config.method.personal or not config.plan.analysis:
+        yield None
+        return
+    analysis = SiteAnalysis(sources, out / "analysis.json", before[-1:])
+    yield analysis.add
+    analysis.finish()
 
 
 class SiteAnalysis:
@@ -108,7 +125,7 @@ class SiteAnalysis:
 
         def embed(data: LabelledSet, *path: str) -> ImageFeatures:
             chosen = data.take(torch.randperm(len(data), generator=self._rng.generator(*path))[:size])
-            return ImageFeatures(_features(self._net, state.params, chosen.x), chosen.y)
+            return ImageFeatures(features_of(self._net, state.params, chosen.x), chosen.y)
 
         real = {site.name: embed(site.train, "real", site.name) for site in sites}
         learned = {name: embed(own.data, "virtual", name) for name, own in virtual.items()}
@@ -140,12 +157,12 @@ def _class_means(net: Net, params: Params, own: VirtualSet) -> dict[int, Tensor]
     """The mean of the unit features of each class, over its first images."""
     data, classes = own.data, own.labels.unique()
     first = torch.cat([data.of_class(k)[:MAX_IMAGES_IN_MEAN] for k in classes.tolist()])
-    z = F.normalize(_features(net, params, data.x[first]), dim=1, eps=1e-6)
+    z = F.normalize(features_of(net, params, data.x[first]), dim=1, eps=1e-6)
     return dict(zip(classes.tolist(), class_means(z, data.y[first], classes), strict=True))
 
 
-def _features(net: Net, params: Params, x: Tensor) -> Tensor:
-    return torch.cat([net.frozen(params, part).features for part in x.split(BATCH_SIZE)])
+def features_of(net: Net, params: Params, x: Tensor, batch: int = BATCH_SIZE) -> Tensor:
+    return torch.cat([net.frozen(params, part).features for part in x.split(batch)])
 
 
 def _matrices(
@@ -157,6 +174,20 @@ def _matrices(
     sets = {"real": real} | ({"virtual": virtual} if real.keys() == virtual.keys() else {})
     rows = {kind: {name: each.features for name, each in own.items()} for kind, own in sets.items()}
     return {kind: np.round(between(own, unbiased=True), 6).tolist() for kind, own in rows.items()}
+
+
+def between(sets: Mapping[str, Tensor], unbiased: bool = False) -> list[list[float]]:
+    """`mmd2` between every two sets of rows; zero on the diagonal."""
+    names = list(sets)
+    matrix = [[0.0] * len(names) for _ in names]
+    for (i, a), (j, b) in combinations(enumerate(names), 2):
+        matrix[i][j] = matrix[j][i] = mmd2(sets[a], sets[b], unbiased)
+    return matrix
+
+
+def mmd2(a: Tensor, b: Tensor, unbiased: bool = False, width: float = 0.0) -> float:
+    """`core.losses.mmd_rbf` in float64; `width` 0: that of the pair. The paper's code has the biased estimator."""
+    return mmd_rbf(a.double(), b.double(), unbiased=unbiased, width=width).item()
 
 
 def tsne_map(sets: Mapping[str, Mapping[str, ImageFeatures]], seed: int) -> list[dict[str, Any]]:

@@ -1,9 +1,7 @@
 """Compare methods and seeds under equal conditions: `fedlgd.compare` and `fedlgd compare`.
 
-An entry of a comparison is a method object, or text: a method, its parts, and its settings, such as `fedavg`,
-`scaffold+anchors`, `fedavg+noise`, `vhl:labels=patch`, `moon:mu=5:head=true`, or a configuration file, such as
-`best-fedlgd.toml` of `fedlgd tune`. Methods share virtual sets if their settings agree, a finished run with the
-same configuration can be copied, and a failed run stops no other.
+Methods share virtual sets if their settings agree, a finished run with the same configuration can be copied, and a
+failed run stops no other.
 """
 
 import math
@@ -11,106 +9,53 @@ import os
 import shutil
 import statistics
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
+from functools import partial
+from html import escape
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from fedlgd import notebook
 from fedlgd.core.device import Place
-from fedlgd.core.errors import FedlgdError, SettingError, did_you_mean
-from fedlgd.core.files import make_folder, safe_name, writing
+from fedlgd.core.errors import FedlgdError, SettingError
+from fedlgd.core.files import make_folder, writing
 from fedlgd.data.federation import Federation
 from fedlgd.data.suites import load
-from fedlgd.engines.loop import Loop
-from fedlgd.engines.registry import Engine
-from fedlgd.engines.registry import engine as find_engine
-from fedlgd.methods import registry
-from fedlgd.methods.parts import Part, name_of
-from fedlgd.methods.protocol import Method
+from fedlgd.engines import registry as engines
+from fedlgd.engines.registry import Loop
 from fedlgd.nets.registry import named_net
 from fedlgd.rundir.manifest import read_manifest
+from fedlgd.rundir.order import write_order
 from fedlgd.rundir.records import committed_records
-from fedlgd.rundir.sweep import check_axes, entry_folder, points, swept, with_note
-from fedlgd.runs.config import Config, RunSettings, on_federation, resolve
-from fedlgd.runs.folder import check_origin
+from fedlgd.runs.config import on_federation, preset_changes
+from fedlgd.runs.entries import Entry, Job, Labelled, plan_jobs, read_entries, sweep_entries
+from fedlgd.runs.folder import locked_folder
 from fedlgd.runs.jobs import check_jobs, run_jobs
-from fedlgd.runs.parse import parse_assignment, read_toml
 from fedlgd.runs.result import Result
-from fedlgd.runs.run import Listener, execute
+from fedlgd.runs.resume import changed_code, check_origin, sources_of
+from fedlgd.runs.run import Listener, NetObject, execute, net_object
 
 NOT_COPIED = shutil.ignore_patterns(".lock", "*.part", "report.html")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One line of a comparison. `base`: the content of its configuration file, if it has one."""
-
-    spec: str
-    method: str | Method
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    note: str = ""
-    base: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """The name of its method, with parts."""
-        return self.method if isinstance(self.method, str) else name_of(self.method)
-
-    @property
-    def folder(self) -> str:
-        return safe_name(Path(self.spec).stem) if self.base else entry_folder(self.spec)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Job:
-    """One run of a comparison. `folder` None: in memory.
-
-    `library`: a folder of runs, of which one with the same configuration is copied.
-    """
-
-    entry: Entry
-    config: Config
-    folder: Path | None
-    library: Path | None = None
-
-    @property
-    def label(self) -> str:
-        return self.config.method.label + (f" ({self.entry.note})" if self.entry.note else "")
-
-    @property
-    def title(self) -> str:
-        return f"{self.label}, seed {self.config.plan.seed}"
-
-    @property
-    def group(self) -> int:
-        """Virtual sets depend on the seed."""
-        return self.config.plan.seed
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Comparison(Mapping[str, list[Result]]):
+class Comparison(dict[str, list[Result]]):
     """The results of each method by its label, one per seed. `folder` is where they are stored, if they are.
 
     failed: the errors of failed runs by label and seed; calling `compare` again with the same folder repeats them.
+    notes: what a preset gave to method objects, and which methods a sweep skipped.
     """
 
-    results: dict[str, list[Result]]
-    folder: Path | None = None
-    failed: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
-    def __getitem__(self, label: str) -> list[Result]:
-        return self.results[label]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.results)
-
-    def __len__(self) -> int:
-        return len(self.results)
+    def __init__(self, results: Mapping[str, list[Result]], folder: Path | None, failed: Mapping[str, str]) -> None:
+        super().__init__(results)
+        self.folder, self.failed = folder, failed
 
     @property
     def accuracy(self) -> dict[str, dict[str, float]]:
@@ -123,11 +68,11 @@ class Comparison(Mapping[str, list[Result]]):
     def rows(self) -> list[tuple[str, ...]]:
         """Method, seeds, mean over sites with its standard deviation over seeds, and the sites, in percent."""
         rows = []
-        for label, results in self.items():
-            means = [100 * statistics.fmean(each.accuracy.values()) for each in results]
+        for label, sites in self.accuracy.items():
+            means = [100 * statistics.fmean(each.accuracy.values()) for each in self[label]]
             spread = f" ± {statistics.stdev(means):.1f}" if len(means) > 1 else ""
-            cells = (f"{100 * value:.1f}" for value in self.accuracy[label].values())
-            rows.append((label, str(len(results)), f"{statistics.fmean(means):.1f}{spread}", *cells))
+            cells = (f"{100 * value:.1f}" for value in sites.values())
+            rows.append((label, str(len(means)), f"{statistics.fmean(means):.1f}{spread}", *cells))
         return rows
 
     @property
@@ -138,21 +83,23 @@ class Comparison(Mapping[str, list[Result]]):
         lines = [self.head, *self.rows()]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
-        return "\n".join([*table, *(f"failed: {title}: {error}" for title, error in self.failed.items())])
+        failed = (f"failed: {title}: {error}" for title, error in self.failed.items())
+        return "\n".join([*table, *self.notes, *failed])
 
     def _repr_html_(self) -> str:
         failed = notebook.table(("failed run", "error"), list(self.failed.items())) if self.failed else ""
-        return notebook.table(self.head, self.rows()) + failed
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        return notebook.table(self.head, self.rows()) + notes + failed
 
 
 def compare(
     data: Federation | str = "builtin-digits",
-    methods: Iterable[Method | str] = ("fedavg", "fedlgd"),
+    methods: Labelled = ("fedavg", "fedlgd"),
     *,
     seeds: int = 3,
     preset: str = "",
     sweep: Mapping[str, Sequence[Any]] | None = None,
-    net: str | Mapping[str, Any] | nn.Module | Callable[..., nn.Module] = "convnet",
+    net: str | Mapping[str, Any] | NetObject = "convnet",
     features: str = "",
     out: str | Path | None = None,
     on_round: Listener | None = None,
@@ -162,171 +109,98 @@ def compare(
     autocast: bool = False,
     real_samples: int | None = None,
     jobs: int = 1,
-    **settings: Any,
+    accept_changed_code: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    **more: Any,
 ) -> Comparison:
-    """Run each method with the seeds 0, 1, ... Options and `settings` (`rounds`, `ratio`, ...) are those of `run`.
+    """Run each method with the seeds 0, 1, ... Options (`rounds`, `ratio`, ...) are those of `run`.
 
-    `preset` applies to the methods that are given by name. `sweep` runs every method with each value of one or two
-    settings of methods: {"pull.weight": [0, 1, 10]}. With the same seed, methods start from the same model
-    and sampled sites, and share virtual sets if their settings agree. With `out`, calling it again resumes; then
-    `jobs` runs can be computed at a time, in a process each. A failed run stops no other, see `failed`.
+    Methods are names, such as "moon:mu=5", or objects; {"mine": method} or ("mine", method) gives one a label.
+    `settings` by path hold for all methods, with a method's name in front for it alone: {"local.lr": 0.1,
+    "moon.mu": 5}. `preset` gives a method object the settings in which it has the defaults of its class; see
+    `notes`. `sweep` runs every method with each value of one or two settings: {"pull.weight": [0, 1, 10]}; methods
+    without them are skipped. With the same seed, methods start from the same model and sampled sites, and share
+    virtual sets if their settings agree. With `out`, calling it again resumes; then `jobs` runs can be computed at
+    a time, in a process each. A failed run stops no other, see `failed`. A run whose code has changed is set aside
+    and run anew, unless `accept_changed_code`.
     """
-    federation = load(data) if isinstance(data, str) else data
-    place = Place(device=device, autocast=autocast)
-    entries = list(_entries(methods, sweep or {}))
-    if not entries or seeds < 1:
-        raise SettingError("nothing-to-compare", methods=len(entries), seeds=seeds)
-    check_jobs(jobs, torch.get_num_threads() if engine == "pool" else 1, place)
-    if jobs > 1 and out is None:
+    federation, folder = load(data) if isinstance(data, str) else data, Path(out) if out else None
+    entries, skipped = sweep_entries(read_entries(methods), sweep or {})
+    _check_size(len(entries), seeds, jobs, folder)
+    assignments = {**more, **(settings or {}), "net": named_net(net, features), "real_samples": 0}
+    every = plan_jobs(entries, seeds, folder, assignments, preset)
+    planned = [replace(job, config=on_federation(job.config, federation, real_samples)) for job in every]
+    chosen = engines.engine(engine, workers, Place(device=device, autocast=autocast))
+    found = _run_on(federation, planned, jobs, chosen, net_object(net), on_round, folder, accept_changed_code)
+    found.notes = tuple(filter(None, (*preset_notes(entries, preset), skipped)))
+    return found
+
+
+def _run_on(
+    federation: Federation,
+    planned: Sequence[Job],
+    jobs: int,
+    engine: engines.Engine,
+    net: NetObject | None,
+    on_round: Listener | None,
+    folder: Path | None,
+    accept_changed_code: bool,
+) -> Comparison:
+    """Run the jobs in this process or in `jobs` others."""
+    check_jobs(jobs, torch.get_num_threads() if engine.name == "pool" else 1, engine.place)
+    _check_labels(planned)
+    for job in () if accept_changed_code else planned:  # here, because a process of its own cannot say so
+        set_aside_changed(job, federation, net)
+    run = partial(run_job, federation=federation, command="fedlgd.compare(...)", engine=engine, net=net)
+    return _run_all(planned, jobs, partial(run, accept_changed_code=accept_changed_code), on_round, folder)
+
+
+def preset_notes(entries: Sequence[Entry], preset: str) -> Iterator[str]:
+    """What a preset gives to each method object, and what it leaves as the user gave it."""
+    for entry in entries if preset else ():
+        if not isinstance(entry.method, str):
+            changes = preset_changes(entry.method, preset)
+            applied, kept = (", ".join(f"{path}={value}" for path, value in each.items()) for each in changes)
+            given = f"; as given: {kept}" if kept else ""
+            yield f"Preset {preset} for {entry.spec}: {applied or 'nothing to change'}{given}"
+
+
+def _check_size(methods: int, seeds: int, jobs: int, folder: Path | None) -> None:
+    """There is something to run, and a folder for runs in processes of their own."""
+    if not methods or seeds < 1:
+        raise SettingError("nothing-to-compare", methods=methods, seeds=seeds)
+    if jobs > 1 and folder is None:
         raise SettingError("jobs-in-memory", jobs=jobs)
-    assignments = {**settings, "net": named_net(net, features), "real_samples": 0}
-    planned = [
-        replace(job, config=on_federation(job.config, federation, real_samples))
-        for job in plan_jobs(entries, seeds, Path(out) if out else None, assignments, preset)
-    ]
-    labels = {job.label: job.entry.spec for job in planned}
-    if twice := [job.label for job in planned if labels[job.label] != job.entry.spec]:
-        raise SettingError("two-methods-same-label", label=twice[0])
-    given, chosen = (None if isinstance(net, str | Mapping) else net), find_engine(engine, workers, place)
-    found, failed = _run_all(planned, jobs, federation, on_round, chosen, given)
-    return Comparison(found, Path(out) if out else None, failed)
+
+
+def _check_labels(jobs: Sequence[Job]) -> None:
+    """Results are told apart by their labels."""
+    labels = {job.label: job.entry.spec for job in jobs}
+    for job in jobs:
+        if labels[job.label] != job.entry.spec:
+            raise SettingError("two-methods-same-label", label=job.label)
 
 
 def _run_all(
-    planned: Sequence[Job],
-    jobs: int,
-    federation: Federation,
-    on_round: Listener | None,
-    engine: Engine,
-    net: nn.Module | Callable[..., nn.Module] | None,
-) -> tuple[dict[str, list[Result]], dict[str, str]]:
-    """The results by label, in the order of `planned`, and the errors by label and seed."""
+    planned: Sequence[Job], jobs: int, run: Callable[..., Result], on_round: Listener | None, folder: Path | None
+) -> Comparison:
+    """The results in the order of `planned`, which the folder stores."""
+    if folder:
+        write_order(folder, [job.entry.folder for job in planned])
     results: dict[Job, Result] = {}
 
-    def work(job: Job, listen: Callable[..., None]) -> None:
-        heard = on_round if jobs == 1 else listen
-        results[job] = run_job(job, federation, "fedlgd.compare(...)", heard, engine, net)
+    def work(job: Job, listen: Listener) -> None:
+        results[job] = run(job, on_round=on_round if jobs == 1 else listen)
 
     with closing(run_jobs(sorted(planned, key=lambda job: job.group), jobs, work)) as running:
         errors = {ended.job: ended.error for ended in running}
-    done = [job for job in planned if not errors[job]]
-    if not done:
-        raise SettingError("every-run-failed", runs=len(planned), error=errors[planned[0]])
     found: dict[str, list[Result]] = {}
-    for job in done:
-        if job not in results:  # it ran in a process of its own, and is read from its folder
-            results[job] = run_job(job, federation, net_object=net)
-        found.setdefault(job.label, []).append(results[job])
-    return found, {job.title: error for job, error in errors.items() if error}
-
-
-def _entries(methods: Iterable[Method | str], sweep: Mapping[str, Sequence[Any]]) -> Iterator[Entry]:
-    """Every method at every point of a sweep."""
-    check_axes(sweep)
-    for method in methods:
-        if isinstance(method, str):
-            yield from map(parse_entry, swept([method], sweep))
-            continue
-        for point in points(sweep):
-            yield Entry(with_note(method.label, point), method, point, with_note("", point).strip(" ()"))
-
-
-def parse_entry(spec: str) -> Entry:
-    """Parse `method+part:setting=value:...`; a colon before a word without `=` is part of `module:Class`."""
-    spec = spec.strip()
-    if spec.endswith(".toml"):
-        base = read_toml(Path(spec))
-        config = resolve(base)
-        return Entry(spec, name_of(config.method), {}, "tuned" if config.tuned else Path(spec).stem, base)
-    words = spec.split(":")
-    assignments = [word for word in words if "=" in word]
-    method = ":".join(word for word in words if "=" not in word)
-    registry.recipe(method)
-    return Entry(spec, method, dict(map(parse_assignment, assignments)), ", ".join(assignments))
-
-
-def plan_jobs(
-    entries: Sequence[Entry],
-    seeds: int,
-    out: Path | None,
-    assignments: Mapping[str, Any],
-    preset: str = "",
-    steps: int = 0,
-) -> list[Job]:
-    """Each entry with each seed. `assignments` apply to all entries; `steps` above 0: SGD steps per round.
-
-    Refused: a setting that applies to no method, an entry given twice, and configuration files for different data.
-    """
-    for path, value in assignments.items():
-        if not any(for_method(entry.method, {path: value}) for entry in entries):
-            raise SettingError("setting-of-no-method", path=path, methods=[entry.name for entry in entries])
-    seen: dict[str, Entry] = {}
-    for entry in entries:
-        if (first := seen.setdefault(entry.folder, entry)) is not entry:
-            both = repr(entry.spec) if entry.spec == first.spec else f"{first.spec!r} and {entry.spec!r}"
-            raise SettingError("entry-twice", entries=both, method=entry.name)
-    more = {"local.steps": steps} if steps else {}
-    jobs = [
-        job_of(
-            replace(entry, settings={**entry.settings, **more}),
-            {**assignments, "seed": seed},
-            out / entry.folder / f"seed{seed}" if out else None,
-            preset,
-        )
-        for entry in entries
-        for seed in range(seeds)
-    ]
-    for job in jobs:
-        if job.config.data != jobs[0].config.data:
-            spec, data = job.entry.spec, job.config.data.name
-            other, other_data = jobs[0].entry.spec, jobs[0].config.data.name
-            raise SettingError(
-                "entries-of-different-data", entry=spec, data=data, other=other, other_data=other_data
-            )
-    return jobs
-
-
-def job_of(entry: Entry, assignments: Mapping[str, Any], folder: Path | None, preset: str = "") -> Job:
-    """The run of an entry with these settings, of which the entry's own win."""
-    settings = {**for_method(entry.method, assignments), **entry.settings}
-    if isinstance(entry.method, str):
-        try:
-            return Job(entry, resolve(entry.base, {**settings, "method": entry.method}, preset), folder)
-        except SettingError as error:
-            raise SettingError("setting-of-entry", method=entry.method, error=error) from error
-    method, of_run = entry.method, {f.name for f in fields(RunSettings)}
-    for path, value in settings.items():
-        if path not in of_run and path != "net":
-            method = _with_setting(method, path, value, path)
-    plan = RunSettings(**{path: value for path, value in settings.items() if path in of_run})
-    return Job(entry, Config(method=method, plan=plan, net=settings["net"]), folder)
-
-
-def for_method(method: str | Method, assignments: Mapping[str, Any]) -> dict[str, Any]:
-    """`fedprox.mu` applies to FedProx only; a setting that a method fixes, such as `train_on`, to the others."""
-    while isinstance(method, Part):
-        method = method.method
-    base = method.partition("+")[0] if isinstance(method, str) else method.name
-    own, fixed = {}, registry.fixed(registry.find_method(base) if isinstance(method, str) else type(method))
-    for path, value in assignments.items():
-        first, _, rest = path.partition(".")
-        if first in registry.names():
-            own.update({rest: value} if first == base else {})
-        elif path not in fixed:
-            own[path] = value
-    return own
-
-
-def _with_setting(settings: Any, path: str, value: Any, whole: str) -> Any:
-    """A method, or a section of its settings, with the setting at `path` changed."""
-    first, _, rest = path.partition(".")
-    if not hasattr(settings, first):
-        if hasattr(settings, "method"):  # a part on a method
-            return replace(settings, method=_with_setting(settings.method, path, value, whole))
-        hint = did_you_mean(first, [f.name for f in fields(settings)])
-        raise SettingError("setting-not-of-every-method", path=whole, hint=hint)
-    inner = _with_setting(getattr(settings, first), rest, value, whole) if rest else value
-    return replace(settings, **{first: inner})
+    for job in planned:
+        if not errors[job]:  # one that ran in a process of its own is read from its folder
+            found.setdefault(job.label, []).append(results.get(job) or run(job))
+    if not found:
+        raise SettingError("every-run-failed", runs=len(planned), error=errors[planned[0]])
+    return Comparison(found, folder, {job.title: error for job, error in errors.items() if error})
 
 
 def matched_steps(per_class: int, anchors: int, classes: int, batch: int, epochs: int) -> int:
@@ -339,17 +213,36 @@ def run_job(
     federation: Federation,
     command: str = "",
     on_round: Listener | None = None,
-    engine: Engine = Loop(),
-    net_object: nn.Module | Callable[..., nn.Module] | None = None,
+    engine: engines.Engine = Loop(),
+    net: NetObject | None = None,
+    accept_changed_code: bool = False,
 ) -> Result:
     """Run or resume one job, or copy an equal run."""
+    if not accept_changed_code:
+        set_aside_changed(job, federation, net)
     if job.folder and (equal := equal_run(job, federation)):
         copy_run(equal, job.folder, job.label)
-    return execute(job.config, federation, job.folder, on_round, command, job.label, engine, net_object)
+    config, title = job.config, job.label
+    return execute(config, federation, job.folder, on_round, command, title, engine, net, accept_changed_code)
+
+
+def set_aside_changed(job: Job, federation: Federation, net: NetObject | None = None) -> None:
+    """Rename the folder of a run whose code has changed, so that it is run anew: seed0 becomes .seed0.1, which
+    reports and comparisons pass over. A folder that cannot be read is left for the run itself to refuse."""
+    if job.folder is None or not (job.folder / "state").exists():
+        return
+    with suppress(FedlgdError):
+        sources = sources_of(job.config.method, job.config.net_for(federation, net))
+        if changed := changed_code(read_manifest(job.folder), sources):
+            names = (job.folder.with_name(f".{job.folder.name}.{number}") for number in count(1))
+            with locked_folder(job.folder), writing(job.folder):
+                aside = job.folder.rename(next(path for path in names if not path.exists()))
+            why = f"{', '.join(changed)} changed"
+            warnings.warn(f"{job.title} is run anew: {why}; the run before is in {aside}", stacklevel=2)
 
 
 def equal_run(job: Job, federation: Federation) -> Path | None:
-    """A finished run in the library of a job that has not begun itself, with its configuration and these images.
+    """A finished run in the library of a job that has not begun itself, with its configuration, code and images.
 
     Unreadable runs are passed over.
     """
@@ -360,8 +253,10 @@ def equal_run(job: Job, federation: Federation) -> Path | None:
         run = file.parent
         with suppress(FedlgdError, OSError):
             if file.read_bytes() == wanted and len(committed_records(run)) == job.config.plan.rounds + 1:
-                check_origin(run, read_manifest(run), federation)
-                return run
+                manifest = read_manifest(run)
+                check_origin(run, manifest, federation)
+                if manifest.method.sources == sources_of(job.config.method, job.config.net_for(federation)):
+                    return run
     return None
 
 

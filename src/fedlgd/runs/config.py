@@ -7,24 +7,28 @@ import difflib
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
 import tomli_w
 
-from fedlgd.core.errors import PrivacyError, SettingError
+from fedlgd.core.errors import PrivacyError, SettingError, did_you_mean
 from fedlgd.core.net import Net
-from fedlgd.core.settings import Tuned, flat, setting
-from fedlgd.data import suites as suites
+from fedlgd.core.settings import flat, setting
+from fedlgd.data import suites
 from fedlgd.data.federation import Federation
-from fedlgd.data.suites import COMMON_SETTINGS, SUITES, DataChoice
+from fedlgd.data.suites import DataChoice
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.methods import registry
-from fedlgd.methods.parts import all_settings, for_rounds, name_of
+from fedlgd.methods.parts import Part, all_settings, default_settings, for_rounds, innermost, name_of
 from fedlgd.methods.protocol import Method
 from fedlgd.nets.registry import NETS, build_net, given_net, settings_of
+from fedlgd.rundir.read import Tuned
 
-NAMED = ("data", "net")  # sections that can be given as only a name
+NAMED = {
+    "net": "convnet",
+    "data": DataChoice.name,
+}  # sections that can be given as only a name, with their defaults
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +53,7 @@ class Config:
     data: DataChoice = field(
         default_factory=lambda: DataChoice(suite=suites.find_suite(DataChoice.name).settings())
     )
-    net: Mapping[str, Any] = field(default_factory=lambda: {"name": "convnet"})
+    net: Mapping[str, Any] = field(default_factory=lambda: {"name": NAMED["net"]})
     tuned: Tuned | None = None
 
     def __post_init__(self) -> None:
@@ -65,11 +69,7 @@ class Config:
 
     def net_for(self, federation: Federation, given: Any = None) -> Net:
         """The network for the images of a federation; `given`: as a Python object instead of by name."""
-        shape, classes = federation.shape, len(federation.classes)
-        if given is not None:
-            return given_net(given, shape, classes, self.net)
-        settings = {key: value for key, value in self.net.items() if key != "name"}
-        return build_net(self.net["name"], shape, classes, settings)
+        return net_of(self.net, federation.shape, len(federation.classes), given)
 
     @property
     def digest(self) -> str:
@@ -82,7 +82,7 @@ class Config:
         return replace(self, plan=replace(self.plan, seed=0)).digest
 
     def plain(self) -> dict[str, Any]:
-        shared = {name: getattr(self.data, name) for name in COMMON_SETTINGS}
+        shared = {name: getattr(self.data, name) for name in suites.COMMON_SETTINGS}
         return {
             "method": name_of(self.method),
             **_plain(self.plan),
@@ -94,6 +94,13 @@ class Config:
     def toml(self) -> str:
         """The resolved configuration, including defaults."""
         return tomli_w.dumps(self.plain())
+
+
+def net_of(settings: Mapping[str, Any], shape: tuple[int, int, int], classes: int, given: Any = None) -> Net:
+    """The network of a section `net`; `given`: as a Python object instead of by name."""
+    if given is not None:
+        return given_net(given, shape, classes, settings)
+    return build_net(settings["name"], shape, classes, {k: v for k, v in settings.items() if k != "name"})
 
 
 def samples(public: bool) -> int:
@@ -112,34 +119,38 @@ def on_federation(config: Config, federation: Federation, real_samples: int | No
 def resolve(settings: Mapping[str, Any], assignments: Mapping[str, Any] | None = None, preset: str = "") -> Config:
     """Defaults, then the preset, then `settings` (a config file), then `assignments` by dotted path."""
     given, changed = msgspec.to_builtins(settings), dict(assignments or {})
+    for section in NAMED:  # a federation or a network can be given as only its name
+        if not isinstance(given.setdefault(section, {}), dict):
+            given[section] = {"name": _name(section, given[section])}
     for path, value in changed.items():
+        if path in NAMED and not isinstance(value, Mapping):
+            path, value = f"{path}.name", _name(path, value)
         _assign(given, path, value)
     tuned: Tuned | None = _convert(given.pop("tuned"), Tuned, "tuned.") if "tuned" in given else None
     if tuned:  # a setting that is changed again is not a tuned one
         kept = tuple(path for path in tuned.settings if path not in changed)
         tuned = replace(tuned, settings=kept) if kept else None
     recipe = registry.recipe(_name("method", given.pop("method", "fedlgd")))
+    net, data = ({"name": NAMED[section], **given.pop(section)} for section in NAMED)
+    suite: Any = suites.find_suite(_name("data.name", data["name"])).settings
+    known = known_paths(recipe.settings, _name("net.name", net["name"]), suite)
     raw = _merge(_begin(recipe.settings, preset), given)
-    for section, default in (("net", "convnet"), ("data", DataChoice.name)):
-        inner = raw.get(section, {})  # a federation or a network can be given as only its name
-        raw[section] = {
-            "name": default,
-            **(inner if isinstance(inner, Mapping) else {"name": _name(section, inner)}),
-        }
-        _name(f"{section}.name", raw[section]["name"])
-    suite: Any = suites.find_suite(raw["data"]["name"]).settings
-    _refuse_unknown(raw, recipe.settings, known_paths(recipe.settings, raw["net"]["name"], suite))
-    net, data = raw.pop("net"), raw.pop("data")
-    of_run, of_suite = {f.name for f in fields(RunSettings)}, {f.name for f in fields(suite)}
-    choice = _convert({k: v for k, v in data.items() if k not in of_suite}, DataChoice, "data.")
-    opens = _convert({k: v for k, v in data.items() if k in of_suite}, suite, "data.")
+    _refuse_unknown({**raw, "net": net, "data": data}, recipe.settings, known)
+    plan, own = _split(raw, RunSettings)
+    of_suite, shared = _split(data, suite)
     return Config(
-        method=recipe.make(_convert({k: v for k, v in raw.items() if k not in of_run}, recipe.settings)),
-        plan=_convert({k: v for k, v in raw.items() if k in of_run}, RunSettings),
-        data=replace(choice, suite=opens),
+        method=recipe.make(_convert(own, recipe.settings)),
+        plan=_convert(plan, RunSettings),
+        data=replace(_convert(shared, DataChoice, "data."), suite=_convert(of_suite, suite, "data.")),
         net=net,
         tuned=tuned,
     )
+
+
+def _split(raw: Mapping[str, Any], cls: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of a dataclass, and the others."""
+    own = {f.name for f in fields(cls)}
+    return {k: v for k, v in raw.items() if k in own}, {k: v for k, v in raw.items() if k not in own}
 
 
 def configure(method: str | type[Method], preset: str = "", **settings: Any) -> Method:
@@ -152,14 +163,66 @@ def configure(method: str | type[Method], preset: str = "", **settings: Any) -> 
     return recipe.make(_convert(raw, recipe.settings))
 
 
+def with_setting(settings: Any, path: str, value: Any, whole: str = "") -> Any:
+    """A method, or a section of its settings, with the setting at `path` changed."""
+    (first, _, rest), known = path.partition("."), [f.name for f in fields(settings)]
+    if first not in known:
+        if isinstance(settings, Part):
+            return replace(settings, method=with_setting(settings.method, path, value, whole))
+        raise SettingError("setting-not-of-every-method", path=whole or path, hint=did_you_mean(first, known))
+    inner = with_setting(getattr(settings, first), rest, value, whole or path) if rest else value
+    return replace(settings, **{first: inner})
+
+
+class PresetChanges(NamedTuple):
+    """What a preset does to a method object: the settings that it gives, and those that the user gave before."""
+
+    applied: dict[str, Any]
+    kept: dict[str, Any]
+
+
+def preset_changes(method: Method, preset: str) -> PresetChanges:
+    """A preset gives the settings in which a method object has the defaults of its class; others are the user's."""
+    base = type(innermost(method))
+    if preset not in (presets := getattr(base, "presets", {})):
+        known = list(presets) or ["none"]
+        raise SettingError("preset-of-object", method=method.label, preset=preset, available=known)
+    given, defaults = (dict(flat(_plain(each(method)))) for each in (all_settings, default_settings))
+    wanted, part = dict[str, Any](), method
+    while isinstance(part, Part):
+        wanted = {**getattr(type(part), "presets", {}).get(preset, {}), **wanted}
+        part = part.method
+    applied, kept = dict[str, Any](), dict[str, Any]()
+    for path, value in {**presets[preset], **wanted}.items():
+        own = given.get(path)
+        if path in registry.fixed(base) or own == msgspec.to_builtins(value):
+            continue
+        if own == defaults.get(path):
+            applied[path] = value
+        else:
+            kept[path] = own
+    return PresetChanges(applied, kept)
+
+
+def setting_paths(method: str | Method) -> set[str]:
+    """The paths of the settings of a method with its parts."""
+    if isinstance(method, str):
+        return set(_field_paths(registry.recipe(method).settings))
+    found = set[str]()
+    for name, value in all_settings(method).items():
+        found |= set(_field_paths(type(value), f"{name}.")) if is_dataclass(value) else {name}
+    return found
+
+
 def _begin(cls: type[Method], preset: str) -> dict[str, Any]:
-    """The default sections of a method, updated by the preset."""
-    presets = getattr(cls, "presets", {})
+    """The default sections of a method, updated by the preset, of which a setting that the method fixes is left."""
+    presets, fixed = getattr(cls, "presets", {}), registry.fixed(cls)
     if preset and preset not in presets:
         raise SettingError("unknown-preset", method=cls.name, preset=preset, available=list(presets) or ["none"])
     raw = {f.name: _plain(f.default) for f in fields(cls) if is_dataclass(f.default)}  # type: ignore[arg-type]
     for path, value in presets.get(preset, {}).items():
-        _assign(raw, path, msgspec.to_builtins(value))
+        if path not in fixed:
+            _assign(raw, path, msgspec.to_builtins(value))
     return raw
 
 
@@ -170,16 +233,11 @@ def _name(path: str, value: Any) -> str:
 
 
 def _assign(raw: dict[str, Any], path: str, value: Any) -> None:
-    if path in NAMED and isinstance(value, str):
-        path = f"{path}.name"
     *sections, last = path.split(".")
     for section in sections:
-        inner = raw.setdefault(section, {})
-        if isinstance(inner, str) and section in NAMED:
-            inner = raw[section] = {"name": inner}
-        if not isinstance(inner, dict):
+        raw = raw.setdefault(section, {})
+        if not isinstance(raw, dict):
             raise SettingError("setting-no-section", path=path, section=section)
-        raw = inner
     raw[last] = value
 
 
@@ -192,7 +250,7 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
 
 def known_paths(cls: type[Method], net: str, suite: type) -> list[str]:
     """The paths of all settings of a run with this method, network and federation."""
-    data = [*(f"data.{key}" for key in COMMON_SETTINGS), *_field_paths(suite, "data.")]
+    data = [*(f"data.{key}" for key in suites.COMMON_SETTINGS), *_field_paths(suite, "data.")]
     nets = ["net.name", *(f"net.{key}" for key in settings_of(net))]
     return [*_field_paths(RunSettings), *data, "method", *nets, *_field_paths(cls)]
 
@@ -216,7 +274,7 @@ def _hint(path: str, known: list[str], method: str) -> str:
             for name, stack in registry.stacks().items()
         },
         "network": {name: (f"net.{key}" for key in settings_of(name)) for name in NETS},
-        "federation": {name: _field_paths(suite.settings, "data.") for name, suite in SUITES.items()},
+        "federation": {name: _field_paths(suite.settings, "data.") for name, suite in suites.SUITES.items()},
     }
     found = {kind: [name for name, paths in each.items() if path in paths] for kind, each in having.items()}
     owners = [f"{kind if len(n) == 1 else kind + 's'} {', '.join(n)}" for kind, n in found.items() if n]

@@ -2,7 +2,7 @@
 
     config.toml      the settings that the sets depend on
     distilled.json   a hash of the images, and the scores of each finished site
-    <site>.npz       the virtual set (see `distill.sets`); <site>.png shows it, one row per class
+    <site>.npz       the virtual set (see `distill.files`); <site>.png shows it, one row per class
 
 A run can start from them: `--set distil.start=FOLDER/`.
 """
@@ -11,25 +11,24 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from fedlgd.core.cache import NoCache
 from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import digest, read_json, reading, safe_name, write_atomic, write_json, writing
 from fedlgd.core.meter import metered
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, score, sgd
-from fedlgd.core.types import LabelledSet, Site, VirtualSet
+from fedlgd.core.types import Cache, LabelledSet, Site, Stream, VirtualSet
 from fedlgd.data.federation import Federation
 from fedlgd.distill.distribution import first_set, first_set_key
 from fedlgd.distill.files import write_set
-from fedlgd.distill.init import from_real
+from fedlgd.distill.init import from_real, short_classes
 from fedlgd.distill.settings import Distil
-from fedlgd.methods.objective import plain
-from fedlgd.rundir.contact_sheet import write_sheet
+from fedlgd.methods.common import plain
+from fedlgd.rundir.results import write_class_sheet
 from fedlgd.runs.config import Config
 
 TRAINING = Local(batch=256, lr=0.01, momentum=0.9, weight_decay=0.0005)
@@ -100,16 +99,15 @@ def _open(out: Path, text: str, data: str) -> dict[str, Distilled]:
 
 def _write(out: Path, site: Site, virtual: VirtualSet) -> Path:
     """The set and its picture."""
-    stem, classes = safe_name(site.name), virtual.labels.unique().tolist()
-    write_sheet(out, out / f"{stem}.png", site.train.scale.to_pixels(virtual.images), classes)
+    stem = safe_name(site.name)
+    write_class_sheet(out, out / f"{stem}.png", site.train.scale.to_pixels(virtual.images), virtual.labels)
     return write_set(out / f"{stem}.npz", virtual, site.train.scale)
 
 
 def scores(site: Site, virtual: VirtualSet, net: Net, steps: int, rng: Stream) -> Scores:
     """Train and test the three networks."""
-    classes = virtual.labels.unique().tolist()
-    per_class = len(virtual) // len(classes)
-    picks = from_real(site.train, classes, per_class, rng.generator("picks"))
+    classes, numbers = virtual.labels.unique(return_counts=True)
+    picks = from_real(site.train, classes.tolist(), numbers.tolist(), rng.generator("picks"))
     sets = (virtual.data, LabelledSet(picks, virtual.labels), site.train)
     on_virtual, on_picks, on_all = (_accuracy(each, site, net, steps, rng) for each in sets)
     return Scores(virtual=on_virtual, picks=on_picks, real=on_all, steps=steps)
@@ -132,8 +130,20 @@ def seconds_left(config: Config, how: Distil, federation: Federation, net: Net, 
     if not left or not small.steps:
         return 0.0
     site, rng = sorted(left, key=lambda each: len(each.train))[len(left) // 2], root.at("estimate")
-    work = partial(first_set, replace(site, cache=NoCache()), net, small)
+    work = partial(first_set, replace(site, cache=Cache()), net, small)
     place.do(work, rng.at("warm"))  # the first steps are slower
     with metered() as meter:
         place.do(work, rng)
     return len(left) * meter.seconds["distil"] * how.steps / small.steps
+
+
+def short_at(method: Any, site: Site) -> dict[str, int]:
+    """The classes of which a site has too few images for `distil.per_class` virtual ones, and how many it has.
+
+    None with differential privacy, which leaves small classes out by noisy counts, nor if such a run is refused.
+    """
+    distil: Distil | None = getattr(method, "distil", None)
+    if method.train_on == "real" or distil is None or distil.private.on or distil.short == "refuse":
+        return {}
+    few = short_classes(site.train, len(site.classes), distil)
+    return {site.classes[k]: count for k, count in few.items()}

@@ -14,13 +14,11 @@ from typing import Any
 
 import torch
 
-from fedlgd.core.cache import Cache, NoCache
 from fedlgd.core.device import Place
 from fedlgd.core.meter import Meter, metered, phase
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import score
-from fedlgd.core.types import Params, ServerState, Site, SiteState
+from fedlgd.core.types import Cache, Params, ServerState, Site, SiteState, Stream
 from fedlgd.data.federation import Federation
 from fedlgd.distill.distribution import first_set_key
 from fedlgd.distill.settings import Distil
@@ -53,7 +51,7 @@ def estimate(
     federation: Federation,
     net: Net,
     committed: int | None = None,
-    cache: Cache = NoCache(),
+    cache: Cache = Cache(),
     place: Place = Place(),
 ) -> Estimate | None:
     """Estimate the rounds after the first `committed`; None: the enrolment is included too.
@@ -135,7 +133,7 @@ class _Trial:
             )
         if after.trees.keys() != kept.trees.keys():  # the first round of a method with state is not typical
             return self._try(state, after)
-        with metered() as at_server, phase("server"):
+        with metered() as at_server, phase("server", whole=True):
             self._place.do(lambda s: self._small.server(s[0], [s[1]], self._net, self._rng), (state, update))
         return at_site, at_server
 

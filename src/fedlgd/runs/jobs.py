@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Generic, Protocol, TypeVar
 
 from fedlgd.core.device import Place
-from fedlgd.core.errors import SettingError, message
+from fedlgd.core.errors import SettingError, message, out_of_memory
 from fedlgd.core.meter import listening
 from fedlgd.engines.process import SILENCE_SECONDS, Child, await_messages, check_fork, stop_all
 
@@ -40,11 +40,12 @@ J = TypeVar("J", bound=Schedulable)
 
 @dataclass(frozen=True, slots=True)
 class Ended(Generic[J]):
-    """A job that has ended: with a result that can be written as JSON, or with an error."""
+    """A job that has ended: with a result that can be written as JSON, or with an error, and its code if any."""
 
     job: J
     result: Any = None
     error: str = ""
+    code: str = ""
 
 
 def run_jobs(
@@ -68,7 +69,11 @@ def run_jobs(
     enrolling: set[Child] = set()
     try:
         while waiting or running:
-            while len(running) < count and (found := _next(waiting, [running[child] for child in enrolling])):
+            while len(running) < count:
+                distilling = {running[child].group for child in enrolling}
+                found = next((job for job in waiting if job.group not in distilling), None)
+                if found is None:
+                    break
                 waiting.remove(found)
                 enrolling.add(child := Child(partial(_tell, work, found)))
                 running[child] = found
@@ -87,18 +92,14 @@ def run_jobs(
         stop_all(running)
 
 
-def _next(waiting: Sequence[J], enrolling: Sequence[J]) -> J | None:
-    """The first job whose virtual sets no other job is distilling."""
-    groups = {job.group for job in enrolling}
-    return next((job for job in waiting if job.group not in groups), None)
-
-
 def _receive(child: Child) -> bytes:
     """The next message of a child; a child that died has ended with an error."""
     try:
         return child.connection.recv_bytes()
     except (EOFError, OSError):
-        return json.dumps({"error": message("job-lost", ending=child.ending())}).encode()
+        ending = child.ending()
+        code = "job-lost" if "SIGKILL" in ending else "job-ended"  # the system kills what takes too much memory
+        return json.dumps({"error": message(code, ending=ending), "code": code}).encode()
 
 
 def _tell(work: Callable[[J, RoundListener], Any], job: J, connection: Connection) -> None:
@@ -120,7 +121,10 @@ def _attempt(work: Callable[[J, RoundListener], Any], job: J, on_round: RoundLis
     try:
         return {"result": work(job, on_round)}
     except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
+        if out_of_memory(error):
+            said = str(error).partition("\n")[0] or type(error).__name__
+            return {"error": message("job-memory", said=said), "code": "job-memory"}
+        return {"error": f"{type(error).__name__}: {error}", "code": getattr(error, "code", "")}
 
 
 def check_jobs(count: int, threads: int, place: Place) -> None:

@@ -1,12 +1,14 @@
-"""Settings as text: config files in TOML, and `--set key=value`. Text of any size or depth is read or refused."""
+"""Settings as text: config files in TOML, `--set key=value`, and sweeps, which give an entry of a comparison every
+combination of some values. Text of any size or depth is read or refused. No torch."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from fedlgd.core.errors import SettingError
-from fedlgd.rundir.sweep import check_axes
+from fedlgd.core.files import safe_name
 
 MAX_LETTERS = 1 << 17  # characters of a config file or of a value of --set
 MAX_DOTS_IN_LINE = 200  # in a line: the time that TOML takes for a dotted key grows with the square of its length
@@ -82,6 +84,36 @@ def parse_axes(texts: Sequence[str]) -> dict[str, list[str]]:
         axes[path] = found
     check_axes(axes)
     return axes
+
+
+def check_axes(axes: Mapping[str, Sequence[Any]]) -> None:
+    """A sweep has one or two axes, each with different values."""
+    if len(axes) > 2:
+        raise SettingError("sweep-axes", n=len(axes), axes=list(axes))
+    for path, values in axes.items():
+        listed = isinstance(values, Sequence) and not isinstance(values, str)
+        if not listed or not values or any(value in values[:at] for at, value in enumerate(values)):
+            raise SettingError("sweep-values", path=path, values=values)
+
+
+def points(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    """Every combination of one value of each axis; one empty combination without axes."""
+    for values in product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+def swept(entries: Sequence[str], axes: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Every entry at every point: `fedlgd:pull.weight=1`."""
+    return [
+        ":".join([entry, *(f"{path}={value}" for path, value in point.items())])
+        for entry in entries
+        for point in points(axes)
+    ]
+
+
+def entry_folder(spec: str) -> str:
+    """The folder of an entry in a comparison."""
+    return safe_name(spec.replace(":", "-").replace("+", "-").replace("=", "-"))
 
 
 def _short(text: str) -> str:

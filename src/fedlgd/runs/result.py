@@ -3,6 +3,8 @@
 `open_run` reads it from a run folder; `reopen` also gives the images back, for those who compute parts again.
 """
 
+import re
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,17 +28,19 @@ from fedlgd.data.federation import POOLED, Federation
 from fedlgd.data.prepare import Preparation
 from fedlgd.engines.storage import States, Storage
 from fedlgd.methods.protocol import Method
-from fedlgd.nets.registry import build_net, given_net, named_net
+from fedlgd.nets.registry import named_net
 from fedlgd.rundir.manifest import MANIFEST, Manifest, read_manifest
-from fedlgd.rundir.records import RoundRecord, in_order
-from fedlgd.runs.config import Config, resolve
+from fedlgd.rundir.records import RoundRecord, in_order, refuse_links
+from fedlgd.runs.config import Config, net_of, resolve
 from fedlgd.runs.folder import RunDirectory
 from fedlgd.runs.parse import read_toml
+from fedlgd.runs.resume import changed_code, sources_of
 
 T = TypeVar("T")
 BATCH = 256  # images per pass of a prediction
 LISTED = 12  # sites or images named when a result is printed
 MAX_RUNS_IN_ERROR = 8
+EDITION = re.compile("@[0-9a-f]{8}")  # the digest of its source in the label of a network
 
 
 class Held(Mapping[str, T]):
@@ -263,9 +267,7 @@ def open_run(
     preparation = _preparation(folder, manifest)
     config = _config(settings, method)
     built = _net(settings["net"], preparation, manifest.net.label, net)
-    scales = (
-        {POOLED: preparation.scale()} if config.method.pooled else preparation.scales
-    )  # of the sites that trained
+    scales = {POOLED: preparation.scale()} if config.method.pooled else preparation.scales  # of who trained
     local = manifest.engine.local  # real sites keep their states
     directory = RunDirectory(folder, scales, local)
     if not directory.records:
@@ -297,7 +299,14 @@ class StoredRun:
 
     @cached_property
     def net(self) -> Net:
-        return self.config.net_for(self.federation)
+        """The network, if its code and that of the method are still those of the run."""
+        net = self.config.net_for(self.federation)
+        if changed := changed_code(self.manifest, sources_of(self.config.method, net)):
+            raise RunError("attack-code-changed", path=str(self.folder), files=changed)
+        if self.manifest.code_changed:
+            text = "has rounds of different code; what is computed again is all of the code of today"
+            warnings.warn(f"{self.folder} {text}", stacklevel=2)
+        return net
 
 
 def reopen(folder: Path) -> StoredRun:
@@ -322,7 +331,7 @@ def manifest_of(folder: Path) -> Manifest:
         if inside:
             raise RunError("folder-of-runs", path=str(folder), runs=inside[:MAX_RUNS_IN_ERROR])
         raise RunError("not-a-run-folder", path=str(folder), file=MANIFEST)
-    files.refuse_links(folder)
+    refuse_links(folder)
     return read_manifest(folder)
 
 
@@ -345,12 +354,9 @@ def _config(settings: dict[str, Any], method: Method | None) -> Config:
 
 
 def _net(settings: dict[str, Any], preparation: Preparation, label: str, given: Any) -> Net:
-    shape, classes = preparation.shape, len(preparation.classes)
-    if given is not None:
-        net = given_net(given, shape, classes, named_net(given, settings.get("features", "")))
-    else:
-        net = build_net(settings["name"], shape, classes, {k: v for k, v in settings.items() if k != "name"})
-    if net.label != label:
+    named = settings if given is None else named_net(given, settings.get("features", ""))
+    net = net_of(named, preparation.shape, len(preparation.classes), given)
+    if net.label != label and EDITION.sub("", net.label) != label:  # one without source had no digest in older runs
         raise RunError("other-net", stored=label, found=net.label)
     return net
 

@@ -3,7 +3,6 @@
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -11,13 +10,12 @@ import torch
 from torch import Tensor
 
 from fedlgd.core.errors import DataError, check
-from fedlgd.core.losses import mmd_rbf
 from fedlgd.core.meter import track
 from fedlgd.core.net import Net
-from fedlgd.core.rng import Stream
-from fedlgd.core.types import LabelledSet, Params
+from fedlgd.core.types import LabelledSet, Params, Stream
 from fedlgd.data.federation import Federation
 from fedlgd.nets.registry import build_net
+from fedlgd.runs.analysis import between, features_of, mmd2
 
 MAX_IMAGES_IN_DRAW = 2000  # images per site and draw: distances of all pairs are held in memory
 BATCH_SIZE = 128  # images per forward pass
@@ -30,25 +28,11 @@ Space = Callable[[Tensor, int], Tensor]
 """(network input, number of the draw) -> one row per image."""
 
 
-def mmd2(a: Tensor, b: Tensor, unbiased: bool = False, width: float = 0.0) -> float:
-    """`core.losses.mmd_rbf` in float64; `width` 0: that of the pair. The paper's code has the biased estimator."""
-    return mmd_rbf(a.double(), b.double(), unbiased=unbiased, width=width).item()
-
-
 def width_of(a: Tensor, b: Tensor) -> float:
     """Mean squared distance between two different members of the joint set:  2 / (n - 1) sum_u ||u - mean||^2."""
     joint = torch.cat([a, b]).double()
     square = (joint - joint.mean(0)).square().sum().item()
     return max(2 * square / (len(joint) - 1), torch.finfo(joint.dtype).tiny)
-
-
-def between(sets: Mapping[str, Tensor], unbiased: bool = False) -> list[list[float]]:
-    """`mmd2` between every two sets of rows; zero on the diagonal."""
-    names = list(sets)
-    matrix = [[0.0] * len(names) for _ in names]
-    for (i, a), (j, b) in combinations(enumerate(names), 2):
-        matrix[i][j] = matrix[j][i] = mmd2(sets[a], sets[b], unbiased)
-    return matrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,17 +142,12 @@ def pixels(x: Tensor, draw: int) -> Tensor:
 
 def features(net: Net, params: Params) -> Space:
     """psi(x) of one model."""
-    return partial(_features, net, lambda _: params)
+    return lambda x, _: features_of(net, params, x, BATCH_SIZE)
 
 
 def random_features(net: Net, rng: Stream) -> Space:
     """psi(x) of an untrained network, a new one in each draw; the std over draws includes this variation."""
-    return partial(_features, net, lambda draw: net.init(rng.at("net", draw)))
-
-
-def _features(net: Net, params_at: Callable[[int], Params], x: Tensor, draw: int) -> Tensor:
-    params = params_at(draw)
-    return torch.cat([net.frozen(params, part).features for part in x.split(BATCH_SIZE)])
+    return lambda x, draw: features_of(net, net.init(rng.at("net", draw)), x, BATCH_SIZE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,19 +3,18 @@
 A space is a TOML file like `space.toml` beside this module, which is the default.
 """
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import torch
 
 from fedlgd.core.errors import SettingError, did_you_mean
-from fedlgd.core.rng import Stream
 from fedlgd.core.settings import describe_settings
+from fedlgd.core.types import Stream
 from fedlgd.methods import registry
 from fedlgd.nets.registry import describe_net
 from fedlgd.runs.parse import read_toml
@@ -31,6 +30,10 @@ class Range:
     high: int | float
     log: bool = False
 
+    def __post_init__(self) -> None:
+        if not self.low < self.high or (self.log and self.low <= 0):
+            raise ValueError(FORM)
+
     def at(self, u: float) -> float:
         """low + u (high - low), or low (high / low)^u on a logarithmic scale, to three digits."""
         if isinstance(self.low, int) and isinstance(self.high, int) and not self.log:
@@ -39,15 +42,14 @@ class Range:
         return round(value) if isinstance(self.low, int) and isinstance(self.high, int) else float(f"{value:.3g}")
 
 
+Values = Annotated[list[Any], msgspec.Meta(min_length=1)]
 SearchSpace = Mapping[str, Range | Sequence[Any]]
 """Ranges or values by the path of a setting."""
 
 
 def read_space(given: Path | Mapping[str, Any] | None = None) -> SearchSpace:
     """The space in a TOML file or a mapping of the same form; by default that of this package."""
-    if given is None:
-        with resources.as_file(resources.files("fedlgd.runs") / "space.toml") as file:
-            return dict(_ranges(read_toml(file)))
+    given = Path(__file__).with_name("space.toml") if given is None else given
     space = dict(_ranges(read_toml(given) if isinstance(given, Path) else given))
     if not space:
         raise SettingError("space-empty", form=FORM)
@@ -60,16 +62,10 @@ def _ranges(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Ran
         if isinstance(value, Mapping) and not value.keys() & {"low", "high", "log"}:
             yield from _ranges(value, f"{path}.")
             continue
-        if not isinstance(value, Range | list | tuple):
-            with suppress(msgspec.ValidationError):
-                value = msgspec.convert(value, Range)
-        if isinstance(value, Range):
-            good = value.low < value.high and (value.low > 0 or not value.log)
-        else:
-            good = isinstance(value, list | tuple) and len(value) > 0
-        if not good:
-            raise SettingError("space-value", path=path, value=raw[key], form=FORM)
-        yield path, value
+        try:
+            yield path, value if isinstance(value, Range) else msgspec.convert(value, Range | Values)
+        except msgspec.ValidationError as error:
+            raise SettingError("space-value", path=path, value=value, form=FORM) from error
 
 
 def paths(method: str, net: str) -> list[str]:
@@ -80,18 +76,22 @@ def paths(method: str, net: str) -> list[str]:
 def check_known(space: SearchSpace, methods: Sequence[str], net: str) -> None:
     """Every setting of a space of one's own must be a setting of a method of the search, or of the network."""
     known = {path for method in methods for path in paths(method, net)}
-    bases = {method.partition("+")[0] for method in methods}
+    bases = {registry.base_name(method) for method in methods}
     for path in space:
         first, _, rest = path.partition(".")
         if path not in known and not (first in bases and rest in known):
-            raise SettingError("space-unknown", path=path, methods=methods, hint=did_you_mean(path, known))
+            hint = did_you_mean(path, (*known, *(f"{base}.{own}" for base in bases for own in known)))
+            raise SettingError("space-unknown", path=path, methods=methods, hint=hint)
 
 
 def space_of(space: SearchSpace, method: str, net: str, fixed: Collection[str]) -> SearchSpace:
-    """The part of a space that a method has, without settings that are `fixed`. `fedprox.mu` is for FedProx."""
-    base, known = method.partition("+")[0], set(paths(method, net))
+    """The part of a space that a method has, without settings that are `fixed`. `fedprox.mu` is for FedProx, unless
+    it has a section of this name."""
+    known = set(paths(method, net))
+    name = f"{registry.base_name(method)}."
     everyone = {path: values for path, values in space.items() if path in known}
-    own = {path.removeprefix(f"{base}."): values for path, values in space.items() if path.startswith(f"{base}.")}
+    named = {} if any(path.startswith(name) for path in known) else space
+    own = {path.removeprefix(name): values for path, values in named.items() if path.startswith(name)}
     found = {p: v for p, v in {**everyone, **own}.items() if p in known and p not in fixed}
     if not found:
         raise SettingError("space-exhausted", method=method)
@@ -106,3 +106,10 @@ def draw_settings(space: SearchSpace, candidate: int, seed: int) -> dict[str, An
         u = torch.rand((), generator=generator, dtype=torch.float64).item()
         drawn[path] = values.at(u) if isinstance(values, Range) else values[int(u * len(values))]
     return drawn
+
+
+def show_value(value: Any) -> str:
+    """A value as text; a list as `rotate, zoom`, or `none` if it is empty."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(show_value, value)) or "none"
+    return value if isinstance(value, str) else json.dumps(value)

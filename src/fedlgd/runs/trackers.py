@@ -11,10 +11,8 @@ import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -31,14 +29,6 @@ TRACK_FILE = "track.json"
 TRACKERS = {"tensorboard": "tensorboardX"}  # packages by the name of the tracker
 
 
-@dataclass(frozen=True, slots=True)
-class Tracked:
-    """The run that is tracked."""
-
-    folder: Path
-    config: Config
-
-
 def check_trackers(names: Sequence[str]) -> None:
     """Raise an error if a tracker is unknown or not installed, before the run starts."""
     for name in names:
@@ -51,13 +41,13 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 class Tracking:
-    """A listener that logs every committed record of a run once; it does nothing without `names`."""
+    """A listener that logs every committed record of a run once."""
 
-    def __init__(self, names: Sequence[str], run: Tracked) -> None:
-        check_trackers(names)
-        self._wanted, self._run = bool(names), run
+    def __init__(self, folder: Path, config: Config) -> None:
+        self._folder, self._config = folder, config
         self._writer: Any = None
         self._records: list[RoundRecord] = []
+        self._stopped = False
 
     def __enter__(self) -> "Tracking":
         return self
@@ -67,9 +57,7 @@ class Tracking:
             self._records.append(record)
         self._log()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Log a run that was already complete, then close."""
         if kind is None and not self._records:
             self._log()
@@ -78,13 +66,13 @@ class Tracking:
 
     def _log(self) -> None:
         """An exception ends the tracking, not the run; what the tracker prints goes to stderr."""
-        if not self._wanted:
+        if self._stopped:
             return
         try:
             with redirect_stdout(sys.stderr):
                 self._catch_up()
         except Exception as error:
-            self._wanted = False
+            self._stopped = True
             warnings.warn(
                 f"tensorboard stopped tracking ({type(error).__name__}: {error}); the run continues. Re-run the "
                 "same command to log the missing rounds",
@@ -93,15 +81,15 @@ class Tracking:
 
     def _catch_up(self) -> None:
         """Log the missing records. The first call reads the committed records, which end with the newest one."""
-        self._records = self._records or committed_records(self._run.folder)
-        file = self._run.folder / TRACK_FILE
+        self._records = self._records or committed_records(self._folder)
+        file = self._folder / TRACK_FILE
         marks = files.read_json(file) if file.exists() else {}
-        logged = marks.get("tensorboard", {"logged": 0})["logged"]
+        logged = marks.get("tensorboard", {}).get("logged", 0)
         for step in range(logged, len(self._records)):
             self._writer = self._writer or self._open(new=not logged)
             for name, value in values_of(self._records[: step + 1]).items():
                 self._writer.add_scalar(name, value, step)
-            folder = self._run.folder / "virtual" / version_name(self._records[step].round)
+            folder = self._folder / "virtual" / version_name(self._records[step].round)
             for picture in sorted(folder.glob("[!.]*.png")):
                 with Image.open(picture) as image:
                     pixels = np.asarray(image.convert("RGB"))
@@ -111,12 +99,12 @@ class Tracking:
 
     def _open(self, new: bool) -> Any:
         """Event files in the run folder; default names have a resolution of one second."""
-        folder = self._run.folder / "tensorboard"
+        folder = self._folder / "tensorboard"
         suffix = f".{len(list(folder.glob('events.*')))}"
         package = importlib.import_module(TRACKERS["tensorboard"])
         writer = package.SummaryWriter(logdir=str(folder), filename_suffix=suffix)
         if new:
-            writer.add_text("config", f"```toml\n{self._run.config.toml()}```", 0)
+            writer.add_text("config", f"```toml\n{self._config.toml()}```", 0)
         return writer
 
 

@@ -4,7 +4,6 @@ The folder of a search has `tune.json` (what is searched, and every finished tri
 `<method>/rounds<r>/<candidate>`, and at the end `best-<method>.toml`. The same search in the same folder continues.
 """
 
-import json
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -17,16 +16,19 @@ import msgspec
 from fedlgd import notebook
 from fedlgd.core import files
 from fedlgd.core.errors import PrivacyError, RunError, check
-from fedlgd.core.settings import Tuned, flat
+from fedlgd.core.settings import flat
 from fedlgd.core.text import plural
 from fedlgd.data.federation import Federation, validation_of
 from fedlgd.methods.protocol import Method
+from fedlgd.rundir.read import Tuned
 from fedlgd.rundir.records import committed_records
-from fedlgd.runs.compare import Entry, Job, for_method, job_of, parse_entry, plan_jobs, run_job
+from fedlgd.runs.compare import run_job
 from fedlgd.runs.config import Config, on_federation
+from fedlgd.runs.entries import Entry, Job, job_of, own_settings, parse_entry, plan_jobs
 from fedlgd.runs.folder import locked_folder
 from fedlgd.runs.jobs import Ended, RoundListener, run_jobs
-from fedlgd.runs.space import Range, SearchSpace, check_known, draw_settings, read_space, space_of
+from fedlgd.runs.resume import differing_keys, sources_of
+from fedlgd.runs.space import Range, SearchSpace, check_known, draw_settings, read_space, show_value, space_of
 
 FORMAT = 1
 LOG_NAME = "tune.json"
@@ -114,10 +116,15 @@ class Search:
     def levels(self) -> list[tuple[int, int]]:
         return self.halving.levels(self.candidates)
 
+    @property
+    def rungs(self) -> tuple[int, ...]:
+        """The rounds of each rung."""
+        return tuple(rounds for _, rounds in self.levels)
+
     def space_of(self, entry: Entry) -> SearchSpace:
         """The part of the space that a method has and that is not given. Epochs do not count if steps are given."""
         config = self.given(entry)
-        fixed = {*for_method(entry.method, self.settings), *entry.settings}
+        fixed = {*own_settings(entry, self.entries, self.settings), *entry.settings}
         if dict(flat(config.plain())).get("local.steps"):
             fixed.add("local.epochs")
         return space_of(self.space, entry.name, config.net["name"], fixed)
@@ -131,10 +138,9 @@ class Search:
         settings = {**what.entry.settings, **what.settings}
         entry = replace(what.entry, settings=settings, note=f"candidate {what.number}")
         folder = self.out / entry.folder / f"rounds{rounds}" / str(what.number)
-        job = job_of(entry, given, folder, self.preset)
-        if self.federation is None:
-            return job
-        return replace(job, config=on_federation(job.config, self.federation, given.get("real_samples")))
+        job = job_of(entry, own_settings(entry, self.entries, given), folder, self.preset)
+        config = on_federation(job.config, self.federation, given.get("real_samples")) if self.federation else None
+        return replace(job, config=config or job.config)
 
     def trial(self, what: Candidate, rounds: int) -> Job:
         """A run that is evaluated once."""
@@ -152,16 +158,18 @@ class Search:
 
     def about(self, federation: Federation) -> dict[str, Any]:
         """What must be the same for a search to continue."""
+        given = [self.given(entry) for entry in self.entries]
         return {
             "format": FORMAT,
             "methods": [entry.spec for entry in self.entries],
-            "configurations": [self.given(entry).digest for entry in self.entries],
+            "configurations": [config.digest for config in given],
             "spaces": {entry.spec: msgspec.to_builtins(self.space_of(entry)) for entry in self.entries},
             "seed": self.seed,
             "validation": self.validation,
             "halving": asdict(self.halving),
             "budget": f"{self.candidates} candidates",
             "data": federation.digest,
+            "code": {k: v for each in given for k, v in sources_of(each.method, each.net_for(federation)).items()},
         }
 
 
@@ -202,7 +210,11 @@ class TrialLog:
         with files.reading(self._file):
             before = stored["about"]
             self.trials = msgspec.convert(stored["trials"], list[Trial])
-        if other := sorted(name for name in {**before, **self._about} if before.get(name) != self._about.get(name)):
+        before.setdefault("code", self._about["code"])  # a search of an older version did not store it
+        if other := differing_keys(before, self._about):
+            if other == ["code"]:
+                changed = differing_keys(before["code"], self._about["code"])
+                raise RunError("search-code-changed", folder=str(how.out), files=changed)
             raise RunError("other-search", folder=str(how.out), differing=other)
 
     def add(self, trial: Trial) -> None:
@@ -215,11 +227,15 @@ class TrialLog:
         found = [t for t in self.trials if (t.method, t.candidate) == (what.entry.spec, what.number)]
         return sorted(found, key=lambda trial: trial.rounds)
 
-    def best(self, candidates: Sequence[Candidate], count: int) -> list[Candidate]:
-        """The `count` best candidates of each method by the accuracy of their last trial; the first win ties."""
-        ranked = sorted(candidates, key=lambda c: (-self.of(c)[-1].accuracy, c.number))
+    def best(self, candidates: Sequence[Candidate], count: int, rounds: int) -> list[Candidate]:
+        """The `count` best candidates of each method by their accuracy after `rounds`; the first win ties."""
+
+        def rank(what: Candidate) -> tuple[bool, float, int]:
+            trial = next(trial for trial in self.of(what) if trial.rounds == rounds)
+            return bool(trial.error), -trial.accuracy, what.number
+
         kept: dict[str, list[Candidate]] = {}
-        for each in ranked:
+        for each in sorted(candidates, key=rank):
             kept.setdefault(each.entry.spec, []).append(each)
         return [each for each in candidates if each in kept[each.entry.spec][:count]]
 
@@ -283,13 +299,6 @@ class Findings:
         return notebook.table(("setting", *self.best), self.settings()) + notebook.table(SCORES_HEAD, self.scores())
 
 
-def show_value(value: Any) -> str:
-    """A value as text; a list as `rotate, zoom`, or `none` if it is empty."""
-    if isinstance(value, list | tuple):
-        return ", ".join(map(show_value, value)) or "none"
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def tune(
     data: Federation | str = "builtin-digits",
     methods: Iterable[str] = ("fedavg", "fedlgd"),
@@ -336,29 +345,34 @@ def search(how: Search, log: TrialLog, run: TrialRunner) -> Findings:
     """Run what is missing, rung by rung, and write the best settings of each method."""
     alive = list(how.drawn(how.candidates))
     for at, (count, rounds) in enumerate(how.levels):
-        alive = log.best(alive, count) if at else alive
+        alive = log.best(alive, count, how.rungs[at - 1]) if at else alive
         missing = [c for c in alive if all(trial.rounds != rounds for trial in log.of(c))]
         todo = {how.trial(candidate, rounds): candidate for candidate in missing}
         with closing(run(list(todo))) as running:
             for ended in running:
                 what = todo[ended.job]
                 log.add(_trial(ended, what, how.space_of(what.entry)))
-    best = {winner.entry.spec: _best(how, log, winner) for winner in log.best(alive, 1)}
-    for entry in how.entries:
-        with files.writing(how.out):
+    best = {winner.entry.spec: _best(how, log, winner) for winner in log.best(alive, 1, how.rungs[-1])}
+    with files.writing(how.out):
+        for entry in how.entries:
             files.write_atomic(how.best_file(entry), best[entry.spec].config.toml().encode())
-    rounds_of = tuple(rounds for _, rounds in how.levels)
-    return Findings(best, tuple(log.trials), how.candidates, rounds_of, how.validation, how.out)
+    return Findings(best, tuple(log.trials), how.candidates, how.rungs, how.validation, how.out)
+
+
+def has_diverged(ended: Ended[Job]) -> bool:
+    """Whether a trial failed because its numbers are not finite: at the server, or at so many sites that a round
+    has too few updates, whose reasons are told in words."""
+    return ended.code.endswith("-diverged") or (ended.code == "too-few-updates" and "diverged" in ended.error)
 
 
 def _trial(ended: Ended[Job], what: Candidate, searched: Iterable[str]) -> Trial:
     """A candidate that diverges is the worst one; any other failure stops the search, which can be continued."""
-    job = ended.job
-    if ended.error and "diverged" not in ended.error:
+    job, values = ended.job, dict(flat(ended.job.config.plain()))
+    if ended.error and not has_diverged(ended):
         raise RunError("trial-failed", trial=job.label, error=ended.error)
-    values = dict(flat(job.config.plain()))
     assert job.folder
-    cpu = [(record.round < 0, sum(record.cpu.values())) for record in committed_records(job.folder)]
+    cpu = {record.round: sum(record.cpu.values()) for record in committed_records(job.folder)}
+    setup = cpu.pop(-1, 0.0)
     return Trial(
         method=what.entry.spec,
         candidate=what.number,
@@ -366,8 +380,8 @@ def _trial(ended: Ended[Job], what: Candidate, searched: Iterable[str]) -> Trial
         settings={path: values.get(path) for path in searched},
         accuracy=0.0 if ended.error else ended.result,
         error=ended.error,
-        cpu=sum(seconds for setup, seconds in cpu if not setup),
-        setup=sum(seconds for setup, seconds in cpu if setup),
+        cpu=sum(cpu.values()),
+        setup=setup,
     )
 
 
@@ -378,7 +392,7 @@ def _best(how: Search, log: TrialLog, winner: Candidate) -> Best:
     tuned = Tuned(
         settings=tuple(how.space_of(winner.entry)),
         candidates=how.candidates,
-        rounds=tuple(rounds for _, rounds in how.levels),
+        rounds=how.rungs,
         cpu_seconds=round(cpu_seconds(trial for trial in log.trials if trial.method == last.method), 1),
         validation=how.validation,
         accuracy=last.accuracy,

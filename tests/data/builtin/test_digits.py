@@ -10,13 +10,11 @@ import pytest
 import torch
 from fontTools.ttLib import TTFont
 
-from fedlgd.core.rng import Stream
 from fedlgd.core.train import Local, score, sgd
-from fedlgd.core.types import LabelledSet
-from fedlgd.data import builtin, rendering
-from fedlgd.data.builtin import BANDS, MNIST, RECIPES, BuiltinDigits, bands, share
+from fedlgd.core.types import LabelledSet, Stream
+from fedlgd.data import builtin
+from fedlgd.data.builtin import BANDS, MNIST, RECIPES, BuiltinDigits, bands, package_file, share
 from fedlgd.data.federation import Federation
-from fedlgd.data.rendering import package_file
 from fedlgd.nets.registry import build_net
 from tests import tiny
 from tests.errors import refuses
@@ -125,27 +123,27 @@ def test_photos_are_the_difference_of_photograph_and_digit():
     digit = np.zeros((1, 28, 28), np.uint8)
     digit[0, 10:20, 10:20] = 255
     grey = np.full((40, 40, 3), 100, np.uint8)
-    blend = rendering.blend_photos(digit, [grey], np.random.default_rng(0))
+    blend = builtin.blend_photos(digit, [grey], np.random.default_rng(0))
     assert (blend[0, :, 10:20, 10:20] == 155).all()
     assert (blend[0, :, :10] == 100).all()
 
 
-@pytest.mark.parametrize("font", [font for font in rendering.FONTS if font != rendering.PILLOW_FONT])
+@pytest.mark.parametrize("font", [font for font in builtin.FONTS if font != builtin.PILLOW_FONT])
 def test_a_font_has_real_digits(font):
     with TTFont(package_file("matplotlib", f"mpl-data/fonts/ttf/{font}.ttf")) as face:
         names = face.getBestCmap()
     assert tuple(names[ord(digit)] for digit in "0123456789") == DIGIT_NAMES
 
 
-@pytest.mark.parametrize("font", rendering.FONTS)
+@pytest.mark.parametrize("font", builtin.FONTS)
 def test_a_font_draws_ten_different_digits(font):
-    assert len({rendering.glyph(font, digit).tobytes() for digit in range(10)}) == 10
+    assert len({builtin.glyph(font, digit).tobytes() for digit in range(10)}) == 10
 
 
-@pytest.mark.parametrize("draw", [rendering.render_fonts, rendering.render_street])
+@pytest.mark.parametrize("draw", [builtin.font_image, builtin.street_image])
 def test_a_renderer_draws_as_many_as_asked_and_the_same_for_the_same_generator(draw):
-    one, again = (draw(rendering.in_turn(12), np.random.default_rng(3)) for _ in range(2))
-    other = draw(rendering.in_turn(12), np.random.default_rng(4))
+    one, again = (builtin.render_digits(draw, 12, np.random.default_rng(3))[0] for _ in range(2))
+    other, _ = builtin.render_digits(draw, 12, np.random.default_rng(4))
     assert one.shape == (12, 3, 28, 28)
     assert (one == again).all()
     assert (one != other).any()

@@ -11,14 +11,12 @@ from fedlgd.data.published import blur, corruptions
 from fedlgd.data.published.blur import (
     displaced,
     gaussian_smoothed,
-    mirrored,
-    reflected,
     shifted,
     trails,
     zoom_matrix,
     zoomed,
 )
-from fedlgd.data.published.cifar10c import SEVERITIES
+from fedlgd.data.published.partition import SEVERITIES
 
 
 def test_a_disk_is_even_within_its_radius_and_adds_up_to_one():
@@ -66,15 +64,22 @@ def test_zoom_blur_is_the_mean_of_its_zooms():
     assert blur.zoom_blur(image, 1.16, rng=default_rng(0)) == pytest.approx((image + sum(steps)) / 17, abs=1e-5)
 
 
-@pytest.mark.parametrize(("fold", "mode"), [(mirrored, "mirror"), (reflected, "reflect")])
-def test_displaced_pixels_are_scipys(fold, mode):
+@pytest.mark.parametrize(
+    ("mode", "around"), [("mirror", [3, 2, 1, 0, 1, 2, 3, 2, 1, 0]), ("reflect", [2, 1, 0, 0, 1, 2, 3, 3, 2, 1])]
+)
+def test_displaced_pixels_are_interpolated_and_folded_at_the_border(mode, around):
+    """`around` has the pixels of a line of four that stand for the coordinates -3 to 6."""
     rng = default_rng(0)
-    image = rng.random((2, 8, 8, 1)).astype(np.float32)
-    rows, columns = rng.uniform(-12, 20, (2, 2, 8, 8))
-    made = displaced(image, rows, columns, fold)
-    for i in range(2):
-        expected = ndimage.map_coordinates(image[i, ..., 0], [rows[i], columns[i]], order=1, mode=mode)
-        assert made[i, ..., 0] == pytest.approx(expected, abs=1e-5)
+    image = rng.random((2, 4, 4, 3)).astype(np.float32)
+    wide = image[:, around][:, :, around]
+    rows, columns = rng.uniform(-3, 6, (2, 2, 4, 4))
+    made = displaced(image, rows, columns, mode)
+    for i, y, x in np.ndindex(2, 4, 4):
+        row, column = rows[i, y, x] + 3, columns[i, y, x] + 3
+        top, left = int(row), int(column)
+        down, right = row - top, column - left
+        above, below = ((1 - right) * wide[i, r, left] + right * wide[i, r, left + 1] for r in (top, top + 1))
+        assert made[i, y, x] == pytest.approx((1 - down) * above + down * below, abs=1e-5)
 
 
 def test_the_affine_map_takes_the_moved_corners_back():

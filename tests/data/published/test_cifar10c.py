@@ -11,8 +11,8 @@ from fedlgd.core.meter import listening
 from fedlgd.core.types import Scale
 from fedlgd.data import arrays
 from fedlgd.data.arrays import read_arrays, resized, write_arrays
-from fedlgd.data.published.cifar10c import CLASSES, Cifar10C
 from fedlgd.data.published.corruptions import CORRUPTIONS, corrupted
+from fedlgd.data.published.partition import CLASSES, Cifar10C
 from fedlgd.data.suites import load
 from tests.errors import refuses
 

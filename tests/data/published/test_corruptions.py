@@ -7,10 +7,10 @@ import pytest
 from numpy.random import default_rng
 from PIL import Image
 
+from fedlgd.data.builtin import package_file
 from fedlgd.data.published import blur, corruptions
-from fedlgd.data.published.cifar10c import SEVERITIES
 from fedlgd.data.published.corruptions import BLOCK_SIZE, CORRUPTIONS, as_bytes, corrupted
-from fedlgd.data.rendering import package_file
+from fedlgd.data.published.partition import SEVERITIES
 
 NAMES = list(CORRUPTIONS)
 WITHOUT_CHANCE = {

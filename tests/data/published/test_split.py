@@ -8,7 +8,7 @@ import pytest
 from fedlgd.core.errors import SettingError
 from fedlgd.data import arrays
 from fedlgd.data.arrays import write_arrays
-from fedlgd.data.published.split import Split
+from fedlgd.data.published.partition import Split
 from fedlgd.data.suites import load
 from tests.errors import refuses
 

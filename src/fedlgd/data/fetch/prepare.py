@@ -3,7 +3,6 @@
 import logging
 import os
 import shutil
-import tarfile
 import uuid
 import zipfile
 from collections.abc import Callable, Iterator
@@ -22,7 +21,7 @@ from fedlgd.data.arrays import PARTS, Arrays, read_domain, refuse_without_space,
 from fedlgd.data.fetch import readers
 from fedlgd.data.fetch.download import DATASETS, GROUPS, Dataset, DownloadError, download, missing_bytes, wrong
 from fedlgd.data.fetch.readers import reading_original
-from fedlgd.data.published.cifar10c import SEVERITIES
+from fedlgd.data.published.partition import CIFAR10C_FOLDER, SEVERITIES
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +30,7 @@ State = Literal["prepared", "there", "by hand", "failed"]
 CHUNK_BYTES = 1 << 20
 
 CIFAR10C = "CIFAR-10-C.tar"
-CIFAR10C_FOLDER = "CIFAR-10-C"
-CIFAR10C_LABELS = "labels"
-CIFAR10C_ARRAYS = (*SEVERITIES, CIFAR10C_LABELS)
+CIFAR10C_ARRAYS = (*SEVERITIES, "labels")
 CIFAR10C_FILES = tuple(f"{name}.npy" for name in CIFAR10C_ARRAYS)
 CIFAR10C_SHAPE = (50_000, 32, 32, 3)  # severities 1 to 5 in blocks of 10 000
 
@@ -205,9 +202,9 @@ def unpack_cifar10c(folder: Path, home: Path) -> None:
     """Each known .npy of the archive as a file of its own, so that it can be mapped; all of them or none."""
     path, done = folder / CIFAR10C, 0
     with replacing(home / CIFAR10C_FOLDER) as target:
-        with reading_original(path), tarfile.open(path) as archive:
-            for name, size, stream in readers.members_named(archive, CIFAR10C_FILES):
-                copy_member(stream, target / name, size)
+        with reading_original(path):
+            for place, size, stream in readers.tar_members(path, CIFAR10C_FILES):
+                copy_member(stream, target / place.name, size)
                 done += size
                 tick("unpacking CIFAR-10-C", done, path.stat().st_size)
         check_cifar10c(target)
@@ -219,7 +216,7 @@ def check_cifar10c(folder: Path) -> None:
         path = folder / f"{name}.npy"
         with reading_original(path):
             array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if name == CIFAR10C_LABELS and array.shape == CIFAR10C_SHAPE[:1]:
+        if name == "labels" and array.shape == CIFAR10C_SHAPE[:1]:
             readers.digit_labels(path, array)
         elif array.shape != CIFAR10C_SHAPE or array.dtype != np.uint8:
             found = {"dtype": array.dtype, "shape": array.shape, "expected": CIFAR10C_SHAPE}
@@ -284,10 +281,9 @@ def replacing(folder: Path) -> Iterator[Path]:
 
 def copy_member(stream: IO[bytes], target: Path, size: int) -> None:
     """Copy exactly `size` bytes of an archive to a new file and fsync it."""
-    left = size
     with saving(target), target.open("xb") as file:
-        while left and (chunk := stream.read(min(left, CHUNK_BYTES))):
-            left -= file.write(chunk)
+        shutil.copyfileobj(stream, file, CHUNK_BYTES)
+        left = size - file.tell()
         file.flush()
         os.fsync(file.fileno())
     if left:

@@ -13,7 +13,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
@@ -195,7 +194,7 @@ class MatVariable(NamedTuple):
 
 
 def mat_variables(file: IO[bytes]) -> Iterator[MatVariable]:
-    """The mat_variables of a MATLAB file, one after another."""
+    """The variables of a MATLAB file, one after another."""
     if file.read(MAT_HEADER)[-len(MAT_VERSION) :] != MAT_VERSION:
         raise ValueError("not a MATLAB file of version 5")
     while tag := file.read(8):
@@ -236,20 +235,22 @@ def _element(content: memoryview, at: int) -> tuple[int, memoryview, int]:
     return kind, content[begin : begin + size], following
 
 
-def members_named(archive: tarfile.TarFile, names: tuple[str, ...]) -> Iterator[tuple[str, int, IO[bytes]]]:
-    """Name, size and content of the regular files with one of these names, in any folder."""
-    for member in archive:
-        name = PurePosixPath(member.name).name
-        if member.isfile() and name in names and (stream := archive.extractfile(member)):
-            yield name, member.size, stream
+def tar_members(path: Path, names: tuple[str, ...] = ()) -> Iterator[tuple[PurePosixPath, int, IO[bytes]]]:
+    """Path, size and content of the regular files, or of those with one of these names in any folder."""
+    with tarfile.open(path) as archive:
+        for member in archive:
+            place = PurePosixPath(member.name)
+            wanted = member.isfile() and (not names or place.name in names)
+            if wanted and (stream := archive.extractfile(member)):
+                yield place, member.size, stream
 
 
 def read_cifar10(folder: Path) -> Arrays:
     """The five training batches and the test batch as (n, 32, 32, 3)."""
     path, batches = folder / CIFAR10, {}
-    with reading_original(path), tarfile.open(path) as archive:
-        for name, _, stream in members_named(archive, (*BATCHES, TEST_BATCH)):
-            batches[name] = _batch(stream.read(MAX_BATCH_BYTES + 1), f"{path}: {name}")
+    with reading_original(path):
+        for place, _, stream in tar_members(path, (*BATCHES, TEST_BATCH)):
+            batches[place.name] = _batch(stream.read(MAX_BATCH_BYTES + 1), f"{path}: {place.name}")
     if lost := {*BATCHES, TEST_BATCH} - batches.keys():
         raise DataError("original-missing", folder=path, what=", ".join(sorted(lost)))
     x, y = (np.concatenate([batches[name][i] for name in BATCHES]) for i in (0, 1))
@@ -285,12 +286,11 @@ def _first(places: list[Path], folder: Path, wanted: str) -> Path:
     raise DataError("original-missing", folder=folder, what=wanted)
 
 
-@dataclass
-class PicturesOfPart:
+class PicturesOfPart(NamedTuple):
     """The pictures of one part by name, and their labels by name."""
 
-    pictures: dict[str, Pixels] = field(default_factory=dict)
-    labels: dict[str, int] = field(default_factory=dict)
+    pictures: dict[str, Pixels]
+    labels: dict[str, int]
 
 
 def read_pictures(root: Path, side: int = 0) -> Arrays:
@@ -298,7 +298,7 @@ def read_pictures(root: Path, side: int = 0) -> Arrays:
 
     The label is the folder's name, a digit, or is listed in `<part>_labels.txt`, lines `<name> <digit>`.
     """
-    parts, done = {part: PicturesOfPart() for part in PARTS}, 0
+    parts, done = {part: PicturesOfPart({}, {}) for part in PARTS}, 0
     with reading_original(root):
         for path, content in files_in(root):
             _add(parts, path, content, side)
@@ -319,13 +319,10 @@ def files_in(root: Path) -> Iterator[tuple[PurePosixPath, bytes]]:
         with zipfile.ZipFile(root) as packed:
             for entry in packed.infolist():
                 with packed.open(entry) as file:
-                    name = entry.filename
-                    yield PurePosixPath(name), _bounded(file.read(MAX_PICTURE_BYTES + 1), name)
+                    yield PurePosixPath(entry.filename), _bounded(file.read(MAX_PICTURE_BYTES + 1), entry.filename)
     else:
-        with tarfile.open(root) as packed_tar:
-            for member in packed_tar:
-                if member.isfile() and (stream := packed_tar.extractfile(member)):
-                    yield PurePosixPath(member.name), _bounded(stream.read(MAX_PICTURE_BYTES + 1), member.name)
+        for place, _, stream in tar_members(root):
+            yield place, _bounded(stream.read(MAX_PICTURE_BYTES + 1), place)
 
 
 def _bounded(content: bytes, name: object) -> bytes:
@@ -340,14 +337,15 @@ def _add(parts: dict[str, PicturesOfPart], path: PurePosixPath, content: bytes, 
         return
     if path.name.endswith("_labels.txt"):
         lines = (line.split() for line in content.decode().splitlines())
-        parts[PART_OF[path.name.removesuffix("_labels.txt")]].labels |= {name: int(digit) for name, digit in lines}
+        labels = parts[PART_OF[path.name.removesuffix("_labels.txt")]].labels
+        labels.update({name: int(digit) for name, digit in lines})
     elif path.suffix.lower() in PICTURE_SUFFIXES:
         folders = [folder.lower() for folder in path.parts[:-1]]
         digit = folders.pop() if folders and folders[-1].isdecimal() else ""
         part = parts.get(PART_OF.get(folders[-1] if folders else "", ""))
         if part is not None:
             name = f"{digit}/{path.name}" if digit else path.name
-            part.labels |= {name: int(digit)} if digit else {}
+            part.labels.update({name: int(digit)} if digit else {})
             part.pictures[name] = decode_picture(content, path, side)
 
 

@@ -10,10 +10,9 @@ import numpy as np
 from fedlgd.core.errors import DataError
 from fedlgd.core.meter import track
 from fedlgd.data.arrays import PARTS, Pixels
-from fedlgd.data.images import ImageError, ImageFile
-from fedlgd.data.own import sites as own
-from fedlgd.data.own.decode import DICOM, DIGEST_BYTES, THUMBNAIL_SIDE, is_test, look, near_duplicates, size_list
-from fedlgd.data.own.sites import ArrayRow, Problem, SiteImages
+from fedlgd.data.images import ArrayRow, ImageError, ImageFile
+from fedlgd.data.own import decode, layouts
+from fedlgd.data.own.layouts import Problem, SiteImages
 from fedlgd.data.own.suite import Folders
 
 MIN_TRAINING_IMAGES = 10  # of a class; fewer are reported
@@ -52,21 +51,21 @@ class Checked:
 def check_data(path: Path, least: int = MIN_TRAINING_IMAGES, only: str = "", how: Folders = Folders()) -> Checked:
     """Read every image under `path` as `how` says. A path that does not exist is refused; its problems are listed.
 
-    only: the name of the one site that the images belong to; see `survey_site`.
+    only: the name of the one site that the images belong to; see `survey`.
     """
     try:
         tree = replace(how, path=str(path)).survey(only)
     except DataError as error:
         if not path.exists():
             raise
-        return Checked(0, 0, (own.problem_of(error),))
+        return Checked(0, 0, (layouts.problem_of(error),))
     problems, seen = list(tree.problems), list[ReadImage]()
     for site in tree.sites:
         seen += _read(site, problems, how)
     names = [site.name for site in tree.sites]
     problems += [*_duplicates(seen), *_near(seen), *_patients(seen, how)]
     problems += [*_classes(names, seen, least), *_kinds(names, seen), *_formats(names, seen)]
-    ordered = sorted(problems, key=lambda p: (p.severity, own.natural_key(p.site)))
+    ordered = sorted(problems, key=lambda p: (p.severity, layouts.natural_key(p.site)))
     return Checked(len(names), len(seen), tuple(ordered))
 
 
@@ -76,20 +75,22 @@ def _read(site: SiteImages, problems: list[Problem], how: Folders) -> list[ReadI
     for i in track(f"checking {site.name}", len(site.images)):
         image = site.images[i]
         try:
-            picture, print_, thumb, patient = look(image, how.depth, how.patient)
+            picture, print_, thumb, patient = decode.look(image, how)
         except ImageError as error:
             problems.append(Problem("error", site.name, image.where, error.problem, error.way_out, error.code))
             continue
-        problems += [own.found_warning(code, site.name, image.where, **values) for code, values in picture.remarks]
+        problems += [
+            layouts.found_warning(code, site.name, image.where, **values) for code, values in picture.remarks
+        ]
         pixels = np.asarray(picture.image)
         if bool((pixels == pixels[0, 0]).all()):
-            problems.append(own.found_warning("single-colour", site.name, image.where))
+            problems.append(layouts.found_warning("single-colour", site.name, image.where))
         images.append(image)
         size, grey = f"{picture.image.width}x{picture.image.height}", picture.image.mode == "L"
         marks = picture.format, print_, thumb, patient, picture.patient
         seen.append(ReadImage(site.name, image.where, image.label, size, grey, *marks, test=False))
     prints, patients = [each.print for each in seen], [each.patient for each in seen]
-    tests = is_test(replace(site, images=images), prints, patients, how.test_share, how.split_seed)
+    tests = decode.is_test(replace(site, images=images), prints, patients, how)
     return [replace(each, test=test) for each, test in zip(seen, tests, strict=True)]
 
 
@@ -104,12 +105,12 @@ def _duplicates(seen: Sequence[ReadImage]) -> Iterator[Problem]:
             other = f"{first.file} at site {first.site!r}" if elsewhere else first.file
             if image.label != first.label:
                 same = {"other": other, "label": first.label}
-                yield own.found_error("same-image-other-class", image.site, image.file, **same)
+                yield layouts.found_error("same-image-other-class", image.site, image.file, **same)
             elif image.test and not first.test:
-                yield own.found_error("test-image-in-training", image.site, image.file, other=other)
+                yield layouts.found_error("test-image-in-training", image.site, image.file, other=other)
             else:
                 code = "same-image-at-two-sites" if elsewhere else "same-image"
-                yield own.found_warning(code, image.site, image.file, other=other)
+                yield layouts.found_warning(code, image.site, image.file, other=other)
 
 
 def _near(seen: Sequence[ReadImage]) -> Iterator[Problem]:
@@ -120,13 +121,13 @@ def _near(seen: Sequence[ReadImage]) -> Iterator[Problem]:
     arrays = {}
     for part, members in zip(PARTS, parts, strict=True):
         prints = np.frombuffer(b"".join(each.print for each in members), np.uint8)
-        arrays[f"{part}_thumb"] = np.array([each.thumb for each in members]).reshape(-1, THUMBNAIL_SIDE**2)
-        arrays[f"{part}_print"] = prints.reshape(-1, DIGEST_BYTES)
-    for image, number in zip(parts[1], near_duplicates([arrays])[0].tolist(), strict=True):
+        arrays[f"{part}_thumb"] = np.array([each.thumb for each in members]).reshape(-1, decode.THUMBNAIL_SIDE**2)
+        arrays[f"{part}_print"] = prints.reshape(-1, decode.DIGEST_BYTES)
+    for image, number in zip(parts[1], decode.near_duplicates([arrays])[0].tolist(), strict=True):
         if number >= 0:
             like = parts[0][number]
             other = {"other": like.file, "other_site": like.site}
-            yield own.found_warning("looks-like-training", image.site, image.file, **other)
+            yield layouts.found_warning("looks-like-training", image.site, image.file, **other)
 
 
 def _patients(seen: Sequence[ReadImage], how: Folders) -> Iterator[Problem]:
@@ -134,10 +135,11 @@ def _patients(seen: Sequence[ReadImage], how: Folders) -> Iterator[Problem]:
     trained = {(each.site, each.patient) for each in seen if each.patient and not each.test}
     for each in seen:
         if each.test and (each.site, each.patient) in trained:
-            yield own.found_error("patient-in-both-parts", each.site, each.file)
+            yield layouts.found_error("patient-in-both-parts", each.site, each.file)
     files = Counter((each.site, each.dicom_patient) for each in seen if each.dicom_patient and not each.patient)
-    for site in dict.fromkeys(site for (site, _), count in files.items() if count > 1 and how.patient != DICOM):
-        yield own.found_warning("dicom-patients-unused", site)
+    unused = [site for (site, _), count in files.items() if count > 1 and how.patient != decode.DICOM]
+    for site in dict.fromkeys(unused):
+        yield layouts.found_warning("dicom-patients-unused", site)
 
 
 def _formats(sites: Sequence[str], seen: Sequence[ReadImage]) -> Iterator[Problem]:
@@ -145,43 +147,43 @@ def _formats(sites: Sequence[str], seen: Sequence[ReadImage]) -> Iterator[Proble
     by_site = {site: Counter(each.format for each in seen if each.site == site) for site in sites}
     for site, formats in by_site.items():
         if len(formats) > 1:
-            yield own.found_warning("formats-at-site", site, formats=size_list(formats))
+            yield layouts.found_warning("formats-at-site", site, formats=decode.size_list(formats))
     if len({frozenset(formats) for formats in by_site.values() if formats}) > 1:
         listed = "; ".join(f"{site}: {', '.join(sorted(formats))}" for site, formats in by_site.items())
-        yield own.found_warning("formats-between-sites", formats=listed)
+        yield layouts.found_warning("formats-between-sites", formats=listed)
 
 
 def _classes(sites: Sequence[str], seen: Sequence[ReadImage], least: int) -> Iterator[Problem]:
     """Classes with no or few images at a site."""
-    classes = own.natural({image.label for image in seen})
+    classes = layouts.natural({image.label for image in seen})
     if len(classes) == 1:
-        yield own.found_error("one-class", label=classes[0])
+        yield layouts.found_error("one-class", label=classes[0])
     trained = Counter((image.site, image.label) for image in seen if not image.test)
     tested = Counter((image.site, image.label) for image in seen if image.test)
     for site in sites:
         for label in classes:
             count = trained[site, label]
             if not count:
-                yield own.found_error("class-without-training", site, label=label)
+                yield layouts.found_error("class-without-training", site, label=label)
             elif count < least:
-                yield own.found_warning("class-with-few-images", site, count=count, label=label)
+                yield layouts.found_warning("class-with-few-images", site, count=count, label=label)
             if not tested[site, label]:
-                yield own.found_warning("class-without-test", site, label=label)
+                yield layouts.found_warning("class-without-test", site, label=label)
         counts = [trained[site, label] for label in classes] or [0]
         if min(counts) and max(counts) > MAX_CLASS_RATIO * min(counts):
-            yield own.found_warning("classes-uneven", site, largest=max(counts), smallest=min(counts))
+            yield layouts.found_warning("classes-uneven", site, largest=max(counts), smallest=min(counts))
 
 
 def _kinds(sites: Sequence[str], seen: Sequence[ReadImage]) -> Iterator[Problem]:
     """Different sizes, and grey images next to colour images."""
     sizes = Counter(image.size for image in seen)
     if len(sizes) > 1:
-        yield own.found_warning("image-sizes", count=len(sizes), sizes=size_list(sizes))
+        yield layouts.found_warning("image-sizes", count=len(sizes), sizes=decode.size_list(sizes))
     by_site = {site: [image.grey for image in seen if image.site == site] for site in sites}
     for site, greys in by_site.items():
         if any(greys) and not all(greys):
-            yield own.found_warning("grey-and-colour", site, grey=sum(greys), colour=len(greys) - sum(greys))
+            yield layouts.found_warning("grey-and-colour", site, grey=sum(greys), colour=len(greys) - sum(greys))
     all_grey = {site: all(greys) for site, greys in by_site.items() if greys}
     if len({*all_grey.values()}) > 1:
         listed = ", ".join(repr(site) for site, grey in all_grey.items() if grey)
-        yield own.found_warning("grey-sites", sites=listed)
+        yield layouts.found_warning("grey-sites", sites=listed)

@@ -7,7 +7,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,10 +17,13 @@ from fedlgd.core.errors import DataError
 from fedlgd.core.meter import track
 from fedlgd.core.text import plural
 from fedlgd.data.arrays import PARTS, Arrays, Pixels, cache_key, load_arrays, store_arrays
-from fedlgd.data.images import Depth, Header, ImageError, ImageFile, Picture
-from fedlgd.data.own.sites import ArrayRow, SiteImages
-from fedlgd.data.prepare import Colour, Fit, planes
+from fedlgd.data.images import ArrayRow, Header, ImageError, ImageFile, Picture
+from fedlgd.data.own.layouts import SiteImages
+from fedlgd.data.prepare import planes
 from fedlgd.data.suites import data_home
+
+if TYPE_CHECKING:
+    from fedlgd.data.own.suite import Folders
 
 DIGEST_BYTES = 16  # of the pixels of an image
 THUMBNAIL_SIDE = 16  # pixels
@@ -74,13 +77,11 @@ def _normalised(rows: NDArray[Any]) -> NDArray[np.float32]:
     return np.asarray(centred / np.maximum(norms, 1e-6), np.float32)
 
 
-def is_test(
-    site: SiteImages, prints: Sequence[bytes], patients: Sequence[str], share: float, seed: int
-) -> list[bool]:
+def is_test(site: SiteImages, prints: Sequence[bytes], patients: Sequence[str], how: "Folders") -> list[bool]:
     """For each image whether it is a test image: as chosen by the owner, else held out here."""
     if site.is_split:
         return [image.part == "test" for image in site.images]
-    return held_out([image.label for image in site.images], prints, share, seed, patients)
+    return held_out([image.label for image in site.images], prints, how.test_share, how.split_seed, patients)
 
 
 def held_out(
@@ -153,19 +154,7 @@ MAX_SIZES_IN_NOTE = 4
 DICOM = "dicom"  # the setting `patient` for the PatientID of DICOM files
 
 
-class Decoding(NamedTuple):
-    """The settings that decide about the pixels of an image and about its part."""
-
-    size: int
-    fit: Fit
-    colour: Colour
-    depth: Depth
-    patient: str
-    test_share: float
-    split_seed: int
-
-
-def load_or_decode(sites: Sequence[SiteImages], classes: tuple[str, ...], how: Decoding) -> list[Arrays]:
+def load_or_decode(sites: Sequence[SiteImages], classes: tuple[str, ...], how: "Folders") -> list[Arrays]:
     """The arrays of each site, from the data home or else decoded and stored there.
 
     Besides images and labels: `print` and `near` of every image, see `pixel_digest` and `near_duplicates`;
@@ -174,7 +163,8 @@ def load_or_decode(sites: Sequence[SiteImages], classes: tuple[str, ...], how: D
     """
     with suppress(OSError):  # `store_arrays` reports it
         (data_home() / FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)  # as private as the original images
-    keys = [cache_key(tuple(how), classes, site.name, site.stamp, size=12) for site in sites]
+    settings = (how.size, how.fit, how.colour, how.depth, how.patient, how.test_share, how.split_seed)
+    keys = [cache_key(settings, classes, site.name, site.stamp, size=12) for site in sites]
     arrays = [load_arrays(f"{FOLDER}/{key}") for key in keys]
     if None in arrays:
         headers = _headers(sites, how.size)  # of all sites: their sizes have to agree
@@ -210,19 +200,19 @@ def size_list(counts: Counter[str]) -> str:
     return ", ".join(first + more)
 
 
-def decode(site: SiteImages, headers: list[Header], classes: tuple[str, ...], how: Decoding) -> Arrays:
+def decode(site: SiteImages, headers: list[Header], classes: tuple[str, ...], how: "Folders") -> Arrays:
     """Planes, labels, digests and thumbnails of both parts, and what is known of all images together."""
     grey = how.colour == "grey" or all(header.grey for header in headers)
     pixels: dict[int, Pixels] = {}
     prints, thumbs, formats, patients = list[bytes](), list[Pixels](), Counter[str](), list[str]()
     for i in track(f"decoding {site.name}", len(site.images)):
-        picture, print_, thumb, patient = look(site.images[i], how.depth, how.patient)
+        picture, print_, thumb, patient = look(site.images[i], how)
         prints.append(print_)
         thumbs.append(thumb)
         patients.append(patient)
         formats[f"{picture.format} {'grey' if picture.image.mode == 'L' else 'colour'}"] += 1
         pixels[i] = planes(picture.image, grey, how.size, how.fit)
-    tests = np.array(is_test(site, prints, patients, how.test_share, how.split_seed))
+    tests = np.array(is_test(site, prints, patients, how))
     labels = np.array([classes.index(image.label) for image in site.images])
     all_prints = np.frombuffer(b"".join(prints), np.uint8).reshape(-1, DIGEST_BYTES)
     shape = pixels[0].shape
@@ -239,16 +229,12 @@ def decode(site: SiteImages, headers: list[Header], classes: tuple[str, ...], ho
     return arrays
 
 
-def look(image: ImageFile | ArrayRow, depth: Depth, setting: str) -> tuple[Picture, bytes, Pixels, str]:
-    """The picture, a digest of its pixels, its thumbnail and its patient; see `patient_of` for the setting."""
-    picture = image.read(depth)
-    return picture, pixel_digest(picture.image), thumbnail(picture.image), patient_of(image, picture, setting)
-
-
-def patient_of(image: ImageFile | ArrayRow, picture: Picture, setting: str) -> str:
-    """The patient that the owner named, or the PatientID of a DICOM file if the setting says so; "" if unknown."""
-    if setting != DICOM or picture.format != "DICOM":
-        return image.patient
-    if isinstance(image, ImageFile) and not picture.patient:
-        raise ImageError("no-patient-id", path=image.path)
-    return picture.patient
+def look(image: ImageFile | ArrayRow, how: "Folders") -> tuple[Picture, bytes, Pixels, str]:
+    """The picture, a digest of its pixels, its thumbnail, and its patient: the one that the owner named, or the
+    PatientID of a DICOM file if the setting says so; "" if unknown."""
+    picture, patient = image.read(how.depth), image.patient
+    if how.patient == DICOM and isinstance(image, ImageFile) and picture.format == "DICOM":
+        patient = picture.patient
+        if not patient:
+            raise ImageError("no-patient-id", path=image.path)
+    return picture, pixel_digest(picture.image), thumbnail(picture.image), patient

@@ -1,4 +1,4 @@
-"""Detects the layout of a folder of images: its sites, classes and parts, and files that do not belong there.
+"""Finds the sites of a user's images with their classes and parts, by the layout of the folder, and what is wrong.
 
 A table is a CSV file with the columns path, site, label and optionally split and patient.
 """
@@ -8,22 +8,130 @@ import io
 import os
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal
 
-from fedlgd.core.errors import DataError, similar_path
-from fedlgd.data.dicom import is_dicom
-from fedlgd.data.images import SUFFIXES, ImageFile, Part, regular_file, shown
-from fedlgd.data.own import sites as own
-from fedlgd.data.own.sites import Problem, SiteImages, checked_name
+import numpy as np
+
+from fedlgd.core.errors import DataError, message, similar_path
+from fedlgd.data.arrays import PARTS, open_npz, read_domain
+from fedlgd.data.images import SUFFIXES, ArrayRow, ImageError, ImageFile, Part, is_dicom, regular_file, shown
 
 MANIFEST = "manifest.csv"
-COLUMNS = ("path", "site", "label")
-OPTIONAL = ("split", "patient")
+REQUIRED_COLUMNS = ("path", "site", "label")
+COLUMNS = (*REQUIRED_COLUMNS, "split", "patient")
 PART_NAMES: dict[str, Part] = {"train": "train", "training": "train", "test": "test", "testing": "test", "": ""}
+JUNK = ("thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir", "$recycle.bin", "lost+found", "dicomdir")
+LAYOUTS = (
+    "site/class/image, site/train/class/image with site/test/class/image, "
+    f"one site.npz per site, or a {MANIFEST} with the columns path, site, label and optionally split"
+)
+MAX_NAMES_IN_ERROR = 8
+MAX_NAME_LETTERS = 100
 
 Row = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem of a folder of images and what to do about it: an error stops a run, a warning does not."""
+
+    severity: Literal["error", "warning"]
+    site: str
+    file: str
+    problem: str
+    way_out: str
+    code: str
+
+
+def found_error(code: str, site: str = "", file: str = "", **values: Any) -> Problem:
+    """A problem that stops a run. Its message ends with the way out, after a semicolon."""
+    problem, _, way_out = message(code, **values).rpartition("; ")
+    return Problem("error", site, file, problem, way_out, code)
+
+
+def found_warning(code: str, site: str = "", file: str = "", **values: Any) -> Problem:
+    """A problem that does not stop a run."""
+    return replace(found_error(code, site, file, **values), severity="warning")
+
+
+def problem_of(error: DataError, site: str = "", file: str = "") -> Problem:
+    """An error as a problem; messages have the form `what is wrong; what to do`."""
+    problem, _, way_out = str(error).partition("; ")
+    return Problem("error", site, file, problem, way_out, error.code)
+
+
+def refuse_errors(problems: Sequence[Problem]) -> None:
+    """Raise the first error, if there is one."""
+    errors = [problem for problem in problems if problem.severity == "error"]
+    if errors:
+        first, more = errors[0], f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        where = ", ".join(filter(None, (first.site and f"site {first.site!r}", first.file)))
+        problem = " ".join(filter(None, (where, first.problem + more)))
+        raise DataError("folder-problem", problem=problem, way_out=first.way_out, problem_code=first.code)
+
+
+def natural(names: Iterable[str]) -> list[str]:
+    """Names in natural order: "9" before "10", "a" next to "A"."""
+    return sorted(names, key=natural_key)
+
+
+def natural_key(name: str) -> tuple[list[str | int], str]:
+    pieces = re.split(r"([0-9]+)", name)
+    return [int(piece) if i % 2 else piece.casefold() for i, piece in enumerate(pieces)], name
+
+
+def checked_name(text: str, what: str, path: Path) -> str:
+    """A name of a site or a class, refused if it cannot be shown in tables and file names."""
+    if not text.strip() or not text.isprintable() or len(text) > MAX_NAME_LETTERS:
+        name = shown(text[: 2 * MAX_NAME_LETTERS])
+        raise DataError("invalid-name", path=shown(path), name=name, what=what, most=MAX_NAME_LETTERS)
+    return text
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SiteImages:
+    """The images of one site, not yet read. `stamp` changes whenever the files change."""
+
+    name: str
+    images: Sequence[ImageFile | ArrayRow]
+    stamp: tuple[object, ...]
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the owner chose the test images."""
+        return any(image.part == "test" for image in self.images)
+
+
+def site_of_files(name: str, images: Sequence[ImageFile]) -> SiteImages:
+    return SiteImages(name, images, tuple((i.where, i.label, i.part, i.patient, _stamp(i.path)) for i in images))
+
+
+def site_of_npz(name: str, path: Path, root: Path) -> SiteImages:
+    """The rows of a prepared .npz inside `root`, training rows first; the test part is optional."""
+    with regular_file(path, root), open_npz(path) as archive:
+        members = archive.namelist()
+    parts = PARTS if "test_x.npy" in members else PARTS[:1]
+    arrays, rows = read_domain(path, parts), list[ArrayRow]()
+    for part in parts:
+        x = np.asarray(arrays[f"{part}_x"])  # a plain view: rows of a memmap are large objects
+        for row, label in enumerate(arrays[f"{part}_y"]):
+            where = f"{shown(path.name)}, {part}_x[{row}]"
+            rows.append(ArrayRow(where, x[row], str(label), "test" if part == "test" else "train"))
+    if not rows:
+        raise ImageError("npz-without-images", path=path)
+    return SiteImages(name, rows, (name, _stamp(path)))
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    """Size and times; zeros for a missing file, for which reading raises an error."""
+    try:
+        info = path.stat()
+    except (OSError, ValueError):
+        return (0, 0, 0)
+    return (info.st_size, info.st_mtime_ns, info.st_ctime_ns)
 
 
 def read_table(file: Path, problems: list[Problem], names: Mapping[str, str]) -> list[SiteImages]:
@@ -42,20 +150,15 @@ def read_table(file: Path, problems: list[Problem], names: Mapping[str, str]) ->
             lines[image.path] = number
             sites.setdefault(checked_name(row["site"], "site", file), []).append(image)
         except DataError as error:
-            problems.append(own.problem_of(error, shown(row["site"]), f"{shown(file.name)}, line {number}"))
-    problems += _incomplete(shown(file.name), sites)
-    if not (sites or problems):
-        raise DataError("table-without-images", path=shown(file), columns=COLUMNS)
-    return [own.site_of_files(name, sites[name]) for name in own.natural(sites)]
-
-
-def _incomplete(file: str, sites: Mapping[str, list[ImageFile]]) -> Iterator[Problem]:
-    """Sites whose columns split or patient are filled in some lines only."""
-    for name, images in sites.items():
+            problems.append(problem_of(error, shown(row["site"]), f"{shown(file.name)}, line {number}"))
+    for name, images in sites.items():  # the columns split and patient are filled in all lines of a site or in none
         if {image.part for image in images} not in ({""}, {"train"}, {"train", "test"}):
-            yield own.found_error("split-incomplete", name, file)
+            problems.append(found_error("split-incomplete", name, shown(file.name)))
         if len({bool(image.patient) for image in images}) > 1:
-            yield own.found_error("patient-incomplete", name, file)
+            problems.append(found_error("patient-incomplete", name, shown(file.name)))
+    if not (sites or problems):
+        raise DataError("table-without-images", path=shown(file), columns=REQUIRED_COLUMNS)
+    return [site_of_files(name, sites[name]) for name in natural(sites)]
 
 
 def _image(row: Row, root: Path) -> ImageFile:
@@ -77,8 +180,8 @@ def _rows(file: Path, root: Path, names: Mapping[str, str]) -> Iterator[tuple[in
             head = lines.readline()
             delimiter = max(",;\t", key=head.count)
             columns = [name.strip().lower() for name in next(csv.reader([head], delimiter=delimiter), [])]
-            places = {name: names.get(name, name).lower() for name in (*COLUMNS, *OPTIONAL)}
-            missing = [places[name] for name in (*COLUMNS, *names) if places[name] not in columns]
+            places = {name: names.get(name, name).lower() for name in COLUMNS}
+            missing = [places[name] for name in (*REQUIRED_COLUMNS, *names) if places[name] not in columns]
             if missing:
                 raise DataError("table-without-column", path=shown(file), missing=missing, columns=columns)
             reader = csv.reader(lines, delimiter=delimiter)
@@ -88,14 +191,6 @@ def _rows(file: Path, root: Path, names: Mapping[str, str]) -> Iterator[tuple[in
                     yield reader.line_num + 1, {name: row.get(place, "") for name, place in places.items()}
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError("table-unreadable", path=shown(file), error=error) from error
-
-
-JUNK = ("thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir", "$recycle.bin", "lost+found", "dicomdir")
-LAYOUTS = (
-    "site/class/image, site/train/class/image with site/test/class/image, "
-    f"one site.npz per site, or a {MANIFEST} with the columns path, site, label and optionally split"
-)
-MAX_NAMES_IN_ERROR = 8
 
 
 @dataclass(frozen=True)
@@ -110,7 +205,7 @@ class Tree:
     @property
     def classes(self) -> tuple[str, ...]:
         """All classes of all sites, in natural order."""
-        return tuple(own.natural({image.label for site in self.sites for image in site.images}))
+        return tuple(natural({image.label for site in self.sites for image in site.images}))
 
 
 @dataclass(frozen=True)
@@ -122,11 +217,7 @@ class Names:
     classes: Mapping[str, str] = field(default_factory=dict)
     patient: re.Pattern[str] | None = None
 
-    def tree(self, path: Path, layout: str, sites: Sequence[SiteImages], problems: list[Problem]) -> Tree:
-        sites = [self._applied(site, problems) for site in sites]
-        return Tree(path, layout, tuple(sites), (*problems, *_equal_names(sites)))
-
-    def _applied(self, site: SiteImages, problems: list[Problem]) -> SiteImages:
+    def applied(self, site: SiteImages, problems: list[Problem]) -> SiteImages:
         """The images with our names of their classes, and with their patients."""
         images = []
         for image in site.images:
@@ -134,19 +225,27 @@ class Names:
             found = self.patient and isinstance(image, ImageFile) and self.patient.search(image.path.name)
             if self.patient and isinstance(image, ImageFile) and not found:
                 pattern = self.patient.pattern
-                problems.append(own.found_error("name-without-patient", site.name, image.where, pattern=pattern))
+                problems.append(found_error("name-without-patient", site.name, image.where, pattern=pattern))
             images.append(replace(image, label=label, patient=found[1] if found else image.patient))
         stamp = (site.stamp, sorted(self.classes.items()), self.patient)
         return replace(site, images=images, stamp=stamp) if self.classes or self.patient else site
 
 
-def survey(path: Path, names: Names = Names()) -> Tree:
-    """The sites under `path`, by the layout that fits; no image is opened yet."""
+def survey(path: Path, names: Names = Names(), only: str = "") -> Tree:
+    """The sites under `path`, by the layout that fits; no image is opened yet.
+
+    only: the name of the one site that all images belong to. Then a folder has its class folders, or train and test
+    folders with them.
+    """
     if not path.exists():
         hint = similar_path(path) or "; correct the path"
         raise DataError("no-such-path", path=shown(path), hint=hint)
     root, problems = path.resolve(), list[Problem]()
-    if path.is_dir():
+    if only and path.is_dir() and not (path / MANIFEST).exists():
+        layout, sites = "one site", [site_of_files(only, _site(root, root, problems))]
+        if not sites[0].images:
+            raise DataError("site-without-images", path=shown(path))
+    elif path.is_dir():
         layout, sites = _survey_folder(path, root, problems, names.columns)
     elif path.suffix.lower() == ".csv":
         layout, sites = "csv", read_table(path, problems, names.columns)
@@ -154,22 +253,10 @@ def survey(path: Path, names: Names = Names()) -> Tree:
         layout, sites = "npz", _npz_sites([path], root.parent, problems)
     else:
         raise DataError("unknown-layout", path=shown(path), layouts=LAYOUTS)
-    return names.tree(path, layout, sites, problems)
-
-
-def survey_site(path: Path, name: str, names: Names = Names()) -> Tree:
-    """One site: a folder with class folders (or train and test folders with them), a table, or its .npz file."""
-    if not path.is_dir() or (path / MANIFEST).exists():
-        tree = survey(path, Names(names.columns))
-        if len(tree.sites) != 1:
-            raise DataError("not-one-site", path=shown(path), sites=len(tree.sites))
-        problems = [each for each in tree.problems if each.site or each.file]
-        return names.tree(path, tree.layout, [replace(tree.sites[0], name=name)], problems)
-    problems = list[Problem]()
-    images = _site(path.resolve(), path.resolve(), problems)
-    if not images:
-        raise DataError("site-without-images", path=shown(path))
-    return names.tree(path, "one site", [own.site_of_files(name, images)], problems)
+    if only and len(sites) != 1:
+        raise DataError("not-one-site", path=shown(path), sites=len(sites))
+    named = [names.applied(replace(site, name=only or site.name), problems) for site in sites]
+    return Tree(path, layout, tuple(named), (*problems, *_equal_names(named)))
 
 
 def _survey_folder(
@@ -197,9 +284,9 @@ def _folder_sites(path: Path, root: Path, folders: list[Path], problems: list[Pr
     sites = []
     for folder in folders:
         if images := _site(folder, root, problems):
-            sites.append(own.site_of_files(checked_name(folder.name, "site", folder), images))
+            sites.append(site_of_files(checked_name(folder.name, "site", folder), images))
         else:
-            problems.append(_empty(folder, root, folder.name))
+            problems.append(_skipped(folder, root, folder.name, "folder-without-images"))
     if not sites:
         raise DataError("no-site-with-images", path=shown(path), found=_seen(folders), layouts=LAYOUTS)
     return sites
@@ -211,32 +298,36 @@ def _npz_sites(files: Sequence[Path], root: Path, problems: list[Problem]) -> li
     for file in files:
         name = checked_name(file.stem, "site", file)
         try:
-            sites.append(own.site_of_npz(name, file, root))
+            sites.append(site_of_npz(name, file, root))
         except DataError as error:
-            problems.append(own.problem_of(error, name))
+            problems.append(problem_of(error, name))
     return sites
 
 
 def _site(folder: Path, root: Path, problems: list[Problem]) -> list[ImageFile]:
     """The images of one site folder; other files in it are added to the problems."""
-    children = list(_children(folder, root))
+    children, images = list(_children(folder, root)), list[ImageFile]()
     folders = [child for child in children if child.is_dir()]
     if not folders and any(_is_image(child) for child in children):
         raise DataError("no-class-folders", path=shown(folder), found=_seen(children), name=shown(folder.name))
     problems += [_skipped(child, root, folder.name) for child in children if child not in folders]
-    if not any(child.name.lower() in PART_NAMES for child in folders):
-        return _classes(folders, "", folder.name, root, problems)
-    images: list[ImageFile] = []
-    for part, inner in _parts(folder, folders).items():
-        inside = list(_children(inner, root))
-        if any(_is_image(child) for child in inside):
-            raise DataError("no-class-folders-in-part", path=shown(inner), part=part)
-        images += _classes([c for c in inside if c.is_dir()], part, folder.name, root, problems)
+    for part, above in _parts(folder, folders).items():
+        beside = list(_children(above, root))
+        if part and any(_is_image(child) for child in beside):
+            raise DataError("no-class-folders-in-part", path=shown(above), part=part)
+        for inner in (child for child in beside if child.is_dir()):
+            label, inside = checked_name(inner.name, "class", inner), list(_children(inner, root))
+            images += [ImageFile(child, root, label, part) for child in inside if _is_image(child)]
+            problems += [_skipped(child, root, folder.name) for child in inside if not _is_image(child)]
+            if not inside:
+                problems.append(_skipped(inner, root, folder.name, "folder-without-images"))
     return images
 
 
 def _parts(folder: Path, folders: list[Path]) -> dict[Part, Path]:
-    """The training and the test folder; the latter is optional."""
+    """The training and the test folder, which is optional; or the folder itself, if the owner did not split."""
+    if not any(child.name.lower() in PART_NAMES for child in folders):
+        return {"": folder}
     parts: dict[Part, Path] = {}
     for child in folders:
         part = PART_NAMES.get(child.name.lower())
@@ -248,18 +339,6 @@ def _parts(folder: Path, folders: list[Path]) -> dict[Part, Path]:
     return parts
 
 
-def _classes(folders: list[Path], part: Part, site: str, root: Path, problems: list[Problem]) -> list[ImageFile]:
-    images: list[ImageFile] = []
-    for folder in folders:
-        label = checked_name(folder.name, "class", folder)
-        children = list(_children(folder, root))
-        images += [ImageFile(child, root, label, part) for child in children if _is_image(child)]
-        problems += [_skipped(child, root, site) for child in children if not _is_image(child)]
-        if not children:
-            problems.append(_empty(folder, root, site))
-    return images
-
-
 def _children(folder: Path, root: Path) -> Iterator[Path]:
     """The content of a folder in natural order, without hidden files and files of operating systems."""
     if not folder.resolve().is_relative_to(root):
@@ -268,7 +347,7 @@ def _children(folder: Path, root: Path) -> Iterator[Path]:
         names = os.listdir(folder)  # noqa: PTH208
     except OSError as error:
         raise DataError("folder-cannot-be-listed", path=shown(folder), error=error.strerror) from error
-    for name in sorted(names, key=own.natural_key):
+    for name in natural(names):
         if not name.startswith(".") and name.lower() not in JUNK:
             yield folder / name
 
@@ -286,13 +365,9 @@ def _is_image(path: Path) -> bool:
         return False  # it is listed as a skipped file
 
 
-def _skipped(path: Path, root: Path, site: str) -> Problem:
-    kind = "folder-in-class" if path.is_dir() else "image-outside-class" if _is_image(path) else "not-an-image"
-    return own.found_warning(kind, shown(site), shown(path.relative_to(root)))
-
-
-def _empty(folder: Path, root: Path, site: str) -> Problem:
-    return own.found_warning("folder-without-images", shown(site), shown(folder.relative_to(root)))
+def _skipped(path: Path, root: Path, site: str, kind: str = "") -> Problem:
+    found = "folder-in-class" if path.is_dir() else "image-outside-class" if _is_image(path) else "not-an-image"
+    return found_warning(kind or found, shown(site), shown(path.relative_to(root)))
 
 
 def _seen(paths: list[Path]) -> str:
@@ -305,10 +380,10 @@ def _equal_names(sites: Sequence[SiteImages]) -> Iterator[Problem]:
     """Class names that differ only in case, whitespace or the encoding of an accent."""
     variants: dict[str, dict[str, str]] = {}
     for site in sites:
-        for label in own.natural({image.label for image in site.images}):
+        for label in natural({image.label for image in site.images}):
             plain = " ".join(unicodedata.normalize("NFKC", label).casefold().replace("_", " ").split())
             variants.setdefault(plain, {}).setdefault(label, site.name)
     for names in variants.values():
         if len(names) > 1:
             listed = ", ".join(f"{name!r} (site {site!r})" for name, site in names.items())
-            yield own.found_error("class-names-alike", count=len(names), names=listed, mapping="=".join(names))
+            yield found_error("class-names-alike", count=len(names), names=listed, mapping="=".join(names))

@@ -1,7 +1,7 @@
 """The suite `folders`: a user's own images.
 
-One way for every image: `layouts` finds it, `images` reads it, `prepare` fits it to one size, `split` assigns it to
-a part, and `decode` stacks it and stores the arrays.
+One way for every image: `layouts` finds it, `images` reads it, `prepare` fits it to one size, and `decode` assigns
+it to a part, stacks it and stores the arrays.
 """
 
 import re
@@ -16,11 +16,9 @@ from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.settings import setting
 from fedlgd.core.text import plural
 from fedlgd.data.arrays import Arrays, site_from_arrays
-from fedlgd.data.federation import Federation, federation
+from fedlgd.data.federation import Federation, from_sites
 from fedlgd.data.images import Depth, ImageError, ImageFile, shown
-from fedlgd.data.own.decode import DICOM, Decoding, load_or_decode
-from fedlgd.data.own.layouts import COLUMNS, OPTIONAL, Names, Tree, survey, survey_site
-from fedlgd.data.own.sites import SiteImages, refuse_errors
+from fedlgd.data.own import decode, layouts
 from fedlgd.data.prepare import Colour, Fit, Scaling, scales
 from fedlgd.data.suites import SuiteSettings
 
@@ -65,25 +63,25 @@ class Folders(SuiteSettings):
         return Depth(self.bits, self.window)
 
     @property
-    def names(self) -> Names:
+    def names(self) -> layouts.Names:
         """How the owner calls columns, classes and patients."""
         columns = {name: given[-1] for name, *given in _chains(self.columns, "data.columns")}
         for name in columns:
-            if name not in (*COLUMNS, *OPTIONAL):
-                raise SettingError("unknown-column", name=name, available=(*COLUMNS, *OPTIONAL))
+            if name not in layouts.COLUMNS:
+                raise SettingError("unknown-column", name=name, available=layouts.COLUMNS)
         classes = dict[str, str]()
         for name, *others in _chains(self.classes, "data.classes"):
             for other in others:
                 if classes.setdefault(other, name) != name:
                     raise SettingError("class-mapped-twice", name=other, first=classes[other], second=name)
-        return Names(columns, classes, _pattern(self.patient))
+        return layouts.Names(columns, classes, _pattern(self.patient))
 
-    def survey(self, only: str = "") -> Tree:
+    def survey(self, only: str = "") -> layouts.Tree:
         """The sites under `path`, or the one site `only` whose images they are; no image is read yet."""
         path = Path(self.path).expanduser().absolute()
         if len(self.window) not in (0, 2):
             raise SettingError("window-not-two-numbers", window=list(self.window))
-        return survey_site(path, only, self.names) if only else survey(path, self.names)
+        return layouts.survey(path, self.names, only)
 
     def open(self, name: str = "", note: str = "", only: str = "") -> Federation:
         """The sites, decoded on first use and stored in the data home; afterwards they are mapped from there.
@@ -100,8 +98,7 @@ class Folders(SuiteSettings):
         if self.skip_bad:
             tree, left_out = _readable(tree, self.depth)
         _refuse_unusable(tree, self.min_per_class)
-        image, parts = (self.size, self.fit, self.colour, self.depth), (self.test_share, self.split_seed)
-        arrays = load_or_decode(tree.sites, tree.classes, Decoding(*image, self.patient, *parts))
+        arrays = decode.load_or_decode(tree.sites, tree.classes, self)
         scaled = scales([each["train_x"] for each in arrays], self.scaling)
         found = zip(tree.sites, arrays, scaled, leaks(arrays), left_out, strict=True)
         sites = [
@@ -114,10 +111,10 @@ class Folders(SuiteSettings):
         if skipped := _skipped(tree, ""):
             note += f"; skipped files or folders: {skipped}"
         name = name or shown(tree.path.name if tree.path.is_dir() else tree.path.stem)
-        whole = federation(name, sites, note, self.min_per_class)
+        whole = from_sites(name, sites, note, self.min_per_class)
         return replace(whole, fit=self.fit, colour=self.colour, depth=self.depth)
 
-    def _note(self, tree: Tree, site: SiteImages, arrays: Arrays, leak: int, left_out: int) -> str:
+    def _note(self, tree: layouts.Tree, site: layouts.SiteImages, arrays: Arrays, leak: int, left_out: int) -> str:
         """How a site's images were processed, and what a reader of its results must know."""
         formats, trained = arrays["formats"].tolist(), set(arrays["train_y"].tolist())
         text, near = ", ".join(formats), int(arrays["test_near"].sum())
@@ -160,22 +157,22 @@ def _chains(text: str, path: str) -> list[list[str]]:
 
 
 def _pattern(text: str) -> re.Pattern[str] | None:
-    if text in ("", DICOM):
+    if text in ("", decode.DICOM):
         return None
     try:
         pattern = re.compile(text)
     except re.error as error:
         raise SettingError("patient-no-pattern", pattern=text, error=error) from error
     if pattern.groups != 1:
-        raise SettingError("patient-without-group", pattern=text, dicom=DICOM)
+        raise SettingError("patient-without-group", pattern=text, dicom=decode.DICOM)
     return pattern
 
 
-def _skipped(tree: Tree, site: str) -> int:
+def _skipped(tree: layouts.Tree, site: str) -> int:
     return sum(problem.severity == "warning" and problem.site == site for problem in tree.problems)
 
 
-def _readable(tree: Tree, depth: Depth) -> tuple[Tree, list[int]]:
+def _readable(tree: layouts.Tree, depth: Depth) -> tuple[layouts.Tree, list[int]]:
     """Without the files that cannot be read, and how many each site has; rows of an .npz are readable."""
     sites, left_out = [], list[int]()
     for site in tree.sites:
@@ -200,9 +197,9 @@ def _is_readable(image: ImageFile, depth: Depth) -> bool:
     return True
 
 
-def _refuse_unusable(tree: Tree, least: int) -> None:
+def _refuse_unusable(tree: layouts.Tree, least: int) -> None:
     """Refuse what no later stage could use; `federation` checks again after the hold-out."""
-    refuse_errors(tree.problems)
+    layouts.refuse_errors(tree.problems)
     path, classes = shown(tree.path), tree.classes
     if len(classes) < 2:
         raise DataError("only-one-class", path=path, classes=classes)

@@ -1,1 +1,1 @@
-"""Suites of published data sets: `domains` (digits, retina), `cifar10c` with `corruptions` and `blur`, `split`."""
+"""Suites of published data: `domains` (digits, retina), `partition` (split, cifar10c), `corruptions`, `blur`."""

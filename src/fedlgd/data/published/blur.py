@@ -1,7 +1,6 @@
 """Blur, zoom and displacement of many photographs at a time, and the corruptions of CIFAR-10-C made of them."""
 
 import math
-from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -13,7 +12,6 @@ Photos = NDArray[np.float32]
 """Images (n, side, side, 3), or layers (n, side, side) to lay over them, from 0 to 1."""
 Numbers = NDArray[np.intp]
 Reals = NDArray[np.float64]
-Fold = Callable[[Numbers, int], Numbers]
 
 ZOOM_STEP = 0.01
 CUT_OFF_SIGMAS = 4.0  # sigmas at which a Gaussian is cut off
@@ -73,28 +71,13 @@ def shifted(photos: Photos, down: Numbers, right: Numbers) -> Photos:
     return np.asarray(photos[np.arange(n)[:, None, None], rows[:, :, None], columns[:, None, :]], np.float32)
 
 
-def displaced(photos: Photos, rows: Reals, columns: Reals, fold: Fold) -> Photos:
-    """x(rows, columns), bilinear; `fold` maps a coordinate outside the image to one inside."""
-    side, each = photos.shape[1], np.arange(len(photos))[:, None, None]
-    top, left = np.floor(rows).astype(np.intp), np.floor(columns).astype(np.intp)
-    below, beside = (rows - top)[..., None], (columns - left)[..., None]
-    total = np.zeros(photos.shape)
-    for row, share in ((top, 1 - below), (top + 1, below)):
-        for column, part in ((left, 1 - beside), (left + 1, beside)):
-            total += share * part * photos[each, fold(row, side), fold(column, side)]
-    return total.astype(np.float32)
-
-
-def mirrored(places: Numbers, side: int) -> Numbers:
-    """... 2 1 | 0 1 2 ...: mirrored at the outermost pixel."""
-    around: Numbers = np.abs(places) % (2 * side - 2)
-    return np.minimum(around, 2 * side - 2 - around)
-
-
-def reflected(places: Numbers, side: int) -> Numbers:
-    """... 1 0 | 0 1 2 ...: mirrored at the edge of the image."""
-    around = places % (2 * side)
-    return np.minimum(around, 2 * side - 1 - around)
+def displaced(photos: Photos, rows: Reals, columns: Reals, mode: str) -> Photos:
+    """x(rows, columns), bilinear; `mode` of scipy maps a coordinate outside the image to one inside."""
+    made = np.empty_like(photos)
+    for i, channel in np.ndindex(len(photos), photos.shape[3]):
+        places = (rows[i], columns[i])
+        made[i, ..., channel] = ndimage.map_coordinates(photos[i, ..., channel], places, order=1, mode=mode)
+    return made
 
 
 def gaussian_blur(photos: Photos, sigma: float, *, rng: Generator) -> Photos:
@@ -160,13 +143,13 @@ def elastic_transform(photos: Photos, strength: float, sigma: float, shift: floa
     """A random affine map, then displacement by smoothed noise; all three parameters are relative to the side."""
     n, side = photos.shape[:2]
     rows, columns = affine(n, side, shift * side, rng)
-    photos = displaced(photos, rows, columns, mirrored)
+    photos = displaced(photos, rows, columns, "mirror")
     if not strength:
         return photos
     noise = rng.uniform(-1, 1, (2, n, side, side)).astype(np.float32)
     down, right = (strength * side * gaussian_smoothed(layer, sigma * side, 3, "reflect") for layer in noise)
     here = np.arange(side)
-    return displaced(photos, here[:, None] + down, here + right, reflected)
+    return displaced(photos, here[:, None] + down, here + right, "reflect")
 
 
 def affine(n: int, side: int, shift: float, rng: Generator) -> tuple[Reals, Reals]:

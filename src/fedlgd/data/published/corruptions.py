@@ -4,16 +4,16 @@ import io
 from collections.abc import Callable
 
 import numpy as np
-from numpy.random import PCG64, Generator
+from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
 
-from fedlgd.core.rng import Stream
-from fedlgd.data.arrays import Pixels
+from fedlgd.core.types import Stream
+from fedlgd.data.arrays import Pixels, numpy_generator
 from fedlgd.data.published import blur
 from fedlgd.data.published.blur import Photos, Reals, filtered, gaussian_smoothed, trails, zoomed
-from fedlgd.data.published.cifar10c import SEVERITIES
+from fedlgd.data.published.partition import SEVERITIES
 
 BLOCK_SIZE = 100  # photographs that share a generator and are always corrupted together
 LUMA = np.array((0.299, 0.587, 0.114), np.float32)
@@ -263,7 +263,7 @@ def corrupted(photos: Pixels, name: str, severity: int, wanted: range, seed: int
     rng = Stream(seed).at(name, severity)
     change, constants, blocks = CORRUPTIONS[name], SEVERITIES[name][severity - 1], []
     for start in range(first, wanted.stop, BLOCK_SIZE):
-        block, generator = photos[start : start + BLOCK_SIZE], Generator(PCG64(rng.at(start).number()))
+        block, generator = photos[start : start + BLOCK_SIZE], numpy_generator(rng.at(start))
         blocks.append(as_bytes(change(block / np.float32(255), *constants, rng=generator)))
     return np.concatenate(blocks)[wanted.start - first : wanted.stop - first]
 

@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.random import PCG64, Generator
 
 from fedlgd.core.errors import DataError
-from fedlgd.core.rng import Stream
 from fedlgd.core.settings import setting
-from fedlgd.core.types import Scale, Site
+from fedlgd.core.types import Scale, Site, Stream
 from fedlgd.data import arrays as store
-from fedlgd.data import rendering
-from fedlgd.data.arrays import PARTS, Arrays
-from fedlgd.data.federation import Federation, federation
+from fedlgd.data import builtin
+from fedlgd.data.federation import Federation, from_sites
 from fedlgd.data.fetch.download import DATASETS, Dataset
 from fedlgd.data.own.suite import Folders
 from fedlgd.data.prepare import Scaling, scales
@@ -66,7 +63,7 @@ class Digits(SuiteSettings):
             raise DataError("files-missing", home=data_home(), files=missing, way_out=f"get them with: {FETCH}")
         names = [name for name in ("mnist", "svhn", "usps", synth, "mnist_m") if name != "none"]
         note = "the published digit sets" + ("" if synth in DATASETS else ", but without SynthDigits itself")
-        return federation(NAME, [self._site(name) for name in names], note)
+        return from_sites(NAME, [self._site(name) for name in names], note)
 
     def _synth(self) -> str:
         """The data set of the SynthDigits site, or "rendered" or "none"."""
@@ -81,13 +78,8 @@ class Digits(SuiteSettings):
             arrays = store.load_or_make(f"{folder}/synth-rendered-{self.size}", partial(_rendered, self.size))
             return store.site_from_arrays("synth-rendered", arrays, CLASSES, scale, STAND_IN)
         key = f"{folder}/{name}-{self.size}-{store.npz_digest(_path(name))}"
-
-        def make() -> Arrays:
-            whole = store.load_domain(name, f"get it with: {FETCH}")
-            images = {f"{part}_x": store.resized(whole[f"{part}_x"], self.size) for part in PARTS}
-            return images | {f"{part}_y": whole[f"{part}_y"] for part in PARTS}
-
-        arrays = store.load_or_make(key, make)
+        way = f"get it with: {FETCH}"
+        arrays = store.load_or_make(key, lambda: store.resized_domain(store.load_domain(name, way), self.size))
         note = release_note(DATASETS[name], len(arrays["train_y"]), len(arrays["test_y"]))
         return store.site_from_arrays(name.replace("_", "-"), arrays, CLASSES, scale, note)
 
@@ -106,14 +98,13 @@ def _path(name: str) -> Path:
     return data_home() / f"{name}.npz"
 
 
-def _rendered(size: int) -> Arrays:
-    arrays: Arrays = {}
+def _rendered(size: int) -> store.Arrays:
+    arrays: store.Arrays = {}
     for part, count in RENDERED.items():
-        labels = rendering.in_turn(count)
-        generator = Generator(PCG64(Stream(RECIPE).at(NAME, "synth-rendered", part).number()))
-        arrays[f"{part}_x"] = store.resized(rendering.render_fonts(labels, generator).transpose(0, 2, 3, 1), size)
-        arrays[f"{part}_y"] = labels.astype(np.uint8)
-    return arrays
+        generator = store.numpy_generator(Stream(RECIPE).at(NAME, "synth-rendered", part))
+        images, labels = builtin.render_digits(builtin.font_image, count, generator)
+        arrays |= {f"{part}_x": images.transpose(0, 2, 3, 1), f"{part}_y": labels.astype(np.uint8)}
+    return store.resized_domain(arrays, size)
 
 
 RETINA = "retina"
@@ -156,13 +147,10 @@ class RetinaPair(RetinaSettings):
 
     def open(self) -> Federation:
         hint = "copy the prepared file there, or use your own images: fedlgd run --data DIR"
-        found = {name: store.load_domain(file, hint) for name, (file, _) in PAIRED.items()}
-        for arrays in found.values():
-            arrays.update({f"{part}_x": store.resized(arrays[f"{part}_x"], self.size) for part in PARTS})
-        scaled = scales([arrays["train_x"] for arrays in found.values()], self.scaling)
-        pairs = zip(found.items(), scaled, strict=True)
+        found = [store.resized_domain(store.load_domain(file, hint), self.size) for file, _ in PAIRED.values()]
+        scaled = scales([arrays["train_x"] for arrays in found], self.scaling)
         sites = [
-            store.site_from_arrays(name, arrays, RETINA_CLASSES, scale, PAIRED[name][1])
-            for (name, arrays), scale in pairs
+            store.site_from_arrays(name, arrays, RETINA_CLASSES, scale, note)
+            for (name, (_, note)), arrays, scale in zip(PAIRED.items(), found, scaled, strict=True)
         ]
-        return federation(RETINA_PAIR, sites, RETINA_PAIR_NOTE)
+        return from_sites(RETINA_PAIR, sites, RETINA_PAIR_NOTE)

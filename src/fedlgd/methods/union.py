@@ -1,0 +1,61 @@
+"""Virtual sets as messages: a site uploads its set in a fixed form, and a server trains on the union of all.
+
+A method that uploads sets has in `site`
+
+    Update(site=..., params={}, weight=1.0, trees={"virtual": upload_of(state.virtual, net.classes, per_class)})
+
+returns `expected_upload(net, per_class)` from `expects`, declares the kind `images` in `sends`, and in `server`
+trains with `common.fit_on` on `union_of(updates)`.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from fedlgd.core.errors import DataError, RunError
+from fedlgd.core.types import LabelledSet, Params, Update, VirtualSet, cut
+from fedlgd.methods.protocol import Expected, Net
+
+TREE = "virtual"
+
+
+def upload_of(virtual: VirtualSet, classes: int, per_class: int) -> Params:
+    """The images in the order of the classes, `per_class` of each, and how many of each class are present.
+
+    Messages of all sites have the same form: images that are not present are 0. Labels follow from the order.
+    Images are sent as network input of the site; one that holds several tiles is sent whole.
+    """
+    counts = torch.bincount(virtual.labels, minlength=classes)
+    if len(counts) > classes or bool((counts > per_class).any()):
+        raise DataError("upload-uneven", site=virtual.origin, per_class=per_class, counts=counts.tolist())
+    labels, order = virtual.labels.sort(stable=True)
+    before = (counts.cumsum(0) - counts)[labels]  # images of smaller classes
+    images = virtual.images.new_zeros(classes * per_class, *virtual.images.shape[1:])
+    images[labels * per_class + torch.arange(len(labels), device=labels.device) - before] = virtual.images[order]
+    return {"images": images, "present": counts.float()}
+
+
+def expected_upload(net: Net, per_class: int) -> Expected:
+    """What the server expects from every site: no model, and a set as `upload_of` returns it."""
+    form = {"images": torch.empty(net.classes * per_class, *net.shape), "present": torch.empty(net.classes)}
+    return Expected({}, {TREE: form}, {f"trees/{TREE}/present": 0})
+
+
+def union_of(updates: Iterable[Update], tiles: int = 1) -> LabelledSet:
+    """All images that were uploaded, sorted by class and then by site, without those that a site lacks.
+
+    Every image counts the same, so a site with more classes counts more. tiles: along each side of an image. Each
+    update is read once.
+    """
+    by_class: dict[int, list[Tensor]] = {}
+    for update in updates:
+        images, present = update.trees[TREE]["images"], update.trees[TREE]["present"]
+        for k in (present >= 1).nonzero().flatten().tolist():
+            own = images.unflatten(0, (len(present), -1))[k, : int(present[k])]
+            by_class.setdefault(k, []).append(own.clone())
+    if not by_class:
+        raise RunError("union-empty")
+    parts = [(k, cut(torch.cat(by_class.pop(k)), tiles)) for k in sorted(by_class)]
+    labels = [torch.full((len(images),), k, device=images.device) for k, images in parts]
+    return LabelledSet(torch.cat([images for _, images in parts]), torch.cat(labels))
