@@ -38,6 +38,15 @@ def test_methods_lists_every_method_with_its_presets_and_settings(fedlgd):
     assert all(part in plain.out for part in registry.stacks())
 
 
+def test_methods_of_the_family_are_listed_apart(fedlgd):
+    family, _, others = fedlgd("methods").out.partition("\n\n")
+    others = others.partition("\n\n")[0]
+    assert {line.split()[0] for line in family.splitlines()[3:]} == {*registry.FAMILY}
+    assert {line.split()[0] for line in others.splitlines()[3:]} == {*registry.names()} - {*registry.FAMILY}
+    rows = json.loads(fedlgd("methods", "--json").out)
+    assert {row["name"] for row in rows if row["family"]} == {*registry.FAMILY}
+
+
 def test_a_method_with_parts_is_shown_with_the_settings_of_its_parts(fedlgd):
     row = json.loads(fedlgd("methods", "scaffold+anchors", "--json").out)
     assert {"server_lr", "anchors.per_class", "pull.weight"} <= {info["path"] for info in row["setting_details"]}

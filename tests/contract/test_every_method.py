@@ -127,7 +127,7 @@ def test_the_order_of_sites_in_the_federation_changes_no_bit(case):
 @every_method
 def test_another_seed_gives_other_bits(name):
     a, b = (play(quick(name), uneven(("ape",)), RunSettings(rounds=1, seed=seed)) for seed in (5, 6))
-    assert a.records[-1].metrics != b.records[-1].metrics
+    assert a.records[-1].metrics != b.records[-1].metrics or not any(a.records[-1].metrics.values())
     assert bits(a.records[-1].scores) != bits(b.records[-1].scores)
 
 
@@ -422,10 +422,11 @@ def test_the_personal_methods_are_those_that_keep_a_model_or_a_part_of_one():
 
 @every_case
 def test_local_steps_are_taken_exactly_whatever_the_number_of_images(case):
+    """At every site; where sites train no model, at the server."""
     run, fits = lacking(case)
-    sites = len(run.names)
-    assert [taken for _, taken in fits] == [5] * (2 * sites)
-    assert len({n for n, _ in fits}) > 1 or sites == 1
+    trained = 1 if CASES[case].train_on == "nothing" else len(run.names)
+    assert [taken for _, taken in fits] == [5] * (2 * trained)
+    assert len({n for n, _ in fits}) > 1 or trained == 1
 
 
 @every_case
@@ -605,6 +606,10 @@ def test_every_single_setting_survives_the_way_through_a_file_and_names_another_
     assert refused == NOT_ALONE.get(name, set()) | private
 
 
+OWN_PRESETS = {*registry.FAMILY} - {"fedlgd", "vhl"}
+"""Methods whose presets follow their own papers, and not the comparison in the paper of FedLGD."""
+
+
 @every_method
 def test_every_preset_can_be_chosen(name):
     cls = registry.find_method(name)
@@ -612,10 +617,10 @@ def test_every_preset_can_be_chosen(name):
     for preset in cls.presets:
         method = resolve({"method": name}, preset=preset).method
         assert method == tiny.settings(cls(), cls.presets[preset])
-        assert method.train_on == (cls().train_on if preset == "strong" else "virtual")
+        assert method.train_on == (cls().train_on if preset == "strong" or name in OWN_PRESETS else "virtual")
 
 
-@every_method
+@pytest.mark.parametrize("name", [name for name in registry.names() if name not in OWN_PRESETS])
 def test_the_papers_preset_is_common_to_all_methods(name):
     """Section 5: one epoch, batches of 32, plain SGD at 0.01, 10 virtual images a class after 10 000 steps."""
     method = resolve({"method": name}, preset="paper").method

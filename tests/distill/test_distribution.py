@@ -23,6 +23,7 @@ from fedlgd.distill.distribution import (
     first_set,
     image_gradient,
     match,
+    perturbed,
     real_means,
     refine_set,
     smooth_gradient,
@@ -559,3 +560,32 @@ def test_a_virtual_set_that_is_not_finite_names_the_learning_rate_of_the_pixels(
     params = tiny.net().init(Stream(0))
     with refuses("distillation-diverged", DivergedError):
         refine_set(start, _site().train, tiny.net(), params, how, 0, Stream(0))
+
+
+# Networks around a model
+
+
+def test_a_perturbed_network_is_on_the_sphere_around_the_model_and_keeps_its_buffers():
+    net = tiny.net(norm="batch")
+    theta = tiny.params(net)
+    for radius in (0.1, 5.0):
+        w = perturbed(net, theta, radius, Stream(3).at("net", 0))
+        moved = {name: (w[name] - theta[name]).double() for name in net.trainable}
+        assert math.sqrt(sum(float(each.square().sum()) for each in moved.values())) == pytest.approx(
+            radius, rel=1e-4
+        )
+        assert all(bool(each.any()) for each in moved.values())
+        assert w.keys() == theta.keys()
+        assert all(torch.equal(w[name], theta[name]) for name in theta.keys() - net.trainable)
+    again, other = (perturbed(net, theta, 5.0, Stream(3).at("net", i)) for i in (0, 1))
+    assert tiny.equal(w, again)
+    assert not tiny.equal(w, other)
+
+
+def test_a_radius_above_that_of_the_draw_leaves_the_draw_and_a_radius_of_zero_the_model():
+    net = tiny.net()
+    theta = tiny.params(net)
+    assert perturbed(net, theta, 0.0, Stream(3)) is theta
+    inside, far = (perturbed(net, theta, radius, Stream(3)) for radius in (1e3, 1e6))
+    assert tiny.equal(inside, far)
+    assert 0.9 < torch.cat([(inside[n] - theta[n]).flatten() for n in net.trainable]).std() < 1.1

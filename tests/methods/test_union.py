@@ -8,15 +8,24 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlgd.core.errors import DataError, RunError
+from fedlgd.core.errors import DataError, PrivacyError, RunError
 from fedlgd.core.meter import metered, phase
 from fedlgd.core.train import Local
 from fedlgd.core.types import LabelledSet, SiteState, Update, VirtualSet, cut
 from fedlgd.distill.distribution import first_set
+from fedlgd.distill.settings import STARTS
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.methods import common
 from fedlgd.methods.common import fit_on
-from fedlgd.methods.union import expected_upload, union_of, upload_of
+from fedlgd.methods.union import (
+    SAFE_STARTS,
+    Uploading,
+    enrol_uploader,
+    expected_upload,
+    images_before,
+    union_of,
+    upload_of,
+)
 from tests import tiny
 from tests.errors import refuses
 
@@ -118,6 +127,45 @@ def test_a_set_with_more_images_is_refused():
 def test_a_union_of_nothing_is_refused():
     with refuses("union-empty", RunError):
         union_of([uploaded(virtual_set(0, []))])
+
+
+# Images before they are sent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uploads(Uploading):
+    name: ClassVar[str] = "uploads"
+    train_on: ClassVar[str] = "nothing"
+
+
+@pytest.mark.parametrize("start", [*STARTS, "made/earlier.npz"])
+def test_images_that_begin_as_private_ones_or_in_a_file_are_sent_only_if_that_is_said(start):
+    distil = tiny.settings(Uploads().distil, {"start": start})
+    assert Uploads(distil=distil, allow_copies=True).distil.start == start
+    if start in SAFE_STARTS:
+        assert Uploads(distil=distil).distil.start == start
+    else:
+        with refuses("upload-of-copies", PrivacyError, method="uploads", start=start):
+            Uploads(distil=distil)
+
+
+def test_a_round_begins_with_the_images_that_were_kept_or_with_initial_ones():
+    site, net, rng = tiny.federation(missing={"bee": 1}).by_name["bee"], tiny.net(), tiny.Stream(1)
+    distil = tiny.settings(Uploads(allow_copies=True), tiny.SETTINGS | {"distil.start": "real"}).distil
+    made = images_before(SiteState(), site, net, distil, 4, rng)
+    assert (made.labels.tolist(), made.round, made.origin) == ([0, 0, 2, 2], 4, "bee")
+    real = site.train.take(slice(None)).x
+    assert all(any(torch.equal(image, each) for each in real) for image in made.images)
+    assert images_before(SiteState(virtual=made), site, net, distil, 5, rng) is made
+
+
+def test_a_site_that_uploads_tells_how_many_images_it_will_send_and_not_how_many_it_has():
+    site = tiny.federation(missing={"bee": 1}).by_name["bee"]
+    method = tiny.settings(Uploads(), tiny.SETTINGS)
+    state, hello = enrol_uploader(method, site, tiny.net(), tiny.Stream(1))
+    assert state.virtual is None
+    assert site.train.counts(3).tolist() == [6, 0, 6]
+    assert hello.counts.tolist() == [2, 0, 2]
 
 
 # A server that trains

@@ -55,7 +55,10 @@ def methods(given: options.MethodsOptions) -> None:
     if given.json:
         print_json(rows)
         return
-    show_table(("method", "about"), [(row["name"], row["about"]) for row in rows], numbers=())
+    family = [row for row in rows if row["family"]]
+    others = [row for row in rows if not row["family"]]
+    for title, group in (("The family: federated learning on virtual images", family), ("\nOther methods", others)):
+        show_table(("method", "about"), [(row["name"], row["about"]) for row in group], f"{title}:", numbers=())
     parts = [(f"+{name}", part.about) for name, part in registry.stacks().items()]
     title = "\nParts are added to a method with +, as in scaffold+anchors:"
     show_table(("part", "about"), parts, title, numbers=())
@@ -104,6 +107,7 @@ def describe_method(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "about": about.partition("\n")[0],
+        "family": name.partition("+")[0] in registry.FAMILY,
         "presets": list(settings.presets),
         "settings": msgspec.to_builtins(settings()),
         "description": inspect.getdoc(cls) or "",

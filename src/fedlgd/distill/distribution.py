@@ -113,6 +113,20 @@ def check_finite(images: Tensor, lr: float, work: str) -> None:
         raise DivergedError("distillation-diverged", work=work, lr=lr)
 
 
+def perturbed(net: Net, params: Params, radius: float, rng: Stream) -> Params:
+    """w = theta + u min(1, rho / ||u||),  u ~ N(0, I) over all trainable parameters together (FedDM).
+
+    ||u|| is about the square root of their number: in practice w is uniform on the sphere of radius rho around
+    theta. Buffers, such as running statistics, are those of theta; radius 0: theta.
+    """
+    if not radius:
+        return params
+    generator = rng.generator()
+    u = {name: torch.randn(params[name].shape, generator=generator) for name in sorted(net.trainable)}
+    share = min(1.0, radius / math.sqrt(sum(float(each.double().square().sum()) for each in u.values())))
+    return params | {name: params[name] + share * each.to(params[name]) for name, each in u.items()}
+
+
 def match(
     images: Tensor, labels: Tensor, real: LabelledSet, net: Net, params_of: ParamsOf, distil: Distil, rng: Stream
 ) -> Tensor:

@@ -23,6 +23,12 @@ from fedlgd.methods.refine import Refined
 from fedlgd.methods.regularisers import REGULARISERS, Pull, Regularised, Regulariser
 from fedlgd.methods.robust import Median, Trimmed
 
+FAMILY = (
+    "fedlgd",
+    "vhl",
+)
+"""The methods of federated learning on virtual images, distilled or not; `fedlgd methods` lists them apart."""
+
 REQUIRED = ("enrol", "start", "broadcast", "site", "server")
 _methods: dict[str, type[Method]] = {}
 

@@ -1,23 +1,67 @@
 """Virtual sets as messages: a site uploads its set in a fixed form, and a server trains on the union of all.
 
-A method that uploads sets has in `site`
+A method that uploads sets is an `Uploading`, which asks for consent where images begin as private ones. It has in
+`site`
 
-    Update(site=..., params={}, weight=1.0, trees={"virtual": upload_of(state.virtual, net.classes, per_class)})
+    Update(site=..., params={}, weight=1.0, trees={"virtual": upload_of(virtual, net.classes, per_class)})
 
-returns `expected_upload(net, per_class)` from `expects`, declares the kind `images` in `sends`, and in `server`
-trains with `common.fit_on` on `union_of(updates)`.
+with a set that began as `images_before`, returns `expected_upload(net, per_class)` from `expects`, declares the
+kind `images` in `sends`, and in `server` trains with `common.fit_on` on `union_of(updates)`.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedlgd.core.errors import DataError, RunError
-from fedlgd.core.types import LabelledSet, Params, Update, VirtualSet, cut
-from fedlgd.methods.protocol import Expected, Net
+from fedlgd.core.device import to_device
+from fedlgd.core.errors import DataError, PrivacyError, RunError
+from fedlgd.core.meter import phase
+from fedlgd.core.types import Hello, LabelledSet, Params, Site, SiteState, Stream, Update, VirtualSet, cut
+from fedlgd.distill.init import initial_images, labels_for, virtual_numbers
+from fedlgd.distill.settings import Distil
+from fedlgd.methods.common import Training
+from fedlgd.methods.protocol import Expected, Net, setting
 
 TREE = "virtual"
+SAFE_STARTS = ("noise", "statistics")  # hold no pixel of an image, and no mean over images at a pixel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uploading(Training):
+    """Settings of a method whose sites send virtual images.
+
+    What the steps leave of a start from private images, from means of them or from a file would be sent.
+    """
+
+    allow_copies: bool = setting(
+        False, "Sites may send images that began as private images, as means of them, or in a file."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (self.allow_copies or self.distil.private.on or self.distil.start in SAFE_STARTS):
+            raise PrivacyError("upload-of-copies", method=self.name, start=self.distil.start)
+
+
+def images_before(state: SiteState, site: Site, net: Net, distil: Distil, t: int, rng: Stream) -> VirtualSet:
+    """The images of a site before the first step of round t: those that it keeps, or initial ones."""
+    if state.virtual is not None:
+        return state.virtual
+    numbers = virtual_numbers(site.train, net.classes, distil, site.name)
+    labels = labels_for(list(numbers), list(numbers.values()))
+    with phase("distil"):
+        images = to_device(initial_images(site, numbers, net.shape, distil, rng))
+    return VirtualSet(images=images, labels=to_device(labels), origin=site.name, round=t, tiles=distil.tiles)
+
+
+def enrol_uploader(method: Uploading, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
+    """No images yet; the counts are those of the virtual images that the site will send, not of its own."""
+    counts = torch.zeros(net.classes, dtype=torch.int64)
+    for k, number in virtual_numbers(site.train, net.classes, method.distil, site.name).items():
+        counts[k] = number
+    return SiteState(), Hello(site=site.name, counts=counts)
 
 
 def upload_of(virtual: VirtualSet, classes: int, per_class: int) -> Params:
