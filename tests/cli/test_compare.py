@@ -130,6 +130,15 @@ def test_compared_again_nothing_runs_again(fedlgd, monkeypatch):
     assert compared(fedlgd, "fedavg", seeds=1).code == 0
 
 
+def test_a_comparison_with_other_settings_runs_nothing(fedlgd, tmp_path):
+    assert compared(fedlgd, "fedavg", seeds=1).code == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    done = compared(fedlgd, "fedprox,fedavg", "--set=local.lr=0.5", seeds=1)
+    assert done.code == 2
+    assert "local.lr is 0.01 there and 0.5 here" in " ".join(done.err.split())
+    assert {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()} == before
+
+
 def test_runs_at_once_give_the_same_bits_as_one_after_the_other(fedlgd, tmp_path):
     methods = "fedavg,fedprox,local-only"
     done = compared(fedlgd, methods, "--train-on", "virtual", "--jobs", "3")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import fedlgd
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import RunError, SettingError
 from fedlgd.methods import registry
 from fedlgd.nets.builtin import ConvNet
 from fedlgd.runs.compare import matched_steps
@@ -186,6 +186,39 @@ def test_a_run_that_fails_stops_no_other_and_is_named(tmp_path, monkeypatch, job
     mended = compared(["fedprox", "fedavg"], seeds=1, out=tmp_path)
     assert not mended.failed
     assert mended["FedAvg on real data"][0].records == found["FedAvg on real data"][0].records
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_folder_with_runs_of_other_settings_is_refused_before_anything_runs(tmp_path, jobs):
+    before = compared(["fedavg"], out=tmp_path)
+    stored = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with refuses("other-comparison", RunError, refused=2, runs=6) as caught:
+        compared(["fedprox", "fedavg"], out=tmp_path, seeds=3, jobs=jobs, settings={"local.lr": 0.5})
+    differences = "local.lr is 0.01 there and 0.5 here"
+    check_error(caught.value.values["error"], "other-configuration", differences=differences)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == stored
+    with refuses("other-comparison") as caught:
+        fedlgd.compare(tiny.federation(train=7), ["fedprox", "fedavg"], rounds=1, net=NET, out=tmp_path)
+    check_error(caught.value.values["error"], "images-changed")
+    again = compared(["fedprox", "fedavg"], out=tmp_path)
+    assert list(again) == ["FedProx on real data", "FedAvg on real data"]
+    assert again["FedAvg on real data"][0].records == before["FedAvg on real data"][0].records
+
+
+def test_methods_keep_their_order_where_the_first_seed_of_one_failed(tmp_path, monkeypatch):
+    def fails_first(self, state, updates, net, rng, own=fedlgd.FedProx.server):
+        if not list(tmp_path.glob("*/seed1")):
+            raise ZeroDivisionError
+        return own(self, state, updates, net, rng)
+
+    monkeypatch.setattr(fedlgd.FedProx, "server", fails_first)
+    found = compared(["fedprox", "fedavg"], out=tmp_path)
+    assert list(found.failed) == ["FedProx on real data, seed 0"]
+    assert {label: len(results) for label, results in found.items()} == {
+        "FedProx on real data": 1,
+        "FedAvg on real data": 2,
+    }
+    assert list(found) == ["FedProx on real data", "FedAvg on real data"]
 
 
 def test_a_network_object_and_a_listener_reach_every_run():

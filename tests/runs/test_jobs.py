@@ -27,8 +27,8 @@ def children() -> list[Any]:
     return multiprocessing.active_children()
 
 
-def planned(specs: str, seeds: int, out: Path) -> list[Job]:
-    return plan_jobs([parse_entry(spec) for spec in specs.split(",")], seeds, out, {})
+def planned(specs: str, seeds: int, out: Path, **settings: str) -> list[Job]:
+    return plan_jobs([parse_entry(spec) for spec in specs.split(",")], seeds, out, settings)
 
 
 def name(job: Job) -> str:
@@ -86,7 +86,24 @@ def test_a_job_waits_while_another_of_its_seed_makes_the_virtual_sets(tmp_path):
         time.sleep(0.1)
         return float(alone)
 
-    assert [e.result for e in run_jobs(planned("fedavg,fedprox,fednova", 2, Path("out")), 3, do)] == [1.0] * 6
+    jobs = planned("fedavg,fedprox,fednova", 2, Path("out"), train_on="virtual")
+    assert [e.result for e in run_jobs(jobs, 3, do)] == [1.0] * 6
+
+
+def test_runs_go_seed_by_seed_and_only_those_with_the_same_virtual_sets_wait_for_each_other(tmp_path):
+    """While one run makes the virtual sets that another waits for, those of the seed on real images go on."""
+    jobs = planned("fedlgd,fedprox:train_on=virtual,local-only,fedavg", 2, Path("out"))
+    assert [name(job)[-1] for job in jobs] == ["0"] * 4 + ["1"] * 4
+    begun = tmp_path / "begun"
+
+    def do(job, listener):
+        with begun.open("a") as file:
+            file.write(f"{name(job)}\n")
+        time.sleep(0.05)
+        listener(RoundRecord(round=-1))
+
+    list(run_jobs(jobs, 2, do))
+    assert [line[-1] for line in begun.read_text().splitlines()] == ["0"] * 4 + ["1"] * 4
 
 
 def test_jobs_of_one_seed_run_beside_each_other_once_the_sets_are_made(tmp_path):

@@ -30,7 +30,7 @@ from fedlgd.report.tables import accuracy_table, without_sites
 from fedlgd.rundir.order import write_order
 from fedlgd.rundir.read import read_runs
 from fedlgd.rundir.records import RoundRecord, committed_records
-from fedlgd.runs.compare import equal_run, matched_steps, run_job, set_aside_changed
+from fedlgd.runs.compare import equal_run, matched_steps, refuse_other_runs, run_job, set_aside_changed
 from fedlgd.runs.config import RunSettings
 from fedlgd.runs.entries import Job, parse_entry, plan_jobs, sweep_entries
 from fedlgd.runs.estimate import estimate
@@ -60,7 +60,6 @@ def compare(given: CompareOptions) -> None:
         typer.echo(folded(skipped), err=True)
     steps = _fedlgd_steps(settings, preset, len(federation.classes)) if given.match_steps else 0
     jobs = plan_jobs(entries, given.seeds, given.out, settings, preset, steps)
-    write_order(given.out, [entry.folder for entry in entries])
     methods = f"{plural(len(entries), 'point' if given.sweep else 'method')} x {plural(given.seeds, 'seed')}"
     budget = budget_text(jobs, steps)
     announced = f"{plural(len(jobs), 'run')}: {methods} on {federation.name}; {budget}"
@@ -78,6 +77,9 @@ def conduct(
         engine = common.choose_engine(given, federation, "loop" if given.jobs > 1 else None)
         for job in () if accept else jobs:
             set_aside_changed(job, federation)
+        refuse_other_runs(jobs, federation)
+        if isinstance(given, CompareOptions):
+            write_order(out, [job.entry.folder for job in jobs])
         if not given.silent:
             typer.echo(folded(announced, "  "))
             common.announce_jobs(jobs, federation, engine, given.jobs)
@@ -141,7 +143,8 @@ def _run(jobs: Sequence[Job], federation: Federation, engine: Engine, given: Opt
                 rest = (time.monotonic() - began) / len(ended) * (len(jobs) - len(ended))
                 accuracy = f"mean {100 * each.result:.1f} %" + (f"  {rough_duration(rest)} left" if rest else "")
                 typer.echo(f"[{len(ended)}/{len(jobs)}] {each.job.title}: {accuracy}")
-    return sorted(ended, key=lambda each: jobs.index(each.job))
+    order = [job.entry.folder for job in jobs]  # reports have the runs of a method together
+    return sorted(ended, key=lambda each: (order.index(each.job.entry.folder), each.job.config.plan.seed))
 
 
 def _why_known(job: Job, federation: Federation) -> str:

@@ -245,14 +245,14 @@ def printed(part: Variant, entry: str, site: str = "") -> float | None:
 
 
 def jobs_of(wanted: RequestedRuns, out: Path, library: Path | None = None) -> list[Job]:
-    """The runs of a part; all methods of a seed first, so that an interrupted comparison can be read.
+    """The runs of a part.
 
     A finished run with the same configuration in `library`, such as one of another item, is copied.
     """
     shared = {path: value for path, value in wanted.settings.items() if path.partition(".")[0] not in OWNERS}
     entries = [_with_own(parse_entry(spec), wanted.settings) for spec in wanted.methods]
     jobs = plan_jobs(entries, wanted.seeds, out, shared, wanted.preset)
-    return [replace(job, library=library) for job in sorted(jobs, key=lambda job: job.config.plan.seed)]
+    return [replace(job, library=library) for job in jobs]
 
 
 def _with_own(entry: Entry, settings: Mapping[str, Any]) -> Entry:

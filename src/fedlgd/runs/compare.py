@@ -23,7 +23,7 @@ import torch
 
 from fedlgd import notebook
 from fedlgd.core.device import Place
-from fedlgd.core.errors import FedlgdError, SettingError
+from fedlgd.core.errors import FedlgdError, RunError, SettingError
 from fedlgd.core.files import make_folder, writing
 from fedlgd.data.federation import Federation
 from fedlgd.data.suites import load
@@ -38,9 +38,11 @@ from fedlgd.runs.entries import Entry, Job, Labelled, plan_jobs, read_entries, s
 from fedlgd.runs.folder import locked_folder
 from fedlgd.runs.jobs import check_jobs, run_jobs
 from fedlgd.runs.result import Result
-from fedlgd.runs.resume import changed_code, check_origin, sources_of
+from fedlgd.runs.resume import changed_code, check_origin, check_resume, continued, sources_of
 from fedlgd.runs.run import Listener, NetObject, execute, net_object
 
+OTHER_RUN = ("other-configuration", "more-rounds-done", "other-restarts", "images-changed", "other-version")
+"""Errors of a folder that has a run which cannot be resumed as planned."""
 NOT_COPIED = shutil.ignore_patterns(".lock", "*.part", "report.html")
 
 
@@ -151,6 +153,7 @@ def _run_on(
     _check_labels(planned)
     for job in () if accept_changed_code else planned:  # here, because a process of its own cannot say so
         set_aside_changed(job, federation, net)
+    refuse_other_runs(planned, federation)
     run = partial(run_job, federation=federation, command="fedlgd.compare(...)", engine=engine, net=net)
     return _run_all(planned, jobs, partial(run, accept_changed_code=accept_changed_code), on_round, folder)
 
@@ -192,15 +195,16 @@ def _run_all(
     def work(job: Job, listen: Listener) -> None:
         results[job] = run(job, on_round=on_round if jobs == 1 else listen)
 
-    with closing(run_jobs(sorted(planned, key=lambda job: job.group), jobs, work)) as running:
+    with closing(run_jobs(planned, jobs, work)) as running:
         errors = {ended.job: ended.error for ended in running}
-    found: dict[str, list[Result]] = {}
+    found: dict[str, list[Result]] = {job.label: [] for job in planned}
     for job in planned:
         if not errors[job]:  # one that ran in a process of its own is read from its folder
-            found.setdefault(job.label, []).append(results.get(job) or run(job))
-    if not found:
+            found[job.label].append(results.get(job) or run(job))
+    if not any(found.values()):
         raise SettingError("every-run-failed", runs=len(planned), error=errors[planned[0]])
-    return Comparison(found, folder, {job.title: error for job, error in errors.items() if error})
+    failed = {job.title: error for job, error in errors.items() if error}
+    return Comparison({label: each for label, each in found.items() if each}, folder, failed)
 
 
 def matched_steps(per_class: int, anchors: int, classes: int, batch: int, epochs: int) -> int:
@@ -224,6 +228,23 @@ def run_job(
         copy_run(equal, job.folder, job.label)
     config, title = job.config, job.label
     return execute(config, federation, job.folder, on_round, command, title, engine, net, accept_changed_code)
+
+
+def refuse_other_runs(jobs: Sequence[Job], federation: Federation) -> None:
+    """Refuse folders with runs of other settings, data or versions before any job starts.
+
+    Otherwise the jobs with a new folder would run, and their results would stand beside those of other settings. A
+    damaged folder is left for the run itself to refuse.
+    """
+    refused = list[RunError]()
+    for job in (job for job in jobs if job.folder and (job.folder / "state").exists()):
+        assert job.folder
+        try:
+            check_resume(job.folder, continued(job.config, job.folder), federation)
+        except RunError as error:
+            refused += [error] if error.code in OTHER_RUN else []
+    if refused:
+        raise RunError("other-comparison", refused=len(refused), runs=len(jobs), error=refused[0])
 
 
 def set_aside_changed(job: Job, federation: Federation, net: NetObject | None = None) -> None:

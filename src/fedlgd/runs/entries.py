@@ -92,9 +92,11 @@ class Job:
         return f"{self.label}, seed {self.config.plan.seed}"
 
     @property
-    def group(self) -> int:
-        """Virtual sets depend on the seed."""
-        return self.config.plan.seed
+    def group(self) -> tuple[int, str]:
+        """Runs with the same seed and the same settings of distillation share virtual sets; others share none."""
+        method: Any = self.config.method
+        sets = repr(getattr(method, "distil", None)) if method.train_on == "virtual" else self.entry.folder
+        return self.config.plan.seed, sets
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +221,10 @@ def plan_jobs(
     preset: str = "",
     steps: int = 0,
 ) -> list[Job]:
-    """Each entry with each seed. `assignments` apply to all entries; `steps` above 0: SGD steps per round.
+    """Each entry with each seed, all entries of a seed first, so that a comparison has a first answer early.
 
-    Refused: a setting that applies to no method, an entry given twice, and configuration files for different data.
+    `assignments` apply to all entries; `steps` above 0: SGD steps per round. Refused: a setting that applies to no
+    method, an entry given twice, and configuration files for different data.
     """
     addresses = Addresses.beside(entry.method for entry in entries)
     addresses.check(assignments)
@@ -241,8 +244,8 @@ def plan_jobs(
             out / entry.folder / f"seed{seed}" if out else None,
             preset,
         )
-        for entry in entries
         for seed in range(seeds)
+        for entry in entries
     ]
     for job in jobs:
         if job.config.data != jobs[0].config.data:

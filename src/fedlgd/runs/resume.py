@@ -140,9 +140,13 @@ def open_directory(
     """A run folder for this configuration: a new one, or an existing one to resume."""
     text = config.toml().encode()
     if (path / "state").exists():
-        manifest = info.read_manifest(path)
-        stored = _check_config(path, manifest, config)
-        check_origin(path, manifest, federation)
+        manifest, stored = check_resume(path, config, federation)
+        if manifest.threads != torch.get_num_threads():
+            warnings.warn(
+                f"{path} was started with {plural(manifest.threads, 'thread')} and is resumed with "
+                f"{torch.get_num_threads()}: the last bits of results can differ",
+                stacklevel=2,
+            )
         manifest = _check_code(path, manifest, config, net, accept_changed_code)
         if title not in ("", manifest.label):
             manifest = replace(manifest, label=title)
@@ -157,6 +161,14 @@ def open_directory(
         clear_own_parts(path)
     scales = {name: site.train.scale for name, site in federation.by_name.items()}
     return RunDirectory(path, scales, engine.local)
+
+
+def check_resume(path: Path, config: Config, federation: Federation) -> tuple[info.Manifest, bytes]:
+    """Refuse to resume a run with other settings, data or versions. Its manifest and its stored configuration."""
+    manifest = info.read_manifest(path)
+    stored = _check_config(path, manifest, config)
+    check_origin(path, manifest, federation)
+    return manifest, stored
 
 
 def _check_free(path: Path, text: bytes) -> None:
@@ -197,19 +209,13 @@ def _differences(stored: str, wanted: str) -> str:
 
 
 def check_origin(path: Path, manifest: info.Manifest, federation: Federation) -> None:
-    """Refuse to resume a run with other data or another version; warn about another number of threads."""
+    """Refuse to resume a run with other data or another version."""
     for name, version in _versions().items():
         if name != "python" and manifest.versions.get(name) != version:
             made_with = manifest.versions.get(name)
             raise RunError("other-version", path=str(path), name=name, made_with=made_with, version=version)
     if manifest.data.digest != federation.digest:
         raise RunError("images-changed", data=federation.name, path=str(path))
-    if manifest.threads != torch.get_num_threads():
-        warnings.warn(
-            f"{path} was started with {plural(manifest.threads, 'thread')} and is resumed with "
-            f"{torch.get_num_threads()}: the last bits of results can differ",
-            stacklevel=2,
-        )
 
 
 def sources_of(method: Method, net: Net) -> dict[str, str]:
