@@ -7,6 +7,7 @@ import pytest
 
 from fedlgd.cli.deploy import Connection, Follower
 from fedlgd.core.errors import message
+from fedlgd.deploy.client import SiteSettings
 from tests.data.pictures import noise, save, tree
 
 BACK = "Connection successful"
@@ -35,6 +36,8 @@ def test_provision_prints_the_kits_and_what_to_do(fedlgd):
         (["--sites", "a,b", "--server", "host"], message("address-form", text="host")),
         (["--sites", "a,a", "--server", "h:1"], message("kit-site-twice", site="a")),
         (["--sites", "a/b", "--server", "h:1"], message("site-name-invalid", site="a/b")),
+        (["--sites", "a", "--server", "h:1", "--classes", "no"], message("kit-classes", classes=["no"])),
+        (["--add", "c", "--classes", "no,yes"], message("classes-of-new-kits")),
         (["--server", "h:1"], message("provision-choice")),
         (["--sites", "a", "--add", "b"], message("provision-choice")),
         (["--add", "d"], "kit.toml"),
@@ -145,3 +148,41 @@ def test_new_lines_of_the_journal_are_shown(tmp_path):
         journal.write("wo\n")
     follow()
     assert said == ["sent: one", "sent: two"]
+
+
+@pytest.fixture
+def joined(monkeypatch) -> list[object]:
+    """The starts of the processes of a site, which do not start."""
+    started: list[object] = []
+    monkeypatch.setattr("fedlgd.deploy.processes.supervise", lambda *given: started.append(given))
+    return started
+
+
+def test_join_refuses_before_anything_is_sent_and_takes_the_mapping(fedlgd, tmp_path, joined):
+    images = tree(tmp_path / "images", ["a"], {"normal": 8, "glaucomma": 8}) / "a"
+    made = ("--sites", "a", "--server", "127.0.0.1:9443", "--classes", "normal, glaucoma")
+    assert fedlgd("provision", "kits", *made).code == 0
+    done = fedlgd("join", "kits/site-a", "--data", str(images))
+    assert done.code == 2
+    assert "--set data.classes=glaucoma=glaucomma" in done.err
+    assert not joined
+    assert not (tmp_path / "kits/site-a/join.json").exists()
+    assert fedlgd("join", "kits/site-a").code == 2  # nothing is remembered of it
+    mapped = fedlgd("join", "kits/site-a", "--data", str(images), "--set", "data.classes=glaucoma=glaucomma")
+    assert mapped.code == 0
+    assert len(joined) == 1
+    assert SiteSettings.read(tmp_path / "kits/site-a", "a").classes == ("normal", "glaucoma")
+    (images / "normal").rename(images / "healthy")
+    again = fedlgd("join", "kits/site-a")  # with the settings of last time, and other folders
+    assert again.code == 2
+    assert "'healthy'" in again.err
+    assert len(joined) == 1
+
+
+def test_a_site_that_lacks_a_class_is_told_so_and_can_join(fedlgd, tmp_path, joined):
+    images = tree(tmp_path / "images", ["a"], {"no": 8, "yes": 8})
+    fedlgd("provision", "kits", "--sites", "a", "--server", "127.0.0.1:9443", "--classes", "no,yes,unsure")
+    done = fedlgd("join", "kits/site-a", "--data", str(images / "a"))
+    assert done.code == 0
+    assert "'unsure'" in done.err
+    assert len(joined) == 1

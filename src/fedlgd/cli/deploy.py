@@ -11,8 +11,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -23,7 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedlgd.cli.options import JoinOptions, ProvisionOptions, RunOptions, ServeOptions
-from fedlgd.cli.terminal import folded, print_json
+from fedlgd.cli.terminal import complain, folded, print_json
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import locked, private_folder
 from fedlgd.deploy import check_flower
@@ -106,7 +107,9 @@ def provision(given: ProvisionOptions) -> None:
     check_flower()
     from fedlgd.deploy import kit
 
-    names = [name.strip() for name in (given.sites or given.add).split(",") if name.strip()]
+    names, classes = _names(given.sites or given.add), _names(given.classes)
+    if classes and not given.sites:
+        raise SettingError("classes-of-new-kits")
     if bool(given.sites) + bool(given.add) + given.renew != 1:
         raise SettingError("provision-choice")
     if given.renew:
@@ -114,7 +117,7 @@ def provision(given: ProvisionOptions) -> None:
     elif given.add:
         made = kit.add_sites(given.folder, names)
     else:
-        made = kit.provision(given.folder, names, kit.address(given.server), given.days)
+        made = kit.provision(given.folder, names, kit.address(given.server), given.days, classes)
     until = kit.expiry(given.folder / "server" / "server.crt")
     if given.json:
         print_json({"kits": [str(path) for path in made], "valid_until": until.isoformat()})
@@ -123,6 +126,10 @@ def provision(given: ProvisionOptions) -> None:
         typer.echo(path)
     if not given.quiet:
         typer.echo(folded(_next_steps(given, until)), err=True)
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _next_steps(given: ProvisionOptions, until: datetime) -> str:
@@ -230,32 +237,58 @@ def check_remote_options(given: RunOptions) -> None:
 
 
 def run_at_sites(
-    config: "Config", folder: Path, given: RunOptions, command: str, shown: AbstractContextManager["Listener"]
+    config: "Config",
+    folder: Path,
+    given: RunOptions,
+    command: str,
+    asking: AbstractContextManager["Listener"],
+    shown: AbstractContextManager["Listener"],
 ) -> "Result":
-    """Run at the sites that are connected to the server of the kit; `shown` shows the rounds."""
+    """Run at the sites that are connected to the server of the kit. `asking` shows how they are awaited and asked
+    for their classes, `shown` the rounds."""
     from fedlgd.deploy import kit as kits
     from fedlgd.deploy import processes
 
     assert given.kit is not None
     kit = kits.read_kit(given.kit, "server")
     processes.be_quiet(kit.state)
+    from fedlgd.deploy.classes import classes_of_run
     from fedlgd.deploy.connection import Operator
-    from fedlgd.deploy.coordinator import coordinate
+    from fedlgd.deploy.coordinator import ask_sites, coordinate
 
+    classes = classes_of_run(_names(given.classes), kit.classes)
+    confirm = (lambda _: False) if given.silent else _confirmed
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    with Operator(kit) as operator, operator.grid() as grid, shown as listen:
-        return coordinate(
-            grid,
-            config,
-            folder,
-            grid.nodes,
-            given.timeout,
-            given.threads,
-            command,
-            listen,
-            label=given.label,
-            accept_changed_code=given.accept_changed_code,
-        )
+    with Operator(kit) as operator, operator.grid() as grid:
+        with asking:
+            asked = ask_sites(grid, config, folder, grid.nodes, given.timeout, classes=classes, confirm=confirm)
+        if not given.silent:
+            typer.echo(folded(f"Classes of this run: {', '.join(asked.classes)}"), err=True)
+        with shown as listen:
+            return coordinate(
+                grid,
+                config,
+                folder,
+                grid.nodes,
+                given.timeout,
+                given.threads,
+                command,
+                listen,
+                label=given.label,
+                accept_changed_code=given.accept_changed_code,
+                federation=asked,
+            )
+
+
+def _confirmed(told: Mapping[str, Sequence[str]]) -> bool:
+    """Show the classes of the sites, and ask whether all of them are meant; False if nobody can be asked."""
+    from fedlgd.deploy.classes import class_lines
+
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    lines = class_lines(told)
+    typer.echo("\n".join(folded(line, "    ") for line in lines), err=True)
+    return typer.confirm("Train with all of these classes?", default=False, err=True)
 
 
 def join(given: JoinOptions) -> None:
@@ -268,10 +301,7 @@ def join(given: JoinOptions) -> None:
     Policy.read(kit.folder / "site.toml")
     busy = RunError("site-runs-already", site=kit.site, kit=str(given.kit))
     with locked(private_folder(kit.state) / "join.lock", busy), logged(kit.state / "site.log") as log:
-        if given.data:
-            _choose_data(kit, given)
-        elif given.settings or not (kit.folder / "join.json").exists():
-            raise SettingError("no-images-given")
+        _choose_data(kit, given)
         tell = (lambda _: None) if given.quiet else say
         tell(f"site {kit.site}: connecting to {kit.server}; tasks and what leaves: {given.kit / 'journal.log'}")
         follow, hear = Follower(kit.folder / "journal.log", tell), Connection(log, tell)
@@ -280,20 +310,28 @@ def join(given: JoinOptions) -> None:
 
 
 def _choose_data(kit: "Kit", given: JoinOptions) -> None:
-    """Check the images of the site and remember where they are and how they are read."""
+    """Check the images of the site and remember where they are and how they are read; without --data, those of
+    last time. Classes that were not agreed on are refused here, before anything is sent."""
     from fedlgd.cli.data import checked_site
     from fedlgd.deploy.client import SiteSettings
 
-    assert given.data is not None
-    chosen = dict(map(parse_assignment, given.settings or ()))
-    for name in chosen:
-        if not name.startswith("data."):
-            raise SettingError("not-a-data-setting", name=name)
-    images = checked_site(given.data.expanduser().absolute(), kit.site, chosen, given.quiet)
-    settings = SiteSettings(
-        site=kit.site, folder=kit.folder, images=images, threads=given.threads, device=given.device
-    )
-    settings.open()
+    if given.data:
+        chosen = dict(map(parse_assignment, given.settings or ()))
+        for name in chosen:
+            if not name.startswith("data."):
+                raise SettingError("not-a-data-setting", name=name)
+        images = checked_site(given.data.expanduser().absolute(), kit.site, chosen, given.quiet)
+        settings = SiteSettings(
+            site=kit.site, folder=kit.folder, images=images, threads=given.threads, device=given.device
+        )
+    elif given.settings or not (kit.folder / "join.json").exists():
+        raise SettingError("no-images-given")
+    else:
+        settings = SiteSettings.read(kit.folder, kit.site)
+    settings = replace(settings, classes=kit.classes)
+    found = settings.open().classes
+    if lacking := [name for name in kit.classes if name not in found]:
+        complain(f"site {kit.site} has no image of class {', '.join(map(repr, lacking))}")
     settings.write()
 
 

@@ -78,6 +78,7 @@ class RunOptions(ConfigOptions, ComputeOptions):
         None, "loop; pool: worker processes (default on several cores); flower: real sites."
     )
     kit: Path | None = option(None, "Kit of the server, for engine flower.")
+    classes: str = option("", "Classes of real sites, if their kits have none: normal,glaucoma")
     timeout: float = option(3600.0, "Seconds that a round waits for real sites.", min=1)
     workers: int = option(0, "Worker processes of engine pool; 0: one per core.", min=0)
     accept_changed_code: bool = shared.accept_code()
@@ -283,7 +284,10 @@ class InvertOptions(Output):
 
 
 @command(
-    REAL_SITES, "provision", "deploy:provision", "fedlgd provision kits --sites a,b,c --server fl.example.org:9443"
+    REAL_SITES,
+    "provision",
+    "deploy:provision",
+    "fedlgd provision kits --sites a,b,c --server fl.example.org:9443 --classes normal,glaucoma",
 )
 class ProvisionOptions(Output):
     """Make a kit with keys for the coordinator and for each site."""
@@ -291,6 +295,7 @@ class ProvisionOptions(Output):
     folder: Path = argument("Folder for the kits; new, unless --add or --renew is given.")
     sites: str = option("", "Names of the sites, comma-separated: a,b,c")
     server: str = option("", "HOST:PORT at which the sites reach the coordinator.")
+    classes: str = option("", "Classes that all sites agree on: normal,glaucoma. A site with another cannot join.")
     days: int = option(730, "Validity of the server's certificate in days.", min=1, max=3650)
     add: str = option("", "Add sites to existing kits: d,e")
     renew: bool = option(False, "Only make a new certificate for the server.")

@@ -245,17 +245,18 @@ def progress(
     in_bytes: bool = False,
     sites: Sequence[str] = (),
     announced: bool = False,
+    plain: bool = False,
 ) -> Iterator[Listener]:
     """Show the progress of the work inside: its long steps, and the rounds of a run given to the yielded listener.
 
     folder: a terminal also shows the records that are already there, with `sites` in this order. The other
-    arguments are those of `LiveView` and `Lines`.
+    arguments are those of `LiveView` and `Lines`. plain: lines also in a terminal, which can then ask questions.
     """
     if quiet:
         yield lambda _: None
         return
     view: LiveView | Lines = Lines(rounds, in_bytes, announced)
-    if sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
+    if not plain and sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
         view = LiveView(rounds, title, _earlier(folder, sites), lasting, in_bytes)
     try:
         with listening(view.tick):

@@ -77,8 +77,8 @@ def run(given: RunOptions) -> None:
     if remote:
         common.set_up(given.threads)
         with common.resumable(f" in {folder}"):
-            shown = _shown(config, folder, given, title)
-            result = deploy.run_at_sites(config, folder, given, common.command_line(), shown)
+            asking, shown = progress(given.silent, plain=True), _shown(config, folder, given, title)
+            result = deploy.run_at_sites(config, folder, given, common.command_line(), asking, shown)
     else:
         with _prepared(config, folder, given, title, preset) as (federation, engine, listen):
             accept, command = given.accept_changed_code, common.command_line()

@@ -90,6 +90,23 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+def looks_like(word: str, known: Iterable[str]) -> str:
+    """The known word of which this one may be a misspelling, or an empty string.
+
+    Stricter than `did_you_mean`, because the words are names of classes: at most a quarter of the letters differ,
+    the digits are the same ("grade 1"), and the longer one does not only add a beginning ("abnormal", "atypical").
+    """
+    names = {each.casefold(): each for each in known}
+    for other in difflib.get_close_matches(word.casefold(), names, cutoff=0.75):
+        short, long = sorted((word.casefold(), other), key=len)
+        same = sum(block.size for block in difflib.SequenceMatcher(None, short, long, False).get_matching_blocks())
+        digits = [re.sub(r"\D", "", each) for each in (short, long)]
+        begun = short != long and long.endswith(short)
+        if len(long) - same <= len(short) // 4 and digits[0] == digits[1] and not begun:
+            return names[other]
+    return ""
+
+
 def similar_path(path: Path, folders_only: bool = False) -> str:
     """`; did you mean 'runs/mine'?` for a path that does not exist: a similar name in the same folder."""
     parent = path.parent if path.parent.is_dir() else Path()

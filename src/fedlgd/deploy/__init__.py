@@ -9,6 +9,7 @@ On the coordinator's machine, `fedlgd serve` and `fedlgd run --engine flower`:
     superlink    the process that relays messages: Flower's SuperLink with TLS, without torch
     proxy        stands before the SuperLink: who may ask for what, and how much
     connection   the coordinator's requests to the SuperLink, and the replies of sites that arrive through it
+    classes      the classes that sites and coordinator agree on before the first round
     coordinator  the server's half of a run: asks the sites for their classes and starts the run with the engine
                  `flower`, which sends them its tasks
 

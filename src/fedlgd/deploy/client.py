@@ -50,6 +50,7 @@ from fedlgd.core.settings import flat
 from fedlgd.core.types import Site
 from fedlgd.data.federation import Federation
 from fedlgd.data.own.suite import Folders
+from fedlgd.deploy.classes import check_agreed
 from fedlgd.deploy.journal import Journal
 from fedlgd.deploy.messages import Description, Order, read_question, reply
 from fedlgd.deploy.policy import Asked, Policy, TaskError
@@ -81,29 +82,32 @@ def answer(message: Message, context: Context) -> Message:
 @dataclass(frozen=True, kw_only=True)
 class SiteSettings:
     """How a site takes part. `images` are the settings of its images, with their path: a folder with class folders
-    (or train and test folders with them), or a prepared .npz file."""
+    (or train and test folders with them), or a prepared .npz file. classes: those that were agreed on, if any."""
 
     site: str
     folder: Path
     images: Folders = field(default_factory=Folders)
     threads: int = 1
     device: str = "cpu"
+    classes: tuple[str, ...] = ()
 
     def write(self) -> None:
         """Store `join.json`; `fedlgd join` does this."""
         kept = {"images": msgspec.to_builtins(self.images), "threads": self.threads, "device": self.device}
-        files.write_json(self.folder / "join.json", kept)
+        files.write_json(self.folder / "join.json", {**kept, "classes": list(self.classes)})
 
     @classmethod
     def read(cls, folder: Path, site: str) -> "SiteSettings":
         file = folder / "join.json"
         kept = files.read_json(file)
         with files.reading(file):
-            return cls(site=site, folder=folder, **{**kept, "images": msgspec.convert(kept["images"], Folders)})
+            images, classes = msgspec.convert(kept["images"], Folders), tuple(kept.get("classes", ()))
+            return cls(site=site, folder=folder, **{**kept, "images": images, "classes": classes})
 
     def open(self) -> Site:
-        """The images of this site. Classes that only other sites have are legal."""
+        """The images of this site. It may lack classes, and has none that nobody agreed on."""
         (site,) = replace(self.images, min_per_class=0).open(self.site, only=self.site).sites
+        check_agreed(site.classes, self.classes)
         return site
 
 
@@ -218,6 +222,8 @@ def _half(at: SiteSettings, order: Order) -> Half:
     those of the site."""
     torch.set_num_threads(at.threads)
     config, site = resolve(tomllib.loads(order.config)), at.open()
+    if at.classes and (unknown := [name for name in order.classes if name not in at.classes]):
+        raise TaskError("run-not-agreed", unknown=unknown, agreed=at.classes)
     federation = Federation("real-sites", (relabelled(site, order) if order.classes else site,))
     net, states = config.net_for(federation), FolderStates(at.folder / "state" / files.safe_name(order.run))
     place = Place(device=at.device)

@@ -31,9 +31,11 @@ from fedlgd.core import errors, files, meter
 from fedlgd.core.text import plural
 from fedlgd.core.types import LabelledSet, Site
 from fedlgd.data.federation import Federation
-from fedlgd.data.own.layouts import natural
+from fedlgd.deploy.classes import Confirm, agree, check_agreed
 from fedlgd.deploy.connection import DAMAGED, OVERSIZED
+from fedlgd.deploy.kit import is_name
 from fedlgd.deploy.messages import Description, Order, question, question_digest, read_reply
+from fedlgd.deploy.policy import TaskError
 from fedlgd.engines.registry import Engine
 from fedlgd.engines.server import Work, known_hello
 from fedlgd.engines.site import Answer, Sites, Task
@@ -47,7 +49,6 @@ from fedlgd.runs.resume import continued
 from fedlgd.runs.run import Listener, execute
 
 PAUSE_SECONDS = 0.5  # between two looks at the post
-MAX_NAME_LETTERS = 100  # of a name that a site sends
 MAX_NAMES = 1_000
 MAX_CLASSES = 10_000
 MAX_SIDE_PIXELS = 4_096
@@ -194,10 +195,6 @@ def checked_answers(sent: Sent, found: list[Answer] | str) -> Iterator[Answer]:
             yield replace(answer, fault=errors.one_line(answer.fault))
 
 
-def is_name(text: str) -> bool:
-    return 0 < len(text) <= MAX_NAME_LETTERS and text.isprintable()
-
-
 def _failed(tasks: Sequence[Task], fault: str) -> Iterator[Answer]:
     return (Answer(site=task.site, version=task.after, fault=fault) for task in tasks)
 
@@ -214,21 +211,49 @@ def coordinate(
     pause: float = PAUSE_SECONDS,
     accept_changed_code: bool = False,
     label: str = "",
+    federation: Federation | None = None,
 ) -> Result:
     """Run or resume a configuration with data "real-sites" at the sites that the grid reaches.
 
     sites: the node id of every site, from the registered keys.
     timeout: seconds that a round waits for its sites. label: the name of the run in tables.
+    federation: what `ask_sites` returned, if they were asked already.
     """
     torch.set_num_threads(threads)
-    out, asked = folder.absolute(), config.toml()
-    config = continued(config, out)
-    post = Post(grid=grid, nodes=sites, timeout=timeout, pause=pause)
-    run = files.digest(str(out).encode(), asked.encode())
-    federation = _known(out, sites) or _described(post, Order(run=run, config=asked), config.plan.quorum)
+    out = folder.absolute()
+    federation = federation or ask_sites(grid, config, folder, sites, timeout, pause)
+    run, config = _run_id(config, out), continued(config, out)
     order = Order(run=run, config=config.toml(), classes=federation.classes, shape=federation.shape)
-    engine = Flower(post=post, order=order)
+    engine = Flower(post=Post(grid=grid, nodes=sites, timeout=timeout, pause=pause), order=order)
     return execute(config, federation, out, on_round, command, label, engine, None, accept_changed_code)
+
+
+def _run_id(config: Config, out: Path) -> str:
+    return files.digest(str(out).encode(), config.toml().encode())
+
+
+def ask_sites(
+    grid: Grid,
+    config: Config,
+    folder: Path,
+    sites: Mapping[str, int],
+    timeout: float = 3600.0,
+    pause: float = PAUSE_SECONDS,
+    classes: Sequence[str] = (),
+    confirm: Confirm = lambda _: False,
+) -> Federation:
+    """What a coordinator knows of its sites before a run: their classes, and the shape of an image.
+
+    classes: those that were agreed on; a site with another one is refused. confirm: asked if there are none and
+    the classes of the sites differ.
+    """
+    out = folder.absolute()
+    if known := _known(out, sites):
+        return known
+    post = Post(grid=grid, nodes=sites, timeout=timeout, pause=pause)
+    return _described(
+        post, Order(run=_run_id(config, out), config=config.toml()), config.plan.quorum, classes, confirm
+    )
 
 
 def without_images(sites: Mapping[str, str], classes: tuple[str, ...], shape: tuple[int, ...]) -> Federation:
@@ -249,14 +274,14 @@ def _known(out: Path, sites: Mapping[str, int]) -> Federation | None:
     return without_images(notes, data.classes, data.shape)
 
 
-def _described(post: Post, order: Order, quorum: float) -> Federation:
+def _described(post: Post, order: Order, quorum: float, agreed: Sequence[str], confirm: Confirm) -> Federation:
     """Ask the sites for their classes and the shape of their images."""
     names = list(post.nodes)
     told: dict[str, Description] = {}
     refused, notes = dict.fromkeys(names, AWAY), dict.fromkeys(names, "")
     here = post.wait_for(names, quorum)
     for sent, found in post.ask(order, dict.fromkeys(here, ())):
-        refused[sent.site] = found if isinstance(found, str) else _description_fault(found[0], sent.site)
+        refused[sent.site] = found if isinstance(found, str) else _description_fault(found[0], sent.site, agreed)
         if refused[sent.site] or isinstance(found, str):
             continue
         told[sent.site] = found[0]
@@ -268,11 +293,11 @@ def _described(post: Post, order: Order, quorum: float) -> Federation:
     shapes = {name: each.shape for name, each in sorted(told.items())}
     if len(set(shapes.values())) > 1:
         raise errors.RunError("shapes-of-sites-differ", shapes=shapes)
-    classes = tuple(natural({name for each in told.values() for name in each.classes}))  # as for folders
+    classes = agree({name: told[name].classes for name in names if name in told}, agreed, confirm)
     return without_images(notes, classes, next(iter(shapes.values())))
 
 
-def _description_fault(told: Description, site: str) -> str:
+def _description_fault(told: Description, site: str, agreed: Sequence[str]) -> str:
     """Why a site cannot take part; empty if it can."""
     if told.fault:
         return errors.one_line(told.fault)
@@ -282,4 +307,8 @@ def _description_fault(told: Description, site: str) -> str:
         return errors.message("classes-impossible")
     if not all(0 < side <= MAX_SIDE_PIXELS for side in told.shape):
         return errors.message("shape-impossible", shape=told.shape)
+    try:
+        check_agreed(told.classes, agreed)
+    except TaskError as error:
+        return str(error)
     return ""

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tomli_w
 from cryptography import x509
@@ -37,6 +37,7 @@ HOST_NAME = re.compile(
     r"(?=.{1,253}$)([A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*"
 )
 KIT_NAMES = {"server": "FOLDER/server", "site": "FOLDER/site-NAME"}
+MAX_NAME_LETTERS = 100  # of a class, or of what a site sends
 ANOTHER_FOLDER = "Choose a folder that you can write"
 
 Extensions = Sequence[tuple[x509.ExtensionType, bool]]
@@ -78,11 +79,12 @@ def address(text: str) -> Address:
 
 @dataclass(frozen=True)
 class Kit:
-    """The folder of one party: the server if `site` is empty."""
+    """The folder of one party: the server if `site` is empty. classes: those that all parties agreed on, if any."""
 
     folder: Path
     server: Address
     site: str = ""
+    classes: tuple[str, ...] = ()
 
     @property
     def ca(self) -> Path:
@@ -98,9 +100,19 @@ class Kit:
         return {file.stem: file.read_bytes() for file in sorted((self.folder / "sites").glob("*.pub"))}
 
 
-def provision(folder: Path, sites: Sequence[str], server: Address, days: int = CERTIFICATE_DAYS) -> list[Path]:
-    """Make a kit for the server and one for each site in a new folder; returns the kits."""
+def provision(
+    folder: Path,
+    sites: Sequence[str],
+    server: Address,
+    days: int = CERTIFICATE_DAYS,
+    classes: Sequence[str] = (),
+) -> list[Path]:
+    """Make a kit for the server and one for each site in a new folder; returns the kits.
+
+    classes: a site with images of another class is refused when it joins.
+    """
     _check_names(sites)
+    check_classes(classes)
     if folder.exists():
         raise RunError("kits-exist", folder=str(folder))
     with writing(folder, ANOTHER_FOLDER), _whole(folder) as made:
@@ -111,9 +123,9 @@ def provision(folder: Path, sites: Sequence[str], server: Address, days: int = C
         _certify(made / "ca" / "ca", "fedlgd federation CA", AUTHORITY_DAYS, authority)
         _write(made / "server" / "ca.crt", (made / "ca" / "ca.crt").read_bytes())
         _write(made / "server" / "secret", secrets.token_hex(32).encode())
-        _certify_server(made, server, days)
+        _certify_server(made, server, days, classes)
         for name in sites:
-            _site_kit(made, name, server)
+            _site_kit(made, name, server, classes)
     return [folder / "server", *(folder / f"site-{name}" for name in sites)]
 
 
@@ -126,7 +138,7 @@ def add_sites(folder: Path, sites: Sequence[str]) -> list[Path]:
         if name.lower() in known or (folder / f"site-{name}").exists():
             raise SettingError("site-in-kits", site=name, folder=str(folder))
     with writing(folder, ANOTHER_FOLDER):
-        return [_site_kit(folder, name, kit.server) for name in sites]
+        return [_site_kit(folder, name, kit.server, kit.classes) for name in sites]
 
 
 def renew(folder: Path, days: int = CERTIFICATE_DAYS) -> Path:
@@ -136,7 +148,7 @@ def renew(folder: Path, days: int = CERTIFICATE_DAYS) -> Path:
         raise RunError("authority-key-missing", file=str(folder / "ca" / "ca.key"))
     _refuse_expired(folder / "ca" / "ca.crt", f"provision new kits: fedlgd provision FOLDER --server {kit.server}")
     with writing(folder, ANOTHER_FOLDER):
-        _certify_server(folder, kit.server, days)
+        _certify_server(folder, kit.server, days, kit.classes)
     return folder / "server"
 
 
@@ -146,7 +158,8 @@ def read_kit(folder: Path, role: str = "", expired: bool = False) -> Kit:
         raise RunError("kit-missing", folder=str(folder))
     given = read_toml(folder / "kit.toml")
     try:
-        kit = Kit(folder.absolute(), address(given["server"]), given["site"] if given["role"] == "site" else "")
+        site, classes = given["site"] if given["role"] == "site" else "", tuple(given.get("classes", ()))
+        kit = Kit(folder.absolute(), address(given["server"]), site, classes)
     except (KeyError, TypeError, AttributeError) as error:
         raise RunError("kit-damaged", file=str(folder / "kit.toml")) from error
     if role and role != given["role"]:
@@ -200,7 +213,19 @@ def _check_names(sites: Sequence[str]) -> None:
             raise SettingError("kit-site-twice", site=name)
 
 
-def _certify_server(folder: Path, server: Address, days: int) -> None:
+def check_classes(classes: Sequence[str]) -> None:
+    """Refuse names that no federation can have; none at all is legal: they are asked for before a run."""
+    alike = {name.casefold() for name in classes}
+    if classes and (len(alike) < max(2, len(classes)) or not all(map(is_name, classes))):
+        raise SettingError("kit-classes", classes=list(classes))
+
+
+def is_name(text: str) -> bool:
+    """Whether a name can stand in tables and terminals."""
+    return 0 < len(text) <= MAX_NAME_LETTERS and text.isprintable()
+
+
+def _certify_server(folder: Path, server: Address, days: int, classes: Sequence[str]) -> None:
     """Write a key and a certificate for the address of the server into its kit, and until when that is valid."""
     signing = serialization.load_pem_private_key((folder / "ca" / "ca.key").read_bytes(), None)
     issuer = x509.load_pem_x509_certificate((folder / "ca" / "ca.crt").read_bytes()).subject
@@ -212,7 +237,7 @@ def _certify_server(folder: Path, server: Address, days: int) -> None:
         (x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key()), False),
     ]
     _certify(folder / "server" / "server", server.host[:64], days, extensions, (issuer, signing))
-    _describe(folder / "server", server)
+    _describe(folder / "server", server, classes)
 
 
 def _certify(
@@ -246,7 +271,7 @@ def _names(server: Address) -> list[x509.GeneralName]:
     return own
 
 
-def _site_kit(folder: Path, name: str, server: Address) -> Path:
+def _site_kit(folder: Path, name: str, server: Address, classes: Sequence[str]) -> Path:
     """A kit with a new key pair; its public key also goes to the server, which registers it."""
     key = ec.generate_private_key(ec.SECP384R1())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
@@ -255,20 +280,24 @@ def _site_kit(folder: Path, name: str, server: Address) -> Path:
         _write(kit / "key.pub", public)
         _write(kit / "ca.crt", (folder / "server" / "ca.crt").read_bytes())
         _write(kit / "site.toml", template("site.toml").encode())
-        _describe(kit, server, name)
+        _describe(kit, server, classes, name)
     _write(folder / "server" / "sites" / f"{name}.pub", public)
     return folder / f"site-{name}"
 
 
-def _describe(kit: Path, server: Address, site: str = "") -> None:
+def _describe(kit: Path, server: Address, classes: Sequence[str], site: str = "") -> None:
     """The settings, the start script and the README of a kit."""
     role, command, certificate = ("site", "join", "ca.crt") if site else ("server", "serve", "server.crt")
-    settings = {"role": role, **({"site": site} if site else {}), "server": str(server)}
+    settings: dict[str, Any] = {"role": role, **({"site": site} if site else {}), "server": str(server)}
+    if classes:
+        settings["classes"] = list(classes)
     _write(kit / "kit.toml", tomli_w.dumps(settings).encode())
     _write(kit / "start.sh", f'#!/bin/sh\nexec fedlgd {command} "$(dirname "$0")" "$@"\n'.encode())
     (kit / "start.sh").chmod(0o700)
     until = f"{expiry(kit / certificate):%Y-%m-%d}"
-    _write(kit / "README.md", template(f"{role}.md").format(site=site, server=server, until=until).encode())
+    agreed = f"the classes {', '.join(classes)}" if classes else "one folder per class, named as at the other sites"
+    facts = {"site": site, "server": server, "until": until, "classes": agreed}
+    _write(kit / "README.md", template(f"{role}.md").format(**facts).encode())
 
 
 def _write(path: Path, content: bytes) -> None:
