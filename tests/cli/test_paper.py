@@ -6,6 +6,7 @@ import pytest
 
 from fedlgd.core.errors import did_you_mean, message
 from fedlgd.paper.items import items, parts_at
+from fedlgd.paper.plan import missing_runs, undecided
 from fedlgd.paper.verdicts import shipped
 from fedlgd.runs.parse import entry_folder
 from tests.report.fake import write_run
@@ -47,11 +48,22 @@ def test_without_runs_the_verdicts_of_the_package_are_listed_and_with_runs_their
     assert "one seed" in equal_steps["why"]
 
 
+def test_what_undecided_claims_wait_for_is_listed(fedlgd, tmp_path):
+    listed = json.loads(fedlgd("paper", "--undecided", "--estimate", "--json").out)
+    assert [(each["item"], each["part"], each["runs"]) for each in listed["waiting"]] == [
+        (each.item.name, each.part, len(each.jobs)) for each in missing_runs(tmp_path, "desk")
+    ]
+    assert listed["undecided"] == [each.key for each in undecided(tmp_path)]
+    shown = fedlgd("paper", "--undecided", "--estimate")
+    assert shown.code == 0
+    assert all(f"{each['item']} {each['part']}".strip() in shown.out for each in listed["waiting"])
+
+
 @pytest.mark.drawn
 def test_an_item_runs_resumes_and_is_reported(fedlgd, tmp_path):
     done = fedlgd("paper", "table-batch", "--scale", "tiny")
     assert done.code == 0, done.err
-    assert "fedlgd:local.batch=64" in done.out
+    assert "FedLGD (local.batch=64)" in done.out
     folder = tmp_path / "runs/paper/tiny/table-batch"
     assert sorted(path.name.split("-")[0] for path in folder.iterdir()) == ["fedlgd", "fedlgd", "report.html"]
     before = {file: file.read_bytes() for file in folder.rglob("records.jsonl")}
@@ -71,6 +83,7 @@ def test_an_item_runs_resumes_and_is_reported(fedlgd, tmp_path):
         ("table-digit", "unknown-item", {"item": "table-digit", "hint": did_you_mean("table-digit", items())}),
         ("table-digits --part C11", "unknown-part", {"item": "table-digits", "part": "C11", "parts": PARTS}),
         ("table-batch --part x", "item-without-parts", {"item": "table-batch"}),
+        ("table-batch --undecided", "undecided-with-item", {"item": "table-batch"}),
         ("report --out nowhere", "no-paper-runs", {"folder": "nowhere"}),
         ("figure-communication", "item-without-runs", {"item": "figure-communication", "command": COMMAND}),
     ],
@@ -95,7 +108,7 @@ def test_a_run_of_another_item_is_copied_and_the_result_fits_the_terminal(fedlgd
     assert copied["label"] == "FedLGD"
     table = done.out[done.out.index("table-digits C10, accuracy:") :]
     assert max(map(len, table.splitlines())) <= 80
-    assert {"minus", "fedlgd"} <= set(table.split())  # cells of the heading are folded
+    assert {"minus", "FedLGD"} <= set(table.split())  # cells of the heading are folded
 
 
 @pytest.mark.slow

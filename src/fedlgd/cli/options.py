@@ -149,7 +149,13 @@ class DistilOptions(ComputeOptions):
     estimate: bool = shared.estimate_only()
 
 
-@command(RUN, "paper", "paper:paper", "fedlgd paper table-digits --scale desk --part C10 --jobs 2")
+@command(
+    RUN,
+    "paper",
+    "paper:paper",
+    "fedlgd paper table-digits --scale desk --part C10 --jobs 2",
+    "What is not decided yet: fedlgd paper --undecided --estimate",
+)
 class PaperOptions(ComputeOptions):
     """List the tables of the paper, run one, or report on all.
 
@@ -157,8 +163,10 @@ class PaperOptions(ComputeOptions):
     """
 
     item: str | None = argument("Item to run, or `report`; without it, all are listed.", None)
-    scale: Literal["tiny", "desk", "full", "paper"] = option("desk", "Length of the runs.")
+    scale: Literal["tiny", "desk", "half", "full", "paper"] = option("desk", "Length of the runs.")
     part: str | None = option(None, "Only this part of the item.")
+    seeds: int = option(0, "Seeds of every run.", show_default="as the item fixes", min=0)
+    undecided: bool = option(False, "Run what the undecided claims wait for, best first.")
     out: Path = option(Path("runs/paper"), "Folder of all runs of the paper.", "-o")
     jobs: int = shared.parallel()
     estimate: bool = shared.estimate_only()

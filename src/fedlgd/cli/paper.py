@@ -1,7 +1,7 @@
 """`fedlgd paper`: list the tables and figures of the paper, run one, or report on all."""
 
 import json as jsonlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
@@ -12,7 +12,7 @@ from fedlgd.cli.options import PaperOptions
 from fedlgd.cli.terminal import folded, print_json, table_text
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import writing
-from fedlgd.core.text import plural, rough_duration
+from fedlgd.core.text import duration, plural, rough_duration
 from fedlgd.paper.items import (
     Item,
     command_of,
@@ -26,13 +26,17 @@ from fedlgd.paper.items import (
     stored,
     stored_part,
 )
+from fedlgd.paper.plan import Missing, missing_runs, undecided
 from fedlgd.paper.verdicts import known_verdicts, printed_table, shipped, verdicts, write_paper
+from fedlgd.report.tables import Cell, Column, Table
 from fedlgd.runs.entries import Job
 from fedlgd.runs.jobs import check_jobs
 
 
 def paper(given: PaperOptions) -> None:
-    if given.item is None:
+    if given.undecided:
+        _run_undecided(given)
+    elif given.item is None:
         _list_items(given)
     elif given.item == "report":
         _write_page(given)
@@ -100,7 +104,7 @@ def _run_item(item: Item, given: PaperOptions) -> None:
     parts = parts_at(item, given.scale) if given.part is None else (given.part,)
     library = given.out / given.scale
     jobs = {
-        part: jobs_of(requested_runs(item, part, given.scale), library / item.name / part, library)
+        part: jobs_of(requested_runs(item, part, given.scale, given.seeds), library / item.name / part, library)
         for part in parts
     }
     if given.estimate:
@@ -108,14 +112,68 @@ def _run_item(item: Item, given: PaperOptions) -> None:
         return
     failed: dict[str, str] = {}
     for part, own in jobs.items():
-        federation = open_data(own[0].config.data, given.silent)
-        about = f"{_title(item, part)}, scale {given.scale}: {plural(len(own), 'run')} on {federation.name}"
-        less = reduced(item, part, given.scale)
-        announced = f"{about}; reduced: {less}" if less else about
-        outcomes = conduct(own, federation, given, library / item.name / part, announced)
-        failed |= {str(each.job.folder): each.error for each in outcomes if each.error}
+        failed |= _run_part(item, part, own, given)
     _print_result(item, parts, given, failed)
     raise typer.Exit(1 if failed else 0)
+
+
+def _run_part(item: Item, part: str, jobs: Sequence[Job], given: PaperOptions) -> dict[str, str]:
+    """Run what is not finished yet; the errors by folder."""
+    federation = open_data(jobs[0].config.data, given.silent)
+    about = f"{_title(item, part)}, scale {given.scale}: {plural(len(jobs), 'run')} on {federation.name}"
+    less = reduced(item, part, given.scale)
+    announced = f"{about}; reduced: {less}" if less else about
+    outcomes = conduct(jobs, federation, given, given.out / given.scale / item.name / part, announced)
+    return {str(each.job.folder): each.error for each in outcomes if each.error}
+
+
+def _run_undecided(given: PaperOptions) -> None:
+    """What the undecided claims wait for: a table, and then, unless only an estimate is asked for, the runs."""
+    if given.item is not None or given.part is not None:
+        raise SettingError("undecided-with-item", item=given.item or given.part)
+    check_jobs(given.jobs, given.threads, place_of(given))
+    set_up(given.threads)
+    waiting, claims = missing_runs(given.out, given.scale, given.seeds), undecided(given.out)
+    if not given.silent or (given.estimate and not given.json):
+        typer.echo(_waiting_text(waiting, len(claims), given))
+    failed: dict[str, str] = {}
+    for each in () if given.estimate else waiting:
+        failed |= _run_part(each.item, each.part, each.jobs, given)
+    left = claims if given.estimate else undecided(given.out)
+    if given.json:
+        rows = [
+            {
+                "item": each.item.name,
+                "part": each.part,
+                "claims": each.claims,
+                "runs": len(each.jobs),
+                "seconds": each.seconds,
+            }
+            for each in waiting
+        ]
+        print_json(
+            {"scale": given.scale, "waiting": rows, "undecided": [each.key for each in left], "failed": failed}
+        )
+    elif not given.estimate:
+        typer.echo(folded(f"{plural(len(left), 'claim')} not decided, {len(claims)} before."))
+        for run, error in failed.items():
+            typer.echo(f"failed: {run}: {error}")
+    raise typer.Exit(1 if failed else 0)
+
+
+def _waiting_text(waiting: Sequence[Missing], claims: int, given: PaperOptions) -> str:
+    """The missing runs by part, and how many of the undecided claims no run at this scale can decide."""
+    heads = (Column("part", number=False), Column("claims"), Column("runs"), Column("CPU time"))
+    rows = []
+    for each in waiting:
+        cpu = "not measured" if each.seconds is None else duration(each.seconds)
+        rows.append((_title(each.item, each.part), str(len(each.claims)), str(len(each.jobs)), cpu))
+    served = sum(len(each.claims) for each in waiting)
+    rest = f" No missing run at this scale decides the other {claims - served}." if claims > served else ""
+    known = sum(each.seconds or 0.0 for each in waiting)
+    total = f"{plural(claims, 'claim')} not decided. At scale {given.scale}, {served} of them wait for runs"
+    text = folded(f"{total} that take {duration(known)} of CPU time, where it is measured.{rest}")
+    return f"{table_text(Table(heads, tuple(tuple(map(Cell, row)) for row in rows)))}\n{text}" if rows else text
 
 
 def _title(item: Item, part: str) -> str:

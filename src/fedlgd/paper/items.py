@@ -7,6 +7,7 @@ of the scale and of its data (`scales.toml`), of the item at this scale, and of 
 """
 
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,7 @@ Axes = Mapping[str, tuple[Any, ...]]
 FOLDER = resources.files("fedlgd.paper") / "content"
 OF_ANY_DATA = ("data.name", "data.limit", "data.test_limit")
 MEAN = "Average"  # in the place of a printed number, where sites have their names
-SCALES = ("tiny", "desk", "full", "paper")
+SCALES = ("tiny", "desk", "half", "full", "paper")
 Metric = Literal["accuracy", "distance", "shift"]
 Word = Literal["confirmed", "not confirmed", "not decided"]
 NAMES = {
@@ -44,6 +45,18 @@ NAMES = {
     "fedlgd": "FedLGD",
 }
 """The methods as the paper prints them."""
+CONTROLS = {
+    "fedproto-local": "FedProto, no shared model",
+    "fedavg:local.steps=": "FedAvg, equal steps",
+    "fedavg+noise": "FedAvg with noise images",
+    "fedavg+refine": "FedAvg with refinement",
+    "fedavg+anchors": "FedAvg with anchors",
+    "fedavg:distil.start=real:distil.steps=0": "FedAvg on random real images",
+    "fedavg:distil.start=kmeans:distil.steps=0": "FedAvg on k-means picks",
+    "fedavg:distil.start=real:distil.steps=0:local.steps=": "FedAvg on random real images, equal steps",
+    "fedlgd:distil.start=real:distil.steps=0:refine.steps=0": "FedLGD on random real images",
+}
+"""What the entries are called that the paper does not have. A number of steps at the end is left out."""
 OWNERS = {"anchors": ("fedlgd", "anchors"), "pull": ("fedlgd", "anchors"), "refine": ("fedlgd", "refine")}
 """The methods and parts that the settings of a section apply to."""
 STORED = tuple(reversed(SCALES[1:]))  # a verdict is never based on the scale tiny
@@ -145,8 +158,8 @@ class RequestedRuns:
     preset: str
 
 
-def requested_runs(item: Item, part: str, scale: str) -> RequestedRuns:
-    """What is run for a part of an item at a scale."""
+def requested_runs(item: Item, part: str, scale: str, seeds: int = 0) -> RequestedRuns:
+    """What is run for a part of an item at a scale. seeds: in place of the number that the item fixes."""
     common, own, at = _common()[scale], item.parts[part], item.scales.get(scale, PaperScale())
     at_part = at.parts.get(part, Variant())
     axes = next((each.sweep for each in (at_part, at, own) if each.sweep is not None), item.sweep)
@@ -160,7 +173,7 @@ def requested_runs(item: Item, part: str, scale: str) -> RequestedRuns:
     return RequestedRuns(
         methods=tuple(entry.replace("{steps}", str(steps)) for entry in swept(methods, axes)),
         settings=settings,
-        seeds=at_part.seeds or at.seeds or common.seeds,
+        seeds=seeds or at_part.seeds or at.seeds or common.seeds,
         preset=at.preset or common.preset,
     )
 
@@ -244,6 +257,14 @@ def printed(part: Variant, entry: str, site: str = "") -> float | None:
     return float(found) if place else None
 
 
+def entry_name(entry: str) -> str:
+    """An entry as tables call it: `FedAvg, equal steps`, or `FedLGD (local.batch=8)`."""
+    if known := {**NAMES, **CONTROLS}.get(re.sub(r"(?<=:local\.steps=)\d+$", "", entry)):
+        return known
+    method, *settings = entry.split(":")
+    return NAMES.get(method, method) + (f" ({', '.join(settings)})" if settings else "")
+
+
 def jobs_of(wanted: RequestedRuns, out: Path, library: Path | None = None) -> list[Job]:
     """The runs of a part.
 
@@ -318,6 +339,15 @@ def stored(folder: Path, item: Item) -> Iterator[Found]:
         found = stored_part(folder, item, part, scale)
         if found.groups:
             yield found
+
+
+def seconds_per_run(folder: Path, item: Item) -> dict[str, dict[str, float]]:
+    """The mean CPU time of a stored run, by scale and part."""
+    times: dict[str, dict[str, float]] = {}
+    for found in stored(folder, item) if item.methods else ():
+        runs = sum(len(group.runs) for group in found.groups.values())
+        times.setdefault(found.scale, {})[found.part] = round(found.cpu / runs, 1)
+    return times
 
 
 def measured_cpu(folder: Path, item: Item) -> dict[str, str]:

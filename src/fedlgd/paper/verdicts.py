@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, get_args
 from jinja2 import ChoiceLoader, PackageLoader
 
 from fedlgd.core.files import write_atomic
+from fedlgd.core.text import enumeration
 from fedlgd.paper import items as paper
-from fedlgd.paper.items import FOLDER, Claim, Found, Item, Rule, Word, items, owner_of, printed, stored
+from fedlgd.paper.items import FOLDER, Claim, Found, Item, Rule, Word, entry_name, items, owner_of, printed, stored
 from fedlgd.report import figures
 from fedlgd.report.groups import Group, site_names
 from fedlgd.report.page import TEMPLATES
@@ -42,8 +43,8 @@ class Verdict:
         return f"{self.item}: {self.claim.text}"
 
     @property
-    def plain(self) -> dict[str, str]:
-        return {"ours": self.ours, "scale": self.scale, "word": self.word, "why": self.why}
+    def plain(self) -> dict[str, Any]:
+        return {"ours": self.ours, "scale": self.scale, "seeds": self.seeds, "word": self.word, "why": self.why}
 
 
 def verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> Iterator[Verdict]:
@@ -61,11 +62,12 @@ def verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> Iterator
 
 
 class Shipped(NamedTuple):
-    """What the measured runs of this package say: by item the labels of the stored parts and the CPU time at each
-    scale, and verdicts by `key`."""
+    """What the measured runs of this package say: by item the labels of the stored parts, the CPU time at each
+    scale in words, and that of a run in seconds by scale and part; and verdicts by `key`."""
 
     stored: Mapping[str, Sequence[str]]
     cpu: Mapping[str, Mapping[str, str]]
+    seconds: Mapping[str, Mapping[str, Mapping[str, float]]]
     verdicts: Mapping[str, Mapping[str, Any]]
 
 
@@ -79,9 +81,11 @@ def to_ship(folder: Path) -> str:
     """The content of `measured.json` from the stored runs in a folder."""
     parts = {name: [found.label for found in stored(folder, item)] for name, item in items().items()}
     times = {name: paper.measured_cpu(folder, item) for name, item in items().items()}
+    seconds = {name: paper.seconds_per_run(folder, item) for name, item in items().items()}
     content = {
         "stored": {name: labels for name, labels in parts.items() if labels},
         "cpu": {name: cpu for name, cpu in times.items() if cpu},
+        "seconds": {name: each for name, each in seconds.items() if each},
         "verdicts": {each.key: each.plain for each in verdicts(folder) if each.scale},
     }
     return json.dumps(content, indent=1) + "\n"
@@ -98,7 +102,8 @@ def _decided(item: Item, claim: Claim, rule: Rule, found: Found | None) -> Verdi
     entries = (rule.left, *rule.right)
     missing = [entry for entry in entries if found is None or entry not in found.groups]
     if found is None or missing:
-        what = "no runs are stored" if found is None else f"no runs of {', '.join(missing)} are stored"
+        names = enumeration(map(entry_name, missing))
+        what = "no runs are stored" if found is None else f"no runs of {names} are stored"
         return Verdict(item=item.name, claim=claim, why=_sentence(what, claim.why))
     gaps = _gaps(rule, found.groups)
     if not gaps:
@@ -154,8 +159,9 @@ def _ours(rule: Rule, groups: Mapping[str, Group], rival: str, gap: Difference) 
     if rule.metric == "distance":
         return f"the distance falls by {percent(gap.mean)} %{gap.range}"
     if rule.metric == "shift":
-        return f"{percent(gap.mean)} %{gap.range} less between sites than under {rival}"
-    shown = [f"{entry} {percent_stat(stat)}" for entry in (rule.left, rival) if (stat := groups[entry].accuracy)]
+        return f"{percent(gap.mean)} %{gap.range} less between sites than under {entry_name(rival)}"
+    both = [(entry_name(entry), groups[entry].accuracy) for entry in (rule.left, rival)]
+    shown = [f"{name} {percent_stat(stat)}" for name, stat in both if stat]
     return f"{', '.join(shown)}: {percentage_points(gap.mean)}{gap.range}"
 
 
@@ -237,14 +243,14 @@ def printed_table(found: Found, against: Sequence[str] = ()) -> Table:
     """
     part = owner_of(found.item).parts[found.part]
     rivals = [entry for entry in found.groups if entry in (against or RIVALS)]
-    heads = ("entry", "seeds", "ours (%)", "the paper (%)", *(f"minus {entry}" for entry in rivals))
+    heads = ("method", "seeds", "ours (%)", "the paper (%)", *(f"minus {entry_name(each)}" for each in rivals))
     rows = []
     for entry, group in found.groups.items():
         gaps = [difference(group, found.groups[rival]) if rival != entry else None for rival in rivals]
         shown = (f"{percentage_points(gap.mean)}{gap.range}" if gap else NONE for gap in gaps)
         numbers = percent_stat(group.accuracy), _number(printed(part, entry))
-        rows.append(tuple(map(Cell, (entry, str(len(group.counted)), *numbers, *shown))))
-    return Table((Column("entry", number=False), *map(Column, heads[1:])), tuple(rows))
+        rows.append(tuple(map(Cell, (entry_name(entry), str(len(group.counted)), *numbers, *shown))))
+    return Table((Column("method", number=False), *map(Column, heads[1:])), tuple(rows))
 
 
 def site_table(found: Found) -> Table | None:
@@ -258,8 +264,8 @@ def site_table(found: Found) -> Table | None:
             both = (
                 f"{percent_stat(group.accuracy_at(site))} ({_number(number)})" for site, number in numbers.items()
             )
-            rows.append(tuple(map(Cell, (entry, *both))))
-    return Table((Column("entry", number=False), *map(Column, sites)), tuple(rows)) if rows else None
+            rows.append(tuple(map(Cell, (entry_name(entry), *both))))
+    return Table((Column("method", number=False), *map(Column, sites)), tuple(rows)) if rows else None
 
 
 def _number(printed: float | None) -> str:

@@ -1,0 +1,58 @@
+"""What the undecided claims of the paper wait for."""
+
+import pytest
+
+from fedlgd.paper.items import find_item, requested_runs
+from fedlgd.paper.plan import missing_runs, undecided
+from fedlgd.paper.verdicts import shipped
+from tests.paper.test_verdicts import store
+
+EPOCHS = ("fedlgd:local.epochs=5", "fedavg:local.epochs=5")
+
+
+def waiting(folder, name: str, part: str = "", **more):
+    found = {(each.item.name, each.part): each for each in missing_runs(folder, "desk", **more)}
+    return found.get((name, part))
+
+
+def test_only_undecided_claims_wait_and_only_for_the_entries_that_their_rules_compare(tmp_path):
+    found = missing_runs(tmp_path, "desk")
+    texts = [text for each in found for text in each.claims]
+    assert len(texts) == len(set(texts))
+    assert set(texts) <= {each.claim.text for each in undecided(tmp_path)}
+    for each in found:
+        rules = [claim.at.get("desk", claim.rule) for claim in each.item.claims if claim.text in each.claims]
+        compared = {entry for rule in rules for entry in (rule.left, *rule.right)}
+        assert {job.entry.spec for job in each.jobs} <= compared
+
+
+def test_the_most_claims_per_cpu_hour_come_first_and_unknown_costs_last(tmp_path):
+    found = missing_runs(tmp_path, "desk")
+    known = [each for each in found if each.seconds is not None]
+    assert known
+    assert found[: len(known)] == known
+    rates = [len(each.claims) / each.seconds for each in known]
+    assert rates == sorted(rates, reverse=True)
+    for each in known:
+        per_run = shipped().seconds[each.item.name]["desk"][each.part]
+        assert each.seconds == pytest.approx(per_run * len(each.jobs))
+
+
+def test_finished_runs_are_not_missing_and_more_seeds_are(tmp_path):
+    first = waiting(tmp_path, "figure-epochs")
+    fixed = requested_runs(find_item("figure-epochs"), "", "desk").seeds
+    assert len(first.jobs) == fixed * len(EPOCHS)
+    for entry, swing in zip(EPOCHS, (0.01, 0.02), strict=True):
+        store(tmp_path, entry, 0.5 + swing, 0.5 - swing, part="figure-epochs")
+    left = waiting(tmp_path, "figure-epochs")
+    assert {job.config.plan.seed for job in left.jobs} == set(range(2, fixed))
+    more = waiting(tmp_path, "figure-epochs", seeds=fixed + 2)
+    assert {job.config.plan.seed for job in more.jobs} == set(range(2, fixed + 2))
+
+
+def test_a_claim_that_all_its_seeds_left_undecided_waits_for_nothing(tmp_path):
+    fixed = requested_runs(find_item("figure-epochs"), "", "desk").seeds
+    for entry, swing in zip(EPOCHS, (0.01, 0.02), strict=True):
+        store(tmp_path, entry, *(0.5 + swing * (-1) ** seed for seed in range(fixed)), part="figure-epochs")
+    assert waiting(tmp_path, "figure-epochs") is None
+    assert waiting(tmp_path, "figure-epochs", seeds=fixed + 1) is not None
