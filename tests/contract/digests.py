@@ -1,6 +1,7 @@
 """Digests of a whole run: every tensor the server and the sites end with, and every record but its times.
 
-`python -m tests.contract.digests` prints those of the present code; the stored ones are in `digests.json`.
+`python -m tests.contract.digests` prints those of the present code; the stored ones are in `digests.json`. A run
+that was added on another machine names it.
 """
 
 import hashlib

@@ -271,7 +271,10 @@ def test_no_message_holds_a_training_image_or_the_labels(case):
     assert leaks(other.watched.messages, uneven()) == []
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if getattr(CASES[c], "train_on", "") == "virtual"])
+STAYING = [c for c in CASES if CASES[c].train_on == "virtual" and "images" not in CASES[c].sends.values()]
+
+
+@pytest.mark.parametrize("case", STAYING)
 def test_virtual_sets_never_leave_their_site_even_if_they_are_real_images(case):
     method = tiny.settings(CASES[case], {"distil.start": "real", "distil.steps": 0})
     other = watch(method, uneven(), replace(PLAN, rounds=2), times=1)
@@ -291,13 +294,16 @@ def test_what_a_site_reports_besides_tensors_are_single_numbers(case):
 
 
 @every_case
-def test_a_site_discloses_class_counts_at_enrolment_and_statistics_only_if_asked(case):
+def test_a_site_discloses_class_counts_at_enrolment_and_what_else_is_asked_and_declared(case):
     method = CASES[case]
     asked = getattr(getattr(method, "anchors", None), "start", "") == "statistics"
     for hello in seen(case).watched.hellos:
         assert hello.counts.shape == (3,)
         assert (hello.statistics is not None) == asked
-        assert nbytes(hello) == 8 * 3 + asked * 24 * 3
+        assert {f"hello/trees/{name}" for name in hello.trees} == {
+            p for p in method.sends if p.startswith("hello/")
+        }
+        assert nbytes(replace(hello, trees={})) == 8 * 3 + asked * 24 * 3
 
 
 # Table 5.8: P parameters, K classes, d features; numbers of elements down and up, per site and round
@@ -414,7 +420,7 @@ def test_a_site_is_scored_with_its_own_model_if_the_method_is_personal_and_else_
 
 def test_the_personal_methods_are_those_that_keep_a_model_or_a_part_of_one():
     personal = {name for name in registry.names() if registry.find_method(name).personal}
-    assert personal == {"fedbn", "fedproto-local", "local-only"}
+    assert personal == {"desa", "fedbn", "fedproto-local", "local-only"}
 
 
 # Work of a round
@@ -435,7 +441,8 @@ def test_epochs_decide_where_no_steps_are_set(case):
     method = CASES[case]
     n = SIZES["bee"] if method.train_on == "real" else 6
     anchors = getattr(method, "anchors", None)
-    images = [n + SET if anchors and anchors.per_class and anchors.train_in(t) else n for t in (0, 1)]
+    always = getattr(method, "in_loss", False)
+    images = [n + SET if always or (anchors and anchors.per_class and anchors.train_in(t)) else n for t in (0, 1)]
     assert fits == [(n, 2 * math.ceil(n / 5)) for n in images]
 
 

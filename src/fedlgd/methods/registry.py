@@ -25,6 +25,7 @@ from fedlgd.methods.robust import Median, Trimmed
 
 FAMILY = (
     "fedlgd",
+    "desa",
     "vhl",
 )
 """The methods of federated learning on virtual images, distilled or not; `fedlgd methods` lists them apart."""

@@ -86,7 +86,7 @@ def expected_upload(net: Net, per_class: int) -> Expected:
     return Expected({}, {TREE: form}, {f"trees/{TREE}/present": 0})
 
 
-def union_of(updates: Iterable[Update], tiles: int = 1) -> LabelledSet:
+def union_of(updates: Iterable[Update | Hello], tiles: int = 1) -> LabelledSet:
     """All images that were uploaded, sorted by class and then by site, without those that a site lacks.
 
     Every image counts the same, so a site with more classes counts more. tiles: along each side of an image. Each
