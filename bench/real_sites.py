@@ -106,7 +106,7 @@ def commits(run: Path, process: "subprocess.Popen[bytes]") -> Iterator[float]:
 
 
 def start(folder: Path, *arguments: str) -> "subprocess.Popen[bytes]":
-    environment = {**os.environ, "FEDLGD_DATA": str(folder / "home"), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "FEDLGD_CACHE": str(folder / "home"), "OMP_NUM_THREADS": "1"}
     with (folder / f"{arguments[0]}.log").open("ab") as log:
         command = [sys.executable, "-m", "fedlgd", *arguments]
         return subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)

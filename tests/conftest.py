@@ -47,24 +47,45 @@ class Done(NamedTuple):
 FedlgdCommand = Callable[..., Done]
 
 
-@pytest.fixture(scope="session")
-def digits() -> Iterator[Federation]:
-    """The built-in federation, kept between sessions and shared by workers until the code that makes it changes."""
+@pytest.fixture(scope="session", autouse=True)
+def shared_cache_home() -> Iterator[Path]:
+    """A cache kept between sessions and shared by workers until the code of the built-in images changes.
+
+    Tests write neither to the cache nor to the state of their user.
+    """
     key = hashlib.blake2b(inspect.getsource(builtin).encode(), digest_size=6).hexdigest()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDLGD_DATA", str(Path(tempfile.gettempdir(), f"fedlgd-tests-{os.getuid()}-{key}")))
-        yield builtin.BuiltinDigits().open()
+    cache = Path(tempfile.gettempdir(), f"fedlgd-tests-{os.getuid()}-{key}")
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as state:
+        patch.setenv("FEDLGD_CACHE", str(cache))
+        patch.setenv("FEDLGD_STATE", state)
+        yield cache
+
+
+@pytest.fixture(autouse=True)
+def own_state_home(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Each test has ledgers of its own; nothing is taken over from the cache of its user."""
+    own = Path(os.environ["FEDLGD_STATE"], hashlib.blake2b(request.node.nodeid.encode(), digest_size=8).hexdigest())
+    monkeypatch.setenv("FEDLGD_STATE", str(own))
+    monkeypatch.setattr("fedlgd.core.homes.user_cache_dir", lambda _: str(own / "earlier"))
+
+
+@pytest.fixture(scope="session")
+def digits(shared_cache_home: Path) -> Federation:
+    """The built-in federation."""
+    return builtin.BuiltinDigits().open()
 
 
 @pytest.fixture
-def digits_home(digits: Federation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data home of the test's own that has the built-in images already; subprocesses find it too."""
-    shared = Path(os.environ["FEDLGD_DATA"])
+def digits_home(
+    digits: Federation, shared_cache_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A home of the test's own for data and cache that has the built-in images; subprocesses find it too."""
     home = tmp_path / "home"
     home.mkdir()
-    for images in shared.glob(f"{builtin.NAME}-*"):
+    for images in shared_cache_home.glob(f"{builtin.NAME}-*"):
         (home / images.name).symlink_to(images)
     monkeypatch.setenv("FEDLGD_DATA", str(home))
+    monkeypatch.setenv("FEDLGD_CACHE", str(home))
     return home
 
 

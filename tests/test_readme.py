@@ -127,7 +127,7 @@ def test_example_own_arrays_and_net_learn():
 
 
 def test_example_own_folders_learn(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     module = example("02_own_folders")
     result = module.main(module.draw_sites(tmp_path / "clinics"))
     assert min(result.accuracy.values()) > 0.9

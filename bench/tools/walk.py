@@ -51,7 +51,7 @@ def walk(folder: Path) -> Walk:
 
     write_images(folder / "sites")
     os.chdir(folder)
-    os.environ["FEDLGD_DATA"] = str(folder / "home")
+    os.environ["FEDLGD_CACHE"] = str(folder / "home")
     sys.argv = [*COMMAND, *(f"--set={each}" for each in TINY)]
     threading.setprofile(note)
     sys.setprofile(note)

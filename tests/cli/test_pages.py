@@ -80,7 +80,7 @@ def desk(digits_home, tmp_path, monkeypatch):
 
 def shrunk(command):
     """Fewer rounds, steps, images and channels, where the command does not choose them."""
-    command = command.replace("~/.cache/fedlgd/retina", "home/retina")
+    command = command.replace("~/.local/share/fedlgd/retina", "home/retina")
     word, fedlgd = command.split()[1], "--method" not in command or "--method fedlgd" in command
     if word == "compare":
         command += f" {TINY}{TINY_COMPARE if 'fedlgd' in command[7:] else ' --seeds 1'}"

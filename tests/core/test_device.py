@@ -198,7 +198,7 @@ def test_a_gpu_is_not_shared_by_processes(gpu):
 
 
 def test_virtual_sets_of_another_device_are_other_sets(gpu, monkeypatch, tmp_path):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path))
     places = Place(), Place(autocast=True), Place(device="cuda"), Place(device="cuda:0", autocast=True)
     assert len({str(shared_cache(place)._path) for place in places}) == 4
 

@@ -56,7 +56,7 @@ def _half(kind: str) -> TemporaryDirectory[str]:
     """A run that was interrupted after its second round."""
     root = TemporaryDirectory()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDLGD_DATA", str(Path(root.name, "home")))
+        patch.setenv("FEDLGD_CACHE", str(Path(root.name, "home")))
         run_until(1, KINDS[kind], images(), Path(root.name, "run"))
     return root
 

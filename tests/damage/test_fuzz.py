@@ -208,7 +208,7 @@ KINDS: dict[str, tuple[Callable[[random.Random, Path], None], int]] = {
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     run_until(0, HOW, DATA, tmp_path / "half")
     return tmp_path
 

@@ -38,7 +38,7 @@ POOLED = config(method("pooled"), net=FAST_NET)
 
 @pytest.fixture(autouse=True)
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
 
 
 @pytest.fixture
@@ -269,7 +269,7 @@ def test_a_full_disk_in_a_round_keeps_the_rounds_before(tmp_path, data, monkeypa
         execute(how, data, folder, fill)
     assert head(folder)["round"] == 1
     monkeypatch.undo()
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     heard: list[int] = []
     execute(how, data, folder, lambda record: heard.append(record.round))
     assert heard == [1, 2]

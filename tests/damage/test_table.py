@@ -543,7 +543,7 @@ ROWS = [
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_damage_is_refused(row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     (tmp_path / "place").mkdir()
     with pytest.raises(FedlgdError) as caught:
         row.attempt(tmp_path / "place")

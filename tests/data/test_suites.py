@@ -162,7 +162,7 @@ def test_a_folder_is_opened_without_downloads_and_without_other_suites(tmp_path)
         f"resolve({{}}, {{'data.name': 'folders', 'data.path': {str(tmp_path / 'sites')!r}}}).data.open(); "
         "print(*sorted(name for name in sys.modules if name.startswith('fedlgd.data.')))"
     )
-    environment = {**os.environ, "FEDLGD_DATA": str(tmp_path / "home")}
+    environment = {**os.environ, "FEDLGD_CACHE": str(tmp_path / "home")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     imported = {name.split(".")[2] for name in done.stdout.split()}
     assert "own" in imported

@@ -22,7 +22,7 @@ from tests.errors import refuses
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ class NamedGrid(LocalGrid):
 
 @pytest.mark.parametrize("named", [True, False])
 def test_the_app_runs_fedlgd_at_the_sites_that_are_registered(named, tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     monkeypatch.syspath_prepend(str(APP))
     from fedlgd_app import client_app, server_app
 

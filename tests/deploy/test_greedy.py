@@ -26,7 +26,7 @@ OPEN = POLICY.replace('methods = ["*"', f'methods = ["*", {LISTED}').replace("se
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
 
 
 @dataclass

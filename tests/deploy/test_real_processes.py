@@ -144,7 +144,8 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     """Three sites that are connected."""
     folder = tmp_path_factory.mktemp("desk")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDLGD_DATA", str(folder / "home"))
+        patch.setenv("FEDLGD_CACHE", str(folder / "home"))
+        patch.setenv("FEDLGD_STATE", str(folder / "state"))
         patch.setenv("OMP_NUM_THREADS", "1")
         found = Desk(folder, address(f"127.0.0.1:{free_port()}"))
         try:

@@ -30,7 +30,7 @@ CONFIG = grid.config(METHOD, rounds=2)
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 

@@ -87,7 +87,7 @@ def test_a_missing_file_and_a_typo_are_named(tmp_path):
 
 
 def test_a_run_starts_from_virtual_sets_and_anchors(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     data = tiny.federation()
     first = fedlgd.run(data, method("fedlgd"), rounds=1, net=NET)
     for site, kept in first.virtual.items():

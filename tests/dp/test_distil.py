@@ -37,7 +37,7 @@ HOW = Distil(
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_STATE", str(tmp_path / "home"))
 
 
 def private(**values: Any) -> Distil:
@@ -317,7 +317,7 @@ def test_another_seed_is_refused_beyond_the_total():
 
 def test_secrets_differ_between_sites_and_homes(tmp_path, monkeypatch):
     one = first()
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "other"))
+    monkeypatch.setenv("FEDLGD_STATE", str(tmp_path / "other"))
     assert not same(one, first())
 
 

@@ -18,7 +18,7 @@ from tests.errors import refuses
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_STATE", str(tmp_path / "home"))
     return tmp_path / "home" / "privacy" / "ape"
 
 

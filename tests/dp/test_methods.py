@@ -37,7 +37,7 @@ PLAN = RunSettings(rounds=2, seed=3, evaluate_every=2)
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_STATE", str(tmp_path / "home"))
 
 
 def private(name: str, **values: Any) -> Any:

@@ -24,7 +24,7 @@ PLAN = RoundSettings(rounds=4, seed=3, evaluate_every=2)
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_STATE", str(tmp_path / "home"))
 
 
 def scores(seed: int = 0, planned: int = 4, **budget) -> NoisyScores:

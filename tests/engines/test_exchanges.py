@@ -131,7 +131,7 @@ def killing(real: Any, at: int, late: bool) -> Callable[..., None]:
 
 @pytest.mark.parametrize(("counted", "rounds"), [(True, 2), (False, 1)])
 def test_a_run_killed_at_any_state_of_a_site_resumes_bit_equal(counted, rounds, tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     monkeypatch.setattr(os, "fsync", lambda _: None)
     data, how = tiny.federation(tiny.NAMES[:2], train=3, test=1), config(replace(METHOD, counted=counted), rounds)
     real, saves = FolderStates.save, []

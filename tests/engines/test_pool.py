@@ -228,7 +228,7 @@ FAILURES: dict[str, tuple[str, dict[str, str]]] = {
 
 @pytest.mark.parametrize("how", FAILURES)
 def test_a_worker_that_fails_names_the_site_and_the_finished_rounds_are_kept(how, tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     data, of = tiny.federation(), Fails(how=how, at_home=os.getpid())
     code, values = FAILURES[how]
     with refuses(code, RunError, **values) as raised:
@@ -282,7 +282,7 @@ def test_a_worker_killed_while_it_waits_is_missed_at_the_next_task():
 @pytest.mark.parametrize("engines", [("pool", "loop"), ("loop", "pool")])
 @pytest.mark.parametrize("name", ["fedlgd", "fedbn", "scaffold"])
 def test_a_run_begun_with_one_engine_goes_on_with_the_other(name, engines, tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     how, data = config(method(name), ratio=0.7), tiny.federation(train=3, test=1)
     first, second = map(engine, engines)
     monkeypatch.setattr("tests.runs.folder.execute", lambda *a: execute(*a, engine=first))
@@ -322,7 +322,7 @@ def started(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]
         text=True,
         start_new_session=True,
         cwd=Path(__file__).parents[2],
-        env=os.environ | {"FEDLGD_DATA": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"FEDLGD_CACHE": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"},
     )
     try:
         while not list(tmp_path.glob("run/state/server-[2-9]*")):
@@ -367,7 +367,7 @@ def test_a_run_that_is_stopped_or_killed_takes_its_workers_along_and_goes_on_lat
     assert said.count("Traceback") == (1 if by == "ctrl-c" else 0), said  # its own; the workers are silent
     done = everything(tmp_path / "run")["round"]
     assert done >= 1
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     how, data = config(method("fedavg", **LONG), rounds=2000, evaluate_every=2000), tiny.federation()
     for folder in ("run", "straight"):
         run_until(done, how, data, tmp_path / folder)

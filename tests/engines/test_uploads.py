@@ -99,7 +99,7 @@ def test_other_tensors_at_enrolment_are_refused(spoil, said):
 
 @every_engine
 def test_an_expectation_can_depend_on_the_site_also_after_a_resume(engine, tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     data, how = tiny.federation(train=3, test=1, missing={"bee": 1}), config(MeanImages())
     run_until(1, how, data, tmp_path / "run")
     chosen = Loop() if engine == "loop" else Pool(workers=2)

@@ -309,7 +309,7 @@ def test_a_senseless_quorum_is_refused(quorum):
 
 @pytest.mark.parametrize("name", STATEFUL)
 def test_a_run_resumed_after_a_refused_round_is_bit_equal(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     data = tiny.federation(train=3, test=1)
     how = config(Hostile(method=method(name), rounds=(0, 2)), rounds=4, quorum=0.6)
     whole = execute(how, data, tmp_path / "straight")
@@ -324,7 +324,7 @@ def test_a_run_resumed_after_a_refused_round_is_bit_equal(name, tmp_path, monkey
 @needs_fork
 @pytest.mark.parametrize("name", ["scaffold", "fedlgd"])
 def test_the_pool_refuses_as_the_loop_does(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     data, how = tiny.federation(train=3, test=1), config(Hostile(method=method(name), rounds=(1,)), quorum=0.6)
     for engine in ("loop", "pool"):
         execute(how, data, tmp_path / engine, engine=engine_of(engine))
@@ -345,7 +345,7 @@ Honestly.__qualname__ = Hostile.__qualname__  # a part is known by the name of i
 @pytest.mark.parametrize("bad", [0, 1, 2])
 def test_below_the_quorum_nothing_is_committed_and_the_folder_resumes(bad, engine, tmp_path, monkeypatch):
     """Round 0, one in the middle, and the last, which must not end as a success."""
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     data, of = tiny.federation(train=3, test=1), method("scaffold")
     with refuses("too-few-updates", RunError, round=bad + 1, valid=2, asked=3):
         execute(config(Hostile(method=of, rounds=(bad,))), data, tmp_path / "run", engine=engine_of(engine))
@@ -368,7 +368,7 @@ class Talks(FedAvg):
 
 
 def test_a_metric_that_is_no_number_is_recorded_as_nan_and_survives_a_resume(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     data, how = tiny.federation(train=3, test=1), config(Talks())
     run_until(1, how, data, tmp_path / "run")
     records = execute(how, data, tmp_path / "run").records
@@ -387,7 +387,7 @@ def test_a_metric_that_is_no_number_is_recorded_as_nan_and_survives_a_resume(tmp
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("name", ["fedavg", "scaffold", "local-only", "fedproto-local", "fedlgd"])
 def test_a_learning_rate_that_diverges_is_an_error_that_names_a_site(name, steps, engine, tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     of = method(name, **{"local.lr": 1e38, "local.steps": steps})
     with pytest.raises(FedlgdError, match=r"round 1: .*'ape'.*training diverged.*lower local\.lr"):
         execute(config(of, rounds=1), tiny.federation(test=1), tmp_path / "run", engine=engine_of(engine))
@@ -428,7 +428,7 @@ def test_the_terminal_and_the_report_name_refused_sites(tmp_path: Path, monkeypa
     from fedlgd.cli.progress import Lines
     from fedlgd.report.page import write_report
 
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     how = config(Hostile(method=FedAvg(), rounds=(1,)), quorum=0.5)
     execute(how, tiny.federation(test=1), tmp_path / "run", Lines(3).round)
     lines = capsys.readouterr().err.splitlines()

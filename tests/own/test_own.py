@@ -68,7 +68,7 @@ def straight(data, tmp_path_factory) -> Iterator[dict[str, Path]]:
     """The folder of a run of each method that was never interrupted."""
     base = tmp_path_factory.mktemp("own")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDLGD_DATA", str(base / "home"))
+        patch.setenv("FEDLGD_CACHE", str(base / "home"))
         for name, method in METHODS.items():
             execute(config(method), data, base / name, engine=Loop())
         yield {name: base / name for name in METHODS}

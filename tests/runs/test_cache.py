@@ -19,12 +19,12 @@ SOURCE = Path(fedlgd.__file__).parent
 
 @pytest.fixture
 def copied(tmp_path, monkeypatch):
-    """A copy of the package's source that `source_digest` reads, and a data home of its own."""
+    """A copy of the package's source that `source_digest` reads, and a cache of its own."""
     copy = tmp_path / "fedlgd"
     for name in ("core", "distill", "dp", "nets", "report"):
         shutil.copytree(SOURCE / name, copy / name)
     monkeypatch.setattr(resources, "files", lambda _: copy)
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "data"))
     yield copy
     cache.source_digest.cache_clear()
 

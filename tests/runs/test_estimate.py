@@ -96,7 +96,7 @@ def test_workers_share_what_sites_do_but_not_what_the_server_does():
 
 
 def test_committed_rounds_and_sets_in_the_cache_are_not_counted(sites: Federation, tmp_path: Path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     how = config("fedavg", train_on="virtual")
     whole = foreseen(how, sites)
     assert foreseen(how, sites, committed=2).flops["train"] == pytest.approx(whole.flops["train"] / 2)

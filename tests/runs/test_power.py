@@ -119,7 +119,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Disk, dict[str, 
     root = tmp_path_factory.mktemp("disk")
     disk = Disk(root / "run")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("FEDLGD_DATA", str(root / "home"))
+        patch.setenv("FEDLGD_CACHE", str(root / "home"))
         disk.watch(patch)
         execute(HOW, DATA, disk.root)
     return disk, everything(disk.root)

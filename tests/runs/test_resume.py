@@ -136,7 +136,7 @@ def test_killed_before_any_write_it_ends_as_if_it_had_not_been(tmp_path, monkeyp
         if step in ("replace", "sync folder"):
             continue  # leaves what a torn file leaves, or what is there before the next step
         folder = tmp_path / f"killed-{n}"
-        monkeypatch.setenv("FEDLGD_DATA", str(folder / "cache"))
+        monkeypatch.setenv("FEDLGD_CACHE", str(folder / "cache"))
         with Disk(dies_at=n, torn=step == "sync").watched(), pytest.raises(KilledError):
             execute(STEPPING, SMALL, folder / "run")
         execute(STEPPING, SMALL, folder / "run")
@@ -266,7 +266,7 @@ def attempt():
 
 execute(how, data)  # once for all the forks, what torch does on first use
 execute(how, data, folder.with_name("straight"))
-os.environ["FEDLGD_DATA"] += "-another"  # the virtual sets are not there yet
+os.environ["FEDLGD_CACHE"] += "-another"  # the virtual sets are not there yet
 kills = 0
 while True:
     child = attempt()
@@ -289,7 +289,7 @@ def test_killed_at_random_moments_it_ends_as_if_it_had_not_been(tmp_path):
         text=True,
         timeout=PATIENCE,
         cwd=Path(__file__).parents[2],
-        env=os.environ | {"FEDLGD_DATA": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"},
+        env=os.environ | {"FEDLGD_CACHE": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"},
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 2

@@ -356,9 +356,9 @@ def test_a_cache_that_cannot_be_written_costs_time_but_not_the_run(data, tmp_pat
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])
-def test_a_data_home_that_cannot_be_made_costs_time_but_not_the_run(place, data, tmp_path, monkeypatch):
+def test_a_cache_that_cannot_be_made_costs_time_but_not_the_run(place, data, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("not a folder")
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / place))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / place))
     how = config(VIRTUAL, rounds=1)
     assert as_plain(execute(how, data, tmp_path / "out")) == as_plain(execute(how, data))
 

@@ -95,7 +95,8 @@ def _common(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
     data_home: Annotated[
-        Path | None, typer.Option("--data-home", help="Folder of data sets (default: FEDLGD_DATA, or a cache).")
+        Path | None,
+        typer.Option("--data-home", help="Folder of data sets (default: FEDLGD_DATA, or your data folder)."),
     ] = None,
 ) -> None:
     if data_home:

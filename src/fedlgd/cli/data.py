@@ -17,6 +17,7 @@ from fedlgd.cli import options
 from fedlgd.cli.common import chosen_data
 from fedlgd.cli.progress import progress
 from fedlgd.cli.terminal import folded, plain_warnings, print_json, show_table
+from fedlgd.core import homes
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.files import writing
 from fedlgd.core.settings import SettingInfo, describe_settings
@@ -26,7 +27,7 @@ from fedlgd.data.federation import Federation
 from fedlgd.data.own.check import Checked, check_data
 from fedlgd.data.own.layouts import Problem
 from fedlgd.data.own.suite import Folders
-from fedlgd.data.suites import SUITES, Suite, data_home
+from fedlgd.data.suites import SUITES, Suite
 from fedlgd.methods import registry
 from fedlgd.nets.registry import NETS, build_net, describe_net, settings_of
 from fedlgd.report.claims import HELLO, TRAINS_ON, declared_reads
@@ -77,7 +78,27 @@ def suites(given: options.ListOptions) -> None:
     for name, suite in SUITES.items():
         if suite.missing:
             typer.echo(f"{name}: " + (fetch_command(suite) or f"needs {', '.join(suite.missing)} in the data home"))
-    typer.echo(f"data home: {data_home()}\nfedlgd data show NAME shows the settings and the sites of a federation.")
+    typer.echo(
+        f"data home: {homes.data_home()}\nfedlgd data show NAME shows the settings and the sites of a federation."
+    )
+
+
+def show_homes(given: options.HomeOptions) -> None:
+    found = {"data": homes.data_home(), "cache": homes.cache_home(), "state": homes.state_home()}
+    ledgers = [str(folder) for home in homes.earlier_state_homes() if (folder := home / "privacy").is_dir()]
+    if given.json:
+        print_json({**{name: str(home) for name, home in found.items()}, "earlier_ledgers": ledgers})
+        return
+    rows = (
+        ("data", "data sets; runs only read them", homes.DATA_VARIABLE),
+        ("cache", "prepared images and virtual sets; can be deleted", homes.CACHE_VARIABLE),
+        ("state", "privacy ledgers and their secrets; keep a copy", homes.STATE_VARIABLE),
+    )
+    show_table(("home", "what", "set with"), rows, numbers=())
+    for name, home in found.items():
+        typer.echo(f"{name}: {home}{'' if home.exists() else ' (not made yet)'}")
+    for earlier in ledgers:
+        typer.echo(folded(f"{earlier} has ledgers of an earlier version. A private run takes them over."))
 
 
 def describe_suite(name: str) -> dict[str, Any]:
@@ -340,7 +361,7 @@ def fetch(given: options.FetchOptions) -> None:
     """Print the terms of use first; a data set that fails does not stop the others."""
     from fedlgd.data.fetch.prepare import attempt, find_datasets  # here, because runs import this module too
 
-    datasets, home = find_datasets(given.names), data_home()
+    datasets, home = find_datasets(given.names), homes.data_home()
     if given.originals and not given.originals.is_dir():
         raise DataError("not-a-folder-of-originals", folder=given.originals)
     for dataset in datasets:

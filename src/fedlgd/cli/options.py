@@ -343,6 +343,13 @@ class ListOptions:
     json: bool = shared.as_json()
 
 
+@command(DATA, "data home", "data:show_homes", "fedlgd data home")
+class HomeOptions:
+    """Show where data sets, the cache and privacy ledgers are."""
+
+    json: bool = shared.as_json()
+
+
 @command(DATA, "data show", "data:show", "fedlgd data show builtin-digits --sheet digits.png --shift")
 class ShowOptions(Output):
     """Show a federation: settings, class counts, colours, domain shift."""

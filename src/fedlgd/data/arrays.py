@@ -1,4 +1,6 @@
-"""Arrays in the data home: prepared domains, one .npz each, and a cache made from them. Arrays are mapped."""
+"""Arrays on disk: prepared domains in the data home, one .npz each, and what was made from them in the cache home.
+
+Arrays are mapped."""
 
 import hashlib
 import logging
@@ -25,9 +27,9 @@ from PIL import Image
 
 from fedlgd.core.errors import DataError
 from fedlgd.core.files import OLD, clear_parts, write_atomic, writing
+from fedlgd.core.homes import CACHE_VARIABLE, DATA_VARIABLE, cache_home, data_home
 from fedlgd.core.text import number_of_bytes
 from fedlgd.core.types import LabelledSet, Scale, Site, Stream
-from fedlgd.data.suites import HOME_VARIABLE, data_home
 
 Arrays = dict[str, NDArray[Any]]
 Pixels = NDArray[np.uint8]
@@ -58,7 +60,7 @@ def numpy_generator(rng: Stream) -> Generator:
 
 def saving(path: Path) -> AbstractContextManager[None]:
     """A failed write to the data home is a `DataError` that names the file and the way out."""
-    way_out = f"Free space, or set {HOME_VARIABLE} to a folder on a larger disk, then re-run the same command"
+    way_out = f"Free space, or set {DATA_VARIABLE} to a folder on a larger disk, then re-run the same command"
     return writing(path, way_out, DataError)
 
 
@@ -159,14 +161,14 @@ def _hash(file: IO[bytes], size: int) -> bytes:
 
 
 def load_or_make(name: str, make: Callable[[], Arrays]) -> Arrays:
-    """The arrays under `name` in the data home; if absent or damaged they are made and, if possible, stored."""
+    """The arrays under `name` in the cache; if absent or damaged they are made and, if possible, stored."""
     found = load_arrays(name)
     return store_arrays(name, make()) if found is None else found
 
 
 def load_arrays(name: str) -> Arrays | None:
-    """The arrays under `name` in the data home; None if absent or damaged."""
-    path = data_home() / f"{name}.npz"
+    """The arrays under `name` in the cache; None if absent or damaged."""
+    path = cache_home() / f"{name}.npz"
     if path.is_file():
         if is_sealed(path):
             return read_arrays(path)
@@ -175,17 +177,17 @@ def load_arrays(name: str) -> Arrays | None:
 
 
 def store_arrays(name: str, made: Arrays) -> Arrays:
-    """Store arrays in the data home and map them from there; if it is not writable they stay in memory.
+    """Store arrays in the cache and map them from there; if it is not writable they stay in memory.
 
     Several processes may do this at once: each writes a file of its own and the last one to finish wins.
     """
-    path = data_home() / f"{name}.npz"
+    path = cache_home() / f"{name}.npz"
     clear_parts(path.parent, OLD)
     try:
         write_arrays(path, made)
     except OSError as error:
         reason = error.strerror or error
-        log.warning("cannot cache %s (%s); set %s to a writable folder", path, reason, HOME_VARIABLE)
+        log.warning("cannot cache %s (%s); set %s to a writable folder", path, reason, CACHE_VARIABLE)
         return made
     return read_arrays(path)
 

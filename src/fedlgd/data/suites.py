@@ -6,27 +6,18 @@ A suite is a frozen dataclass of settings whose `open` returns a federation. A s
 """
 
 import inspect
-import os
 from dataclasses import MISSING, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from platformdirs import user_cache_dir
-
 from fedlgd.core.errors import DataError, SettingError, did_you_mean
+from fedlgd.core.homes import data_home
 from fedlgd.core.settings import Settings, import_object, setting
 
 if TYPE_CHECKING:
     from fedlgd.data.federation import Federation
 
-HOME_VARIABLE = "FEDLGD_DATA"
 COMMON_SETTINGS = ("name", "limit", "test_limit")  # of every federation
-
-
-def data_home() -> Path:
-    """The directory named by FEDLGD_DATA, else the user's cache directory. It may not exist yet."""
-    chosen = os.environ.get(HOME_VARIABLE)
-    return Path(chosen).expanduser() if chosen else Path(user_cache_dir("fedlgd"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,16 @@ A release is made once: it is charged to the ledger, stored, and read from there
 the same or with other noise, would be a second answer about the same images. So a resumed run, or the same run in
 another folder, costs nothing; another seed or other settings are new releases.
 
-The folder `privacy/<site>` of the data home has `secret`, `ledger.json` (with a digest) and `released/`, readable
+The folder `privacy/<site>` of the state home has `secret`, `ledger.json` (with a digest) and `released/`, readable
 by its user only. A site is known by its name: two different sites of the same name share a budget.
+
+Earlier versions kept this folder in the data home. A ledger that is found there is taken over, and nothing there is
+changed: another machine that shares the data home, or an earlier version, still has to find what was spent. What it
+adds later is taken over, too.
 """
 
 import hashlib
+import logging
 import math
 import secrets
 from collections.abc import Callable, Iterator, Mapping
@@ -24,22 +29,25 @@ from torch import Tensor
 
 from fedlgd.core import files
 from fedlgd.core.device import to_cpu
-from fedlgd.core.errors import PrivacyError
+from fedlgd.core.errors import PrivacyError, message
+from fedlgd.core.homes import STATE_VARIABLE, earlier_state_homes, state_home
 from fedlgd.core.types import Params, Site
 from fedlgd.data.federation import site_digest
-from fedlgd.data.suites import data_home
 from fedlgd.distill.settings import Budget
 from fedlgd.dp.budget import BUDGET_SLACK, Level, spent_epsilon
 
 FORMAT = 1
 MAX_LOCK_WAIT = 600.0  # seconds for another run that makes a release at the same site
-WAY_OUT = "Free space, or choose a writable data home with --data-home"
+WAY_OUT = f"Free space, or set {STATE_VARIABLE} to a writable folder"
+LEDGER, SECRET, RELEASED = "ledger.json", "secret", "released"
 
 Accounts = dict[str, dict[str, Any]]
 """account -> part -> {"level": Level, "made": {number: digest of the released value}}"""
 
 Make = Callable[[np.random.Generator], Params]
 """Makes a release with noise from this generator."""
+
+log = logging.getLogger(__name__)
 
 
 def gaussian(generator: np.random.Generator, shape: tuple[int, ...]) -> Tensor:
@@ -77,7 +85,7 @@ class PrivacyLedger:
 
     def __init__(self, site: str, budget: Budget) -> None:
         self._site, self._budget = site, budget
-        self._folder = data_home() / "privacy" / files.safe_name(site)
+        self._folder = state_home() / "privacy" / files.safe_name(site)
 
     @property
     def fingerprint(self) -> str:
@@ -102,7 +110,7 @@ class PrivacyLedger:
         """The release with this number, made now if it was never made."""
         with self._opened() as accounts:
             made = accounts[account][part]["made"]
-            file = self._folder / "released" / f"{files.digest(repr((account, part, number)).encode())}.safetensors"
+            file = _released(self._folder, account, part, number)
             if number in made:
                 return self._read(file, made[number])
             before, made[number] = self._spent(accounts), ""
@@ -139,26 +147,54 @@ class PrivacyLedger:
         """What was reserved and released, by account and part; no other process changes it meanwhile."""
         busy = PrivacyError("ledger-busy", site=self._site)
         with files.writing(self._folder, WAY_OUT, PrivacyError):
-            files.private_folder(self._folder.parent)
-            files.private_folder(self._folder)
+            for folder in (self._folder.parent.parent, self._folder.parent, self._folder):
+                files.private_folder(folder)
         with files.locked(self._folder / ".lock", busy, MAX_LOCK_WAIT):
-            yield self._accounts(self._folder / "ledger.json")
+            accounts = self._accounts(self._folder / LEDGER)
+            for home in earlier_state_homes():
+                accounts = self._take_over(home / "privacy" / self._folder.name, accounts)
+            yield accounts
+
+    def _take_over(self, earlier: Path, accounts: Accounts) -> Accounts:
+        """The accounts with those in the folder of an earlier version.
+
+        The ledger is written last: after a crash everything is done again, with the same result.
+        """
+        merged = merge_accounts(accounts, self._accounts(earlier / LEDGER))
+        if merged == accounts:
+            return accounts
+        with files.writing(self._folder, WAY_OUT, PrivacyError):
+            for account, part, number in _numbers(merged) - _numbers(accounts):
+                source = _released(earlier, account, part, number)
+                if source.is_file():
+                    files.private_folder(self._folder / RELEASED)
+                    target = _released(self._folder, account, part, number)
+                    files.write_atomic(target, source.read_bytes(), private=True)
+            if (earlier / SECRET).is_file() and not (self._folder / SECRET).exists():
+                files.write_atomic(self._folder / SECRET, (earlier / SECRET).read_bytes(), private=True)
+        self._write(merged)
+        log.warning(message("ledger-taken-over", site=self._site, earlier=earlier, folder=self._folder))
+        return merged
 
     def _accounts(self, file: Path) -> Accounts:
-        if not file.exists():
-            return {}
         try:
+            if not file.exists():
+                return {}
             book = files.read_json(file)
             found, accounts = book["format"], dict(book["accounts"])
         except files.MALFORMED as error:
             raise self._damaged(file) from error
+        except OSError as error:
+            raise PrivacyError(
+                "ledger-unreadable", file=str(file), site=self._site, reason=error.strerror
+            ) from error
         if found != FORMAT:
             raise PrivacyError("ledger-format", file=str(file), found=found, readable=FORMAT)
         return accounts
 
     def _write(self, accounts: Accounts) -> None:
         book = {"format": FORMAT, "site": self._site, "accounts": accounts}
-        files.write_json(self._folder / "ledger.json", book, private=True)
+        files.write_json(self._folder / LEDGER, book, private=True)
 
     def _read(self, file: Path, expected: str) -> Params:
         try:
@@ -171,7 +207,7 @@ class PrivacyLedger:
 
     def _secret(self) -> bytes:
         """The secret of the site, drawn at its first release."""
-        file = self._folder / "secret"
+        file = self._folder / SECRET
         if not file.exists():
             with files.writing(file, WAY_OUT, PrivacyError):
                 files.write_atomic(file, secrets.token_bytes(32), private=True)
@@ -179,6 +215,41 @@ class PrivacyLedger:
 
     def _damaged(self, file: Path) -> PrivacyError:
         return PrivacyError("ledger-damaged", file=str(file), site=self._site)
+
+
+def merge_accounts(accounts: Accounts, others: Accounts) -> Accounts:
+    """Both ledgers in one: what is spent is at least what each of them says, and merging again changes nothing.
+
+    A release that both made as one and the same is charged once. An account in which they made different releases
+    under one number, or at different levels, is charged twice: the second time under a name that no run has.
+    """
+    merged = dict(accounts)
+    for account, parts in others.items():
+        name = account
+        while any(_differ(merged.get(name, parts).get(part, entry), entry) for part, entry in parts.items()):
+            name += " (again)"
+        mine = merged.get(name, parts)
+        merged[name] = mine | {
+            part: {**entry, "made": mine.get(part, entry)["made"] | entry["made"]} for part, entry in parts.items()
+        }
+    return merged
+
+
+def _differ(mine: dict[str, Any], other: dict[str, Any]) -> bool:
+    both = mine["made"].keys() & other["made"].keys()
+    return mine["level"] != other["level"] or any(mine["made"][n] != other["made"][n] for n in both)
+
+
+def _numbers(accounts: Accounts) -> set[tuple[str, str, str]]:
+    """All releases, by account, part and number."""
+    return {
+        (a, p, number) for a, parts in accounts.items() for p, entry in parts.items() for number in entry["made"]
+    }
+
+
+def _released(folder: Path, account: str, part: str, number: str) -> Path:
+    """The file of a release."""
+    return folder / RELEASED / f"{files.digest(repr((account, part, number)).encode())}.safetensors"
 
 
 Book = PrivacyLedger | Simulation

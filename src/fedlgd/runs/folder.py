@@ -30,9 +30,9 @@ from fedlgd.core import files
 from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import safe_name
+from fedlgd.core.homes import cache_home
 from fedlgd.core.types import Cache, Cached, LabelledSet, Scale, ServerState, SiteState, VirtualSet
 from fedlgd.data.prepare import mean_scale
-from fedlgd.data.suites import data_home
 from fedlgd.engines.storage import Enrolment, FolderStates, version_name
 from fedlgd.engines.wire import read_message, write_message
 from fedlgd.rundir import records
@@ -214,7 +214,7 @@ def shared_cache(place: Place = Place()) -> Cache:
     by = f"threads{torch.get_num_threads()}" if place.in_memory else torch.device(place.device).type
     made_by = f"fedlgd{source_digest()}-torch{torch.__version__}-{by}" + ("-bfloat16" if place.autocast else "")
     try:
-        folder = files.private_folder(files.private_folder(data_home() / "distilled") / made_by)
+        folder = files.private_folder(files.private_folder(cache_home() / "distilled") / made_by)
         folders = list(folder.parent.iterdir())
     except OSError:
         return Cache()

@@ -35,7 +35,7 @@ def images(part: LabelledSet) -> set[bytes]:
 @pytest.fixture
 def only_scans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A federation of the one site that is made in no time, in a home of its own; where its file goes."""
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     monkeypatch.setattr(builtin, "RECIPES", {"scans": RECIPES["scans"]})
     return tmp_path / "home" / f"builtin-digits-{builtin.RECIPE}" / "scans.npz"
 
@@ -150,7 +150,7 @@ def test_a_renderer_draws_as_many_as_asked_and_the_same_for_the_same_generator(d
 
 
 def test_made_again_elsewhere_it_has_the_same_bits(digits, tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path))
     assert BuiltinDigits().open().digest == digits.digest
     assert len(list(tmp_path.rglob("*.npz"))) == len(SITES)
 
@@ -182,10 +182,10 @@ def test_a_damaged_file_is_made_again(only_scans, damage, caplog):
 def test_a_home_that_cannot_be_written_is_no_obstacle(only_scans, tmp_path, monkeypatch, caplog):
     made = BuiltinDigits().open().digest
     (tmp_path / "file").touch()
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "file" / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "file" / "home"))
     with caplog.at_level(logging.WARNING):
         assert BuiltinDigits().open().digest == made
-    assert "set FEDLGD_DATA to a writable folder" in caplog.text
+    assert "set FEDLGD_CACHE to a writable folder" in caplog.text
 
 
 @pytest.mark.parametrize("package", ["sklearn", "no_such_package"])

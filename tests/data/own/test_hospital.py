@@ -30,7 +30,7 @@ RAMP = np.array([[0, 1000, 2000, 3000, 4095]], np.uint16)
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from tests.errors import refuses
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
     """A data home of the test's own, and a folder for its sites."""
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
     return tmp_path / "home"
 
 
@@ -446,7 +446,7 @@ class TestKept:
 
     def test_a_home_that_cannot_be_written_costs_only_time(self, root, tmp_path, monkeypatch, caplog):
         (tmp_path / "file").touch()
-        monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "file" / "home"))
+        monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "file" / "home"))
         with caplog.at_level(logging.WARNING):
             assert len(load(tree(root)).sites) == 2
         assert "cannot cache" in caplog.text

@@ -36,6 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         np.save(folder / f"{name}.npy", pixels)
     np.save(folder / "labels.npy", np.tile(labels, 5))
     monkeypatch.setenv("FEDLGD_DATA", str(tmp_path))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path))
     return tmp_path
 
 

@@ -31,6 +31,7 @@ def prepare(home, name, shape, seed=0):
 def home(tmp_path, monkeypatch):
     """A data home with tiny files of the right formats; few rendered images, as they take time."""
     monkeypatch.setenv("FEDLGD_DATA", str(tmp_path))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path))
     monkeypatch.setattr(domains, "RENDERED", {"train": 20, "test": 10})
     for name, shape in SHAPES.items():
         prepare(tmp_path, name, shape)

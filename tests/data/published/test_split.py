@@ -25,6 +25,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     arrays = {"train_x": images[:TRAIN], "train_y": labels[:TRAIN]}
     write_arrays(tmp_path / "things.npz", {**arrays, "test_x": images[TRAIN:], "test_y": labels[TRAIN:]})
     monkeypatch.setenv("FEDLGD_DATA", str(tmp_path))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path))
     return tmp_path
 
 

@@ -1,4 +1,4 @@
-"""The images of sites as arrays: read, fitted to one size, split into parts, and stored in the data home.
+"""The images of sites as arrays: read, fitted to one size, split into parts, and stored in the cache.
 
 Test images are held out by patient; images of both parts that look the same are reported.
 """
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fedlgd.core.errors import DataError
+from fedlgd.core.homes import cache_home
 from fedlgd.core.meter import track
 from fedlgd.core.text import plural
 from fedlgd.data.arrays import PARTS, Arrays, Pixels, cache_key, load_arrays, store_arrays
 from fedlgd.data.images import ArrayRow, Header, ImageError, ImageFile, Picture
 from fedlgd.data.own.layouts import SiteImages
 from fedlgd.data.prepare import planes
-from fedlgd.data.suites import data_home
 
 if TYPE_CHECKING:
     from fedlgd.data.own.suite import Folders
@@ -155,14 +155,14 @@ DICOM = "dicom"  # the setting `patient` for the PatientID of DICOM files
 
 
 def load_or_decode(sites: Sequence[SiteImages], classes: tuple[str, ...], how: "Folders") -> list[Arrays]:
-    """The arrays of each site, from the data home or else decoded and stored there.
+    """The arrays of each site, from the cache or else decoded and stored there.
 
     Besides images and labels: `print` and `near` of every image, see `pixel_digest` and `near_duplicates`;
     `formats` with their numbers; and `patients`, the number of images of known patients, and of test images of
     patients who also have training images.
     """
     with suppress(OSError):  # `store_arrays` reports it
-        (data_home() / FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)  # as private as the original images
+        (cache_home() / FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)  # as private as the original images
     settings = (how.size, how.fit, how.colour, how.depth, how.patient, how.test_share, how.split_seed)
     keys = [cache_key(settings, classes, site.name, site.stamp, size=12) for site in sites]
     arrays = [load_arrays(f"{FOLDER}/{key}") for key in keys]

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from fedlgd.core.errors import DataError
+from fedlgd.core.homes import data_home
 from fedlgd.core.settings import setting
 from fedlgd.core.types import Scale, Site, Stream
 from fedlgd.data import arrays as store
@@ -20,7 +21,7 @@ from fedlgd.data.federation import Federation, from_sites
 from fedlgd.data.fetch.download import DATASETS, Dataset
 from fedlgd.data.own.suite import Folders
 from fedlgd.data.prepare import Scaling, scales
-from fedlgd.data.suites import SuiteSettings, data_home
+from fedlgd.data.suites import SuiteSettings
 
 NAME = "digits"
 RECIPE = 1  # increase with every change to the images, so that stored images of an older version are not used

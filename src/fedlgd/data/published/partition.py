@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlgd.core.errors import DataError, SettingError, check, did_you_mean
+from fedlgd.core.homes import data_home
 from fedlgd.core.meter import track
 from fedlgd.core.settings import setting
 from fedlgd.core.text import plural
@@ -22,7 +23,7 @@ from fedlgd.core.types import Scale, Site, Stream
 from fedlgd.data import arrays as store
 from fedlgd.data.arrays import Arrays, Pixels
 from fedlgd.data.federation import Federation, from_sites
-from fedlgd.data.suites import SuiteSettings, data_home
+from fedlgd.data.suites import SuiteSettings
 
 Labels = NDArray[np.integer]
 Numbers = NDArray[np.intp]
