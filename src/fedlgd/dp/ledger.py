@@ -41,7 +41,7 @@ MAX_LOCK_WAIT = 600.0  # seconds for another run that makes a release at the sam
 WAY_OUT = f"Free space, or set {STATE_VARIABLE} to a writable folder"
 LEDGER, SECRET, RELEASED = "ledger.json", "secret", "released"
 
-Accounts = dict[str, dict[str, Any]]
+Accounts = dict[str, dict[str, dict[str, Any]]]
 """account -> part -> {"level": Level, "made": {number: digest of the released value}}"""
 
 Make = Callable[[np.random.Generator], Params]
