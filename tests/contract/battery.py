@@ -36,6 +36,7 @@ REFINE = {"refine.steps": 2, "refine.selected.every": 2, "refine.selected.count"
 FEW = {"per_class": 2, "virtual_batch": 4}
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "feddm-new": ("feddm", {"images": "new", "logits": False, "radius": 0.0}),
     "fedlgd-official": (
         "fedlgd",
         {"anchors.start": "statistics", "anchors.in_loss": "always", "pull.repeat": True},
@@ -59,7 +60,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 def quick(name: str, **settings: Any) -> Any:
     """A registered method with all that makes it slow turned down; a double underscore is a dot."""
     own = {f.name for f in fields(registry.recipe(name).settings)}
-    few = tiny.SETTINGS | {"distil.steps": 1} | REFINE | FEW | ANCHORS
+    few = tiny.SETTINGS | {"local.epochs": 1, "distil.steps": 1} | REFINE | FEW | ANCHORS
     known = {path: value for path, value in few.items() if path.partition(".")[0] in own}
     return tiny.settings(
         tiny.stacked(name), known | {path.replace("__", "."): value for path, value in settings.items()}

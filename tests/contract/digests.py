@@ -1,7 +1,7 @@
 """Digests of a whole run: every tensor the server and the sites end with, and every record but its times.
 
-`python -m tests.contract.digests` prints those of the present code; the stored ones are in `digests.json`. A run
-that was added on another machine names it.
+`python -m tests.contract.digests` adds those of cases that have none to the stored ones in `digests.json`, each
+with the machine that it was made on; a case without it was made on that of the file.
 """
 
 import hashlib
@@ -85,5 +85,7 @@ def machine() -> str:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    runs = {case: of_run(case, "loop") for case in battery.CASES}
-    print(json.dumps({"machine": machine(), "runs": runs}, indent=1))
+    stored = json.loads(STORED.read_text())
+    new = [case for case in battery.CASES if case not in stored["runs"]]
+    made = stored["runs"] | {case: of_run(case, "loop") | {"machine": machine()} for case in new}
+    STORED.write_text(json.dumps(stored | {"runs": made}, indent=1) + "\n")

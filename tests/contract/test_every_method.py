@@ -340,6 +340,7 @@ TABLE = {
     "fedbn": Row(P - NORMS, P - NORMS, NORMS, 0),
     "local-only": Row(0, 0, P, 0),
     "pooled": Row(P, P, 0, 0),
+    "feddm": Row(P, IMAGES + K, IMAGES + SET, 0),  # and how many images of each class are present
 }
 in_table = pytest.mark.parametrize("name", TABLE)
 
@@ -350,7 +351,7 @@ def _elements(message: Any, but: str = "") -> int:
 
 @in_table
 def test_messages_hold_what_the_table_says(name):
-    row, other = TABLE[name], seen(f"{name}-real")
+    row, other = TABLE[name], seen(name if name in CASES else f"{name}-real")
     got_set = set()
     for site, message in other.watched.sent:
         first = row.first_down if message.round == 0 and row.first_down is not None else row.down
@@ -365,7 +366,7 @@ def test_messages_hold_what_the_table_says(name):
 @in_table
 def test_the_ledger_counts_four_bytes_a_number_and_eight_a_label(name):
     """Labels of a set that is sent are int64, as is FedNova's a_c float64: 8 bytes each."""
-    row, other = TABLE[name], seen(f"{name}-real")
+    row, other = TABLE[name], seen(name if name in CASES else f"{name}-real")
     sent: set[str] = set()
     for record in other.run.records[1:]:
         first = row.first_down if record.round == 0 and row.first_down is not None else row.down
@@ -379,7 +380,7 @@ def test_the_ledger_counts_four_bytes_a_number_and_eight_a_label(name):
 
 @in_table
 def test_states_hold_what_the_table_says(name):
-    row, other = TABLE[name], seen(f"{name}-real")
+    row, other = TABLE[name], seen(name if name in CASES else f"{name}-real")
     for site in {site for record in other.run.records for site in record.sampled}:
         assert _elements(other.run.memory.site(site)) == row.kept
     assert _elements(other.run.states[-1], "params") == row.server
@@ -591,7 +592,11 @@ def test_settings_survive_the_way_through_a_file(case):
     assert _again(config).digest == config.digest
 
 
-NOT_ALONE = {"scaffold": {"local.momentum", "local.weight_decay"}, "fedlgd": {"pull.loss"}}
+NOT_ALONE = {
+    "scaffold": {"local.momentum", "local.weight_decay"},
+    "fedlgd": {"pull.loss"},
+    "feddm": {"distil.private.epsilon"},
+}
 """Settings that refuse any other value where nothing else changes, or that must name something there is."""
 
 

@@ -25,7 +25,10 @@ nets = ["*"]
 rounds = 1000
 disclose = ["counts", "scores", "seconds"]
 train_on = ["virtual", "real"]
-sends = ["weights", "loss", "counts", "statistics", "control variates", "work", "prototypes", "images", "logits"]
+sends = [
+    "weights", "loss", "counts", "statistics", "control variates", "work", "prototypes",
+    "images", "feature means", "logits",
+]
 """
 
 

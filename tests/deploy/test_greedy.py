@@ -21,7 +21,7 @@ from tests.deploy.grid import NODES, POLICY, LocalGrid
 OWN = [own_methods.Uploading, own_methods.Silent, own_methods.Telling, own_methods.Peeking, own_methods.Attentive]
 LISTED = ", ".join(f'"{own.__module__}:{own.__name__}"' for own in OWN)
 CAREFUL = template("site.toml").replace("methods = [", f"methods = [{LISTED}, ")
-OPEN = POLICY.replace('methods = ["*"', f'methods = ["*", {LISTED}').replace("sends = [", 'sends = ["images", ')
+OPEN = POLICY.replace('methods = ["*"', f'methods = ["*", {LISTED}')
 
 
 @pytest.fixture(autouse=True)

@@ -123,6 +123,34 @@ def dm_gradient(
     return gradient
 
 
+def feddm_gradient(
+    net: Net,
+    params: Params,
+    real: LabelledSet,
+    images: Tensor,
+    labels: Tensor,
+    transforms: dict[int, Callable[[Tensor], Tensor]],
+) -> Tensor:
+    """dL/d images of FedDM: the gap of mean features and that of mean logits, one image at a time."""
+    leaf = images.clone().requires_grad_()
+    total = torch.zeros((), dtype=images.dtype)
+    for k in sorted(set(labels.tolist())):
+        of_real = [net(params, transforms[k](x[None])) for x in real.x[real.y == k]]
+        of_made = [net(params, transforms[k](leaf[i][None])) for i in range(len(leaf)) if labels[i] == k]
+        for part in ("features", "logits"):
+            means = [sum(getattr(out, part)[0] for out in outs) / len(outs) for outs in (of_real, of_made)]
+            total = total + sum((a.detach() - b) ** 2 for a, b in zip(*means, strict=True))
+    (gradient,) = torch.autograd.grad(total, leaf)
+    return gradient
+
+
+def on_sphere(params: Params, names: Sequence[str], radius: float, generator: torch.Generator) -> Params:
+    """theta + u min(1, radius / ||u||), number by number."""
+    draws = {name: torch.randn(params[name].shape, generator=generator).double() for name in names}
+    length = math.sqrt(sum(v * v for draw in draws.values() for v in draw.flatten().tolist()))
+    return {name: v + draws[name] * min(1.0, radius / length) if name in draws else v for name, v in params.items()}
+
+
 def dm_steps(
     net: Net,
     params: Params,

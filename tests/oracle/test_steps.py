@@ -14,12 +14,13 @@ from fedlgd.core.net import Net
 from fedlgd.core.train import Local, batches, sgd
 from fedlgd.core.types import LabelledSet, Params, ServerState, Stream, Update, VirtualSet
 from fedlgd.distill import augment
-from fedlgd.distill.distribution import Pair, image_gradient, match, real_means
+from fedlgd.distill.distribution import Pair, image_gradient, match, perturbed, real_means
 from fedlgd.distill.gradient import anchor_gradient as gm_gradient
 from fedlgd.distill.gradient import match_gradient, matched_names
 from fedlgd.distill.settings import Distil
 from fedlgd.methods.anchors import Anchors
 from fedlgd.methods.common import pulled
+from fedlgd.methods.feddm import WithLogits
 from fedlgd.methods.regularisers import Pull
 from tests import tiny
 from tests.oracle import slow
@@ -242,3 +243,18 @@ def test_real_images_weigh_by_their_number_and_virtual_sets_alike():
             update, _ = method.site(method.broadcast(server, site.name), state, site, net, Stream(1))
             got.append(update.weight)
         assert got[0] / got[1] == weights[0] / weights[1]
+
+
+def test_the_loss_of_feddm_under_a_network_near_the_model():
+    """Features and logits, class by class and image by image; the network by the formula of the sphere."""
+    net, theta, real = _setting(4)
+    made = tiny.labelled(net, 2, 9, torch.float64)
+    drawn = perturbed(net, theta, 3.0, Stream(5))
+    weights = slow.on_sphere(theta, sorted(net.trainable), 3.0, Stream(5).generator())
+    for name, value in weights.items():
+        _near(drawn[name], value)
+    both = net.wrapped(lambda body, _: WithLogits(body), "logits")
+    seen, transforms = WithLogits.weights(drawn), [TRANSFORMS[k] for k in range(3)]
+    target = real_means(both, seen, real, [real.of_class(k) for k in range(3)], transforms)
+    got = image_gradient(both, Pair(seen, transforms, target), made.x, made.y)
+    _near(got, slow.feddm_gradient(net, weights, real, made.x, made.y, TRANSFORMS))

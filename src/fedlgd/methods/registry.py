@@ -26,6 +26,7 @@ from fedlgd.methods.robust import Median, Trimmed
 FAMILY = (
     "fedlgd",
     "desa",
+    "feddm",
     "vhl",
 )
 """The methods of federated learning on virtual images, distilled or not; `fedlgd methods` lists them apart."""

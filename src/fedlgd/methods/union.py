@@ -52,7 +52,7 @@ def images_before(state: SiteState, site: Site, net: Net, distil: Distil, t: int
     numbers = virtual_numbers(site.train, net.classes, distil, site.name)
     labels = labels_for(list(numbers), list(numbers.values()))
     with phase("distil"):
-        images = to_device(initial_images(site, numbers, net.shape, distil, rng))
+        images = to_device(initial_images(site, numbers, net.shape, distil, rng)).contiguous()  # as it is stored
     return VirtualSet(images=images, labels=to_device(labels), origin=site.name, round=t, tiles=distil.tiles)
 
 
