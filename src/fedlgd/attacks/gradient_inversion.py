@@ -22,7 +22,7 @@ from fedlgd.core.net import Net
 from fedlgd.core.train import Local, sgd
 from fedlgd.core.types import LabelledSet, Params, Scale, Stream
 from fedlgd.distill.gradient import pseudo_gradient
-from fedlgd.methods.common import AnchorLoss, Term, batch_loss
+from fedlgd.methods.common import AnchorLoss, Criterion, Term, batch_loss, classified
 
 LR_DROPS = (3 / 8, 5 / 8, 7 / 8)  # of the iterations, after which the learning rate is divided by 10
 ADAM_BETAS = (0.9, 0.999)
@@ -63,11 +63,13 @@ class Step:
     index: Tensor
     terms: Sequence[Term] = ()
     anchors_in_loss: AnchorLoss | None = None
+    criterion: Criterion = classified
 
     def loss(self, weights: Params, images: Tensor) -> Tensor:
         """The loss of the site if these were its images."""
         data = LabelledSet(images, self.labels)
-        return batch_loss(self.net, data, self.terms, self.anchors_in_loss)[1](weights, self.index)
+        objective = batch_loss(self.net, data, self.terms, self.anchors_in_loss, self.criterion)[1]
+        return objective(weights, self.index)
 
     def gradient(self, images: Tensor) -> Gradients:
         """g(x), with a graph."""

@@ -25,7 +25,7 @@ from fedlgd.core import files
 from fedlgd.core.errors import RunError, SettingError, check
 from fedlgd.core.meter import tick
 from fedlgd.core.types import LabelledSet, Site, Stream, VirtualSet
-from fedlgd.methods.common import AnchorLoss, Term, training_set
+from fedlgd.methods.common import AnchorLoss, Criterion, Term, classified, training_set
 from fedlgd.rundir.results import results_of, unused_file, write_sheet
 from fedlgd.runs.folder import DIVISOR
 
@@ -68,6 +68,7 @@ class Case:
     data: LabelledSet
     terms: Sequence[Term] = ()
     anchors_in_loss: AnchorLoss | None = None
+    criterion: Criterion = classified
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,12 +117,13 @@ def _cases(run: Replay, moment: Moment, site: Site, t: int) -> Iterator[Case]:
     for u in run.next_rounds(t):
         seen = training_of(run, moment, site, u)
         moved = seen.state.virtual is not None and seen.state.virtual is not state.virtual
-        if seen.terms or seen.anchors_in_loss or moved:
+        if seen.terms or seen.anchors_in_loss or moved or seen.criterion is not classified:
             parts = {"with known anchors": seen.anchors_in_loss is not None, "after refinement": moved}
             words = " and ".join(text for text, there in parts.items() if there) or "with its own loss"
             title = f"{run.config.method.label}, {words}"
             data = training_set(seen.state, site)
-            yield Case("refined" if moved else "own", title, t, data, seen.terms, seen.anchors_in_loss)
+            added = seen.terms, seen.anchors_in_loss, seen.criterion
+            yield Case("refined" if moved else "own", title, t, data, *added)
 
 
 def estimate_seconds(run: Replay, plan: InversionPlan, cells: Sequence[InversionCell]) -> float:
@@ -162,6 +164,7 @@ def _reconstructed(run: Replay, plan: InversionPlan, cell: InversionCell, i: int
         index=index,
         terms=case.terms,
         anchors_in_loss=case.anchors_in_loss,
+        criterion=case.criterion,
     )
     target = step.update(part.x, local_of(run.config.method).lr)
     shape, scale = tuple(part.x.shape), site.train.scale

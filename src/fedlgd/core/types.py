@@ -231,8 +231,8 @@ class SiteState:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServerState:
     """The state of the server between rounds. `round` is the next round, `exchange` the next exchange of messages
-    in it (0 unless a method has several), and `held` the version of the anchors that each site has; the engine
-    updates these three."""
+    in it (0 unless a method has several), and `held` the version of the anchors, or of other tensors to keep, that
+    each site has; the engine updates these three."""
 
     round: int = 0
     exchange: int = 0
@@ -255,13 +255,17 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Broadcast:
-    """The message of a method to a site in one round. `exchange`: which of the round, set by the engine."""
+    """The message of a method to a site in one round. `exchange`: which of the round, set by the engine.
+
+    kept: the version of `trees` that the site keeps, if it keeps them; like that of anchors, the server notes it in
+    `held` once the site has answered, so that they are sent once."""
 
     round: int
     exchange: int = 0
     params: Params
     anchors: VirtualSet | None = None
     trees: Trees = field(default_factory=dict)
+    kept: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

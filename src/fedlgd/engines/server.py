@@ -240,8 +240,9 @@ class Server:
         tally.note(answer)
         if task.round < OBSERVED_ROUNDS or has_undeclared(update, self.method.sends):
             add_sent(tally.sent.setdefault(message.exchange, {}), update)
-        if message.anchors:
-            tally.held[answer.site] = message.anchors.round
+        version = message.anchors.round if message.anchors else message.kept
+        if version is not None:
+            tally.held[answer.site] = version
         updates.add(update)
 
     def _conclude(

@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 from fedlgd.core.errors import PrivacyError
 from fedlgd.core.losses import cross_entropy
 from fedlgd.core.meter import phase
+from fedlgd.core.net import Output
 from fedlgd.core.train import Local, Objective, sgd
 from fedlgd.core.tree import Mean
 from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, ServerState, Site, SiteState, Update
@@ -247,25 +248,42 @@ class AnchorLoss(NamedTuple):
     pull: Alignment | None
 
 
+Criterion = Callable[[Net, Params, LabelledSet], tuple[Tensor, Output]]
+"""The loss of a batch before terms are added, and the output of the network that it is computed from."""
+
+
+def classified(net: Net, w: Params, part: LabelledSet) -> tuple[Tensor, Output]:
+    """mean CE over a batch: the criterion of all methods that have no other"""
+    out = net(w, part.x)
+    return cross_entropy(out.logits, part.y), out
+
+
 def batch_loss(
-    net: Net, data: BatchSource, terms: Sequence[Term], anchors: AnchorLoss | None
+    net: Net,
+    data: BatchSource,
+    terms: Sequence[Term],
+    anchors: AnchorLoss | None,
+    criterion: Criterion = classified,
 ) -> tuple[int, Objective]:
-    """The number of images that batches are drawn from, anchors last, and the loss of a batch."""
+    """The number of images that batches are drawn from, anchors last, and the loss of a batch.
+
+    With a pull the loss is that of `pulled`, whatever the criterion: a method with one accepts no anchors.
+    """
     if anchors is None:
-        return len(data), plain(net, data, terms)
+        return len(data), plain(net, data, terms, criterion)
     n = len(data) + (len(anchors.images) if anchors.in_loss else 0)
     if anchors.pull:
         return n, pulled(net, data, anchors.images, anchors.pull, terms)
-    return n, plain(net, Joined(data, anchors.images), terms)
+    return n, plain(net, Joined(data, anchors.images), terms, criterion)
 
 
-def plain(net: Net, data: BatchSource, terms: Sequence[Term] = ()) -> Objective:
-    """mean CE over a batch of `data` + terms"""
+def plain(net: Net, data: BatchSource, terms: Sequence[Term] = (), criterion: Criterion = classified) -> Objective:
+    """criterion of a batch of `data`, by default its mean CE, + terms"""
 
     def loss(w: Params, index: Tensor) -> Tensor:
         part = data.take(index)
-        out = net(w, part.x)
-        return cross_entropy(out.logits, part.y) + _sum(terms, w, Batch(part.x, part.y, out.features))
+        value, out = criterion(net, w, part)
+        return value + _sum(terms, w, Batch(part.x, part.y, out.features))
 
     return loss
 
@@ -307,10 +325,11 @@ def fit(
     terms: Sequence[Term] = (),
     anchors_in_loss: AnchorLoss | None = None,
     velocity: Params | None = None,
+    criterion: Criterion = classified,
 ) -> Trained:
-    """Local SGD from `model` on cross-entropy, the terms of the method, and the anchors."""
+    """Local SGD from `model` on cross-entropy or another criterion, the terms of the method, and the anchors."""
     data = Batches(training_set(state, site), partial(method.batch, generator=rng.generator("augment")))
-    n, objective = batch_loss(net, data, terms, anchors_in_loss)
+    n, objective = batch_loss(net, data, terms, anchors_in_loss, criterion)
     with phase("train"):
         return sgd(net, model, n, objective, method.local, rng, velocity)
 
