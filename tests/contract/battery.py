@@ -41,6 +41,10 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "fedlgd",
         {"anchors.start": "statistics", "anchors.in_loss": "always", "pull.repeat": True},
     ),
+    "fedmix-virtual-pairs": (
+        "fedmix",
+        {"train_on": "virtual", "allow_copies": True, "means": 2, "per_mean": 2, "own": True},
+    ),
     "fednova-prox": ("fednova", {"mu": 0.1}),
     "fednova-momentum": ("fednova", {"local.momentum": 0.5}),
     "fedproto-avg-uniform": ("fedproto-avg", {"weigh": "uniform", "train_on": "real"}),

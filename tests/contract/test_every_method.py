@@ -453,6 +453,8 @@ OFF = {
     "fedprox": {"mu": 0.0},
     "moon": {"mu": 0.0},
     "fedproto-avg": {"weight": 0.0},
+    "fedmix": {"share": 0.0},
+    "fedmix-naive": {"share": 0.0},
     "vhl": {"labels": "patch", "alpha": 0.0, "align": 0.0, "spread": 0.0},
 }
 ON = [(name, {path: 0.1}) for name, off in OFF.items() for path, value in off.items() if value == 0]
@@ -469,7 +471,7 @@ def test_a_term_of_weight_zero_is_fedavg_bit_for_bit(name, train_on):
         assert (mine.scores, mine.metrics) == (theirs.scores, theirs.metrics)
 
 
-@pytest.mark.parametrize("name", [name for name in OFF if name != "vhl"])
+@pytest.mark.parametrize("name", [name for name in OFF if "anchors" in registry.find_method(name).stackable])
 def test_a_term_of_weight_zero_beside_anchors_is_fedavg_with_anchors_bit_for_bit(name):
     a = play(quick(f"{name}+anchors", train_on="virtual", **OFF[name]), uneven())
     b = seen("fedavg-anchored").run
@@ -618,7 +620,7 @@ def test_every_single_setting_survives_the_way_through_a_file_and_names_another_
     assert refused == NOT_ALONE.get(name, set()) | private
 
 
-OWN_PRESETS = {*registry.FAMILY} - {"fedlgd", "vhl"}
+OWN_PRESETS = {*registry.FAMILY} - {"fedlgd", "fedmix", "fedmix-naive", "vhl"}
 """Methods whose presets follow their own papers, and not the comparison in the paper of FedLGD."""
 
 
@@ -652,6 +654,9 @@ def test_the_papers_preset_is_common_to_all_methods(name):
         ("fedproto-avg", "weight", -1.0),
         ("fedproto-local", "weight", -1.0),
         ("scaffold", "server_lr", 0.0),
+        ("fedmix", "share", 1.0),
+        ("fedmix", "means", 0),
+        ("fedmix-naive", "share", -0.1),
         ("vhl", "alpha", -1.0),
         ("vhl", "align", -1.0),
         ("vhl", "spread", -1.0),

@@ -26,7 +26,7 @@ from fedlgd.methods.registry import register
 MEANS, POOL = "means", "pool"  # what a site uploads, and what the server sends
 RECOGNISABLE = 8  # a mean of fewer images can show one of them
 CHUNK = 256  # images in memory while a mean is computed
-TAYLOR_PASSES = 4  # beyond the 3 of training: the slope of the loss in x' (1), and its backward pass (3)
+TAYLOR_PASSES = 3  # beyond the 3 of training: the slope of the loss (1), and its backward pass (2)
 
 Mixed = tuple[Tensor, Output]
 """The loss of a mixed batch, and the output that it is computed from."""
@@ -89,12 +89,12 @@ class MeanAugmented(common.Training):
     per_mean: int = setting(
         RECOGNISABLE, "Fewest images M in a mean; a site with fewer images sends none.", least=1, most=1_000_000
     )
-    few_images: bool = setting(False, "Allow means of fewer than 8 images, which can show one of them.")
+    allow_copies: bool = setting(False, "Allow means of fewer than 8 images, which can show one of them.")
     own: bool = setting(False, "Also mix with the means of the site itself, not only with those of others.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.per_mean < RECOGNISABLE and not self.few_images:
+        if self.per_mean < RECOGNISABLE and not self.allow_copies:
             raise PrivacyError("means-of-few-images", per_mean=self.per_mean, least=RECOGNISABLE)
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
@@ -173,7 +173,7 @@ class FedMix(MeanAugmented):
 class NaiveMix(MeanAugmented):
     r"""(1-l) CE(x~, y) + l CE(x~, ybar),  x~ = (1-l) x + l xbar,  l = lambda: Mixup with means; then FedAvg."""
 
-    name: ClassVar[str] = "naivemix"
+    name: ClassVar[str] = "fedmix-naive"
     about: ClassVar[str] = "NaiveMix (Yoon et al., ICLR 2021): Mixup with the means of images that sites share once"
 
     taylor: ClassVar[bool] = False

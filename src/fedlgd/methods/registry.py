@@ -27,6 +27,8 @@ FAMILY = (
     "fedlgd",
     "desa",
     "feddm",
+    "fedmix",
+    "fedmix-naive",
     "vhl",
 )
 """The methods of federated learning on virtual images, distilled or not; `fedlgd methods` lists them apart."""
