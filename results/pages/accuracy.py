@@ -27,7 +27,7 @@ def holds(name: str) -> str:
     for group in groups:
         values = [100 * final.accuracy for final in group.finals]
         gap = None if group is groups[0] else difference(group, groups[0])
-        ends = " to ".join(f"{100 * end:+.1f}" for end in gap.interval or ()) if gap else ""
+        ends = " to ".join(f"{100 * end:+.1f}" for end in gap.interval or ()) or "too few seeds" if gap else ""
         rows.append([group.label, str(len(values)), spread(values), f"{100 * gap.mean:+.1f}" if gap else "", ends])
     return table(["", "seeds", "mean", "difference", "95 % interval"], rows)
 
@@ -128,7 +128,8 @@ def gap_between(found: Sequence[Any], base: Sequence[Any]) -> str:
 def shown(gap: Difference | None) -> str:
     if gap is None:
         return ""
-    return f"{gap.mean:+.1f}" + (f" ({gap.interval[0]:+.1f} to {gap.interval[1]:+.1f})" if gap.interval else "")
+    ends = f"{gap.interval[0]:+.1f} to {gap.interval[1]:+.1f}" if gap.interval else "too few seeds"
+    return f"{gap.mean:+.1f}" + (f" ({ends})" if gap.seeds > 1 else "")
 
 
 def per_class(name: str) -> str:

@@ -12,13 +12,14 @@ from typing import Any, NamedTuple, get_args
 from jinja2 import ChoiceLoader, PackageLoader
 
 from fedlgd.core.files import write_atomic
+from fedlgd.core.intervals import MIN_SEEDS
 from fedlgd.core.text import enumeration
 from fedlgd.paper import items as paper
 from fedlgd.paper.items import FOLDER, Claim, Found, Item, Rule, Word, entry_name, items, owner_of, printed, stored
 from fedlgd.report import figures
 from fedlgd.report.groups import Group, site_names
 from fedlgd.report.page import TEMPLATES
-from fedlgd.report.summary import Difference, caveats, difference, paired_difference
+from fedlgd.report.summary import Difference, caveats, difference, few_seeds, paired_difference
 from fedlgd.report.tables import NONE, Cell, Column, Table, percent, percent_stat, percentage_points
 
 MEASURED = "measured.json"  # beside the items
@@ -58,7 +59,7 @@ def verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> Iterator
             own = [each for each in found if each.part == claim.at.get(each.scale, rule).part]
             made = [_decided(item, claim, claim.at.get(each.scale, rule), each) for each in own]
             made = made or [_decided(item, claim, rule, None)]
-            yield max(made, key=lambda each: min(each.seeds, 2))
+            yield max(made, key=lambda each: (each.seeds >= MIN_SEEDS, each.seeds > 0))
 
 
 class Shipped(NamedTuple):
@@ -167,7 +168,7 @@ def _ours(rule: Rule, groups: Mapping[str, Group], rival: str, gap: Difference) 
 
 def _why(word: Word, gap: Difference, claim: Claim) -> str:
     if gap.interval is None:
-        reason = "there is one seed, so the noise is unknown"
+        reason = few_seeds(gap.seeds)[1]
     elif gap.interval == (0.0, 0.0):
         reason = "the accuracies are equal with every seed"
     else:

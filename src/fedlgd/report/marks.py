@@ -5,12 +5,12 @@ from dataclasses import replace
 from statistics import fmean
 
 from fedlgd.core.errors import FedlgdError, did_you_mean
+from fedlgd.core.intervals import MIN_SEEDS
 from fedlgd.report.groups import Group, site_names
 from fedlgd.report.summary import paired_difference
 from fedlgd.report.tables import METHOD, Cell, Column, Row, Table, accuracy_table, percent
 
 MARK = "∗"
-MIN_SEEDS = 3  # of an interval that marks a difference
 LEAD = 3  # columns before the sites
 
 
@@ -39,8 +39,8 @@ def _mark_column(cells: Sequence[Cell], groups: Sequence[Group], site: str, base
     against = next((each for each in groups if each.label == baseline), best)
     for cell, group in zip(cells, groups, strict=True):
         found = paired_difference(_by_seed(group, site), _by_seed(against, site))
-        clear = found is not None and found.seeds >= MIN_SEEDS and found.clear
-        yield replace(cell, text=cell.text + MARK) if clear and group is not against else cell
+        clear = found is not None and found.clear and group is not against
+        yield replace(cell, text=cell.text + MARK) if clear else cell
 
 
 def _by_seed(group: Group, site: str) -> Mapping[int, float]:

@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
 from statistics import fmean
 from typing import TypeGuard
 
+from fedlgd.core.intervals import MIN_SEEDS, seed_noise
 from fedlgd.core.text import counted, duration, number_of_bytes, plural
 from fedlgd.report.claims import undeclared
 from fedlgd.report.cost import clock, total
-from fedlgd.report.groups import Group, site_names, summarise
+from fedlgd.report.groups import Group, site_names
 from fedlgd.report.tables import MAX_SITES_IN_NOTE, Sentence, percent, percent_stat, percentage_points
 from fedlgd.rundir.read import Run
 
@@ -28,7 +28,7 @@ MIN_COST_RATIO = 1.2  # a ratio of costs that is worth a sentence; time varies a
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The mean difference in accuracy over `seeds` pairs of runs, and its 95 % interval if there are several."""
+    """The mean difference in accuracy over `seeds` pairs of runs, and its 95 % interval if there are enough."""
 
     mean: float
     seeds: int
@@ -41,8 +41,9 @@ class Difference:
 
     @property
     def range(self) -> str:
-        """` (+1.0 to +3.2)` in points; empty without an interval."""
-        return f" ({' to '.join(map(percentage_points, self.interval))})" if self.interval else ""
+        """` (+1.0 to +3.2)` in points, ` (too few seeds)` of two; empty for one."""
+        ends = " to ".join(map(percentage_points, self.interval)) if self.interval else "too few seeds"
+        return f" ({ends})" if self.seeds > 1 else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +124,10 @@ def difference(subject: Group, other: Group) -> Difference | None:
 def paired_difference(own: Mapping[int, float], others: Mapping[int, float]) -> Difference | None:
     """`difference` of any values by seed."""
     gaps = [own[seed] - others[seed] for seed in own if seed in others]
-    stat = summarise(gaps)
-    if stat is None or stat.std is None:
-        return Difference(stat.mean, 1) if stat else None
-    from scipy.special import stdtrit  # a page of one seed does not wait for its import
-
-    half = float(stdtrit(len(gaps) - 1, 0.975)) * stat.std / sqrt(len(gaps))
-    return Difference(stat.mean, len(gaps), (stat.mean - half, stat.mean + half))
+    if not gaps:
+        return None
+    mean, half = fmean(gaps), seed_noise(gaps)
+    return Difference(mean, len(gaps), None if half is None else (mean - half, mean + half))
 
 
 def _by_seed(group: Group) -> Mapping[int, float]:
@@ -157,12 +155,19 @@ def _comparison(first: Group, other: Group) -> Sentence:
     if gap is None:
         kind, noise = "unpaired", "no common seed"
     elif gap.interval is None:
-        kind, noise = "one-seed", "one seed, so the noise is unknown"
+        kind, noise = few_seeds(gap.seeds)
     else:
         kind = "outside" if gap.clear else "within"
         ends = " to ".join(map(percentage_points, gap.interval))
         noise = f"95 % interval over {gap.seeds} seeds from {ends}, {kind} the noise"
     return Sentence(kind, "; ".join((*parts, noise)) + ".")
+
+
+def few_seeds(seeds: int) -> tuple[str, str]:
+    """Why there is no interval, as a kind and in words."""
+    if seeds == 1:
+        return "one-seed", "one seed, so the noise is unknown"
+    return "too-few-seeds", f"{seeds} seeds are too few for an interval, at least {MIN_SEEDS} are needed"
 
 
 def caveats(groups: Sequence[Group]) -> tuple[Sentence, ...]:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from math import sqrt
 
+from fedlgd.core.intervals import wilson
 from fedlgd.core.text import counted, plural, scaled
 from fedlgd.report.groups import Group, Stat, site_names, summarise
 from fedlgd.rundir.manifest import DataInfo
@@ -161,7 +161,6 @@ def _markdown(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|#&~])", r"\\\1", " ".join(text.split()))
 
 
-Z_95 = 1.959964  # 95 % of a normal distribution lie within this many standard deviations
 MISSING_CLASS_MARK = "†"
 TWO_CLASS_NOTE = "The balanced accuracy there is the accuracy on the other class alone, and there is no AUC."
 MANY_CLASS_NOTE = "The accuracy there says nothing about these classes."
@@ -255,13 +254,6 @@ def _binary_row(group: Group, site: str, missing: Missing) -> Row:
         Cell(" to ".join(map(percent, interval))) if interval else Cell(NONE),
         *(replace(cell, text=cell.text + mark) for cell in map(share_cell, (balanced, auc))),
     )
-
-
-def wilson(share: float, size: int) -> tuple[float, float]:
-    """Wilson's interval:  (p + z^2/2n  -+  z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n)."""
-    square = Z_95 * Z_95 / size
-    half = Z_95 * sqrt(share * (1 - share) / size + square / (4 * size))
-    return (share + square / 2 - half) / (1 + square), (share + square / 2 + half) / (1 + square)
 
 
 def _stat_if_complete(values: Iterable[float | None]) -> Stat | None:
