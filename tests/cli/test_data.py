@@ -340,3 +340,16 @@ def test_the_settings_of_a_federation_are_shown_before_its_data_is_there(fedlgd)
     assert "gaussian_noise" in done.out
     assert "fedlgd data fetch cifar10" in done.err
     assert "gaussian_noise" not in fedlgd("data", "list").out
+
+
+def test_check_says_which_difference_the_test_images_of_each_site_can_show(fedlgd, tmp_path, monkeypatch):
+    """By hand: 2.8016 sqrt(2 * 0.8 * 0.2 / n) is 50 points for 10 images, and more than 100 for 2."""
+    monkeypatch.setenv("COLUMNS", "80")
+    tree(tmp_path / "sites", sites=("large",), classes={"no": 25, "yes": 25})
+    tree(tmp_path / "sites", sites=("small",), classes={"no": 6, "yes": 6})
+    power = json.loads(fedlgd("data", "check", "sites", "--json").out)["power"]
+    assert power["large"] == {"test": 10, "gap": pytest.approx(0.5012, abs=1e-4)}
+    assert power["small"] == {"test": 2, "gap": None}
+    shown = fedlgd("data", "check", "sites").out.splitlines()
+    assert [line.split() for line in shown[-2:]] == [["small", "2", "none"], ["large", "10", "50"]]
+    assert max(map(len, shown)) <= 80

@@ -4,7 +4,7 @@ All treat test images as independent draws from what a site will see: several im
 """
 
 from collections.abc import Sequence
-from math import ceil, sqrt
+from math import ceil, inf, sqrt
 from statistics import stdev
 
 Z_95 = 1.959964  # 95 % of a normal distribution lie within this many standard deviations
@@ -47,8 +47,10 @@ def detectable_gap(images: int, accuracy: float = USUAL_ACCURACY) -> float:
     """The smallest difference of two models that n test images show with a probability of 80 %:
 
     d = (z_0.975 + z_0.8) sqrt(2 p (1 - p) / n),  both models near the accuracy p, their errors independent.
+
+    Infinite without images. Seeds are not part of it: a difference that varies over seeds takes more.
     """
-    return (Z_95 + Z_POWER) * sqrt(2 * accuracy * (1 - accuracy) / images)
+    return (Z_95 + Z_POWER) * sqrt(2 * accuracy * (1 - accuracy) / images) if images else inf
 
 
 def images_needed(first: float, second: float, noise: float = 0.0) -> int | None:

@@ -1,8 +1,8 @@
 """All problems of a folder of images at once: the command `fedlgd data check`."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -38,11 +38,12 @@ class ReadImage:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """How many sites and images were read, and all problems, errors first."""
+    """How many sites and images were read, all problems, errors first, and the test images of each site."""
 
     sites: int
     images: int
     problems: tuple[Problem, ...]
+    tested: Mapping[str, int] = field(default_factory=dict)
 
     def count(self, severity: str) -> int:
         return sum(problem.severity == severity for problem in self.problems)
@@ -66,7 +67,8 @@ def check_data(path: Path, least: int = MIN_TRAINING_IMAGES, only: str = "", how
     problems += [*_duplicates(seen), *_near(seen), *_patients(seen, how)]
     problems += [*_classes(names, seen, least), *_kinds(names, seen), *_formats(names, seen)]
     ordered = sorted(problems, key=lambda p: (p.severity, layouts.natural_key(p.site)))
-    return Checked(len(names), len(seen), tuple(ordered))
+    tested = {name: sum(each.test for each in seen if each.site == name) for name in names}
+    return Checked(len(names), len(seen), tuple(ordered), tested)
 
 
 def _read(site: SiteImages, problems: list[Problem], how: Folders) -> list[ReadImage]:
