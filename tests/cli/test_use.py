@@ -114,6 +114,16 @@ def test_bad_images_are_named(fedlgd, tmp_path, picture):
         assert words in done.err
 
 
+def test_of_three_files_the_good_two_are_classified_and_the_bad_one_is_named(fedlgd, tmp_path, picture):
+    fedlgd(*tiny_run(tmp_path / "out", rounds=1))
+    (tmp_path / "broken.png").write_bytes(b"not a picture")
+    done = fedlgd("predict", "out", picture, "broken.png", picture, "--json")
+    assert done.code == 2
+    assert [each["image"] for each in json.loads(done.out)] == [picture, picture]
+    assert "broken.png is not an image of a known format" in done.err
+    assert picture not in done.err
+
+
 def test_distil_writes_sets_scores_them_and_goes_on(fedlgd, tmp_path):
     settings = [each for each in SETTINGS if "distil" in each or "data" in each or "net" in each]
     command = ["distil", "builtin-digits", *settings, "--per-class", "2", "--score-steps", "2", "--out", "sets"]

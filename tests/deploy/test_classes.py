@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from fedlgd.core.errors import RunError, SettingError, looks_like, message
+from fedlgd.data.own.classes import misspelt
 from fedlgd.data.own.suite import Folders
-from fedlgd.deploy.classes import class_lines, classes_of_run, misspelt
+from fedlgd.deploy.classes import class_lines, classes_of_run
 from fedlgd.deploy.client import SiteSettings, answer_question
 from fedlgd.deploy.coordinator import ask_sites, coordinate
 from fedlgd.deploy.kit import Address, add_sites, provision, read_kit, renew

@@ -295,7 +295,8 @@ def _show_extremes(found: Measured) -> None:
 
 def check(given: options.CheckOptions) -> None:
     path = given.folder.expanduser()
-    how = _own_images(path, dict(map(parse_assignment, given.settings or ())))
+    settings = dict(map(parse_assignment, given.settings or ()))
+    how = _own_images(path, {"data.skip_bad": given.skip_bad, **settings})
     with progress(given.silent):
         checked = check_data(path, given.least, how=how)
     errors, warnings = checked.count("error"), checked.count("warning")

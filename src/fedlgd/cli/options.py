@@ -374,6 +374,7 @@ class CheckOptions(Output):
 
     folder: Path = argument("Your own images: a folder, a .csv or a .npz.")
     settings: list[str] | None = shared.set_options()
+    skip_bad: bool = option(False, "Leave out files that cannot be read as images, as a run with --skip-bad.")
     least: int = option(10, "Warn below this many training images per class and site.", min=1)
     strict: bool = option(False, "Treat warnings as errors.")
 

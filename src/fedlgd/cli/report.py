@@ -11,7 +11,7 @@ import typer
 
 from fedlgd.cli.options import ExportOptions, OpenOptions, PredictOptions, ReportOptions, WatchOptions
 from fedlgd.cli.terminal import complain, folded, print_accuracy, print_json, show_table
-from fedlgd.core.errors import FedlgdError, message, similar_path
+from fedlgd.core.errors import DataError, FedlgdError, message, similar_path
 from fedlgd.core.files import writing
 from fedlgd.core.text import duration, number_of_bytes, plural
 from fedlgd.report.claims import mismatches, undeclared
@@ -23,7 +23,7 @@ from fedlgd.report.watch import HOST, Watcher, WatchServer
 from fedlgd.rundir.read import read_run, read_runs
 
 if TYPE_CHECKING:
-    from fedlgd.runs.result import Result
+    from fedlgd.runs.result import Predictions, Result
 
 MAX_CLASS_COLUMNS = 6  # classes with a column of their own in the table of predictions
 
@@ -146,10 +146,19 @@ def _about(result: "Result") -> dict[str, object]:
 def predict(given: PredictOptions) -> None:
     from fedlgd.runs.result import open_run
 
-    predictions = open_run(given.run).predict(given.images, given.site)
+    unreadable = list[DataError]()
+    predictions = open_run(given.run).predict(given.images, given.site, unreadable)
     if given.json:
         print_json(predictions.plain())
-        return
+    else:
+        _show_predictions(predictions)
+    for error in unreadable:
+        complain(f"not classified: {error}")
+    if unreadable:
+        raise typer.Exit(2)
+
+
+def _show_predictions(predictions: "Predictions") -> None:
     classes = predictions.classes
     few = len(classes) <= MAX_CLASS_COLUMNS
     names = predictions.rows()

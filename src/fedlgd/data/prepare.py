@@ -85,21 +85,33 @@ class Preparation:
         made = planes(image, self.grey, height if square else 0, self.fit)
         return torch.from_numpy(made.copy()).expand(channels, -1, -1)
 
-    def batch(self, images: Any) -> tuple[list[str], Tensor]:
-        """Names and pixels (n, c, h, w) of images: paths, folders, PIL images, arrays, or a list of these."""
-        named = list(_named(images, self.depth))
+    def batch(self, images: Any, unreadable: list[DataError] | None = None) -> tuple[list[str], Tensor]:
+        """Names and pixels (n, c, h, w) of images: paths, folders, PIL images, arrays, or a list of these.
+
+        unreadable: gets the errors of files that cannot be read, if others can; without it the first one is raised.
+        """
+        bad = list[DataError]()
+        named = list(_named(images, self.depth, bad))
+        if bad and (unreadable is None or not named):
+            raise bad[0]
+        if unreadable is not None:
+            unreadable += bad
         if not named:
             given = ", ".join(map(str, images)) if isinstance(images, list | tuple) else str(images)
             raise DataError("no-image-given", given=given[:80])
         return [name for name, _ in named], torch.stack([self.pixels(image) for _, image in named])
 
 
-def _named(images: Any, depth: Depth, number: int = 0) -> Iterator[Named]:
-    """Each image with a name: its path, or its number."""
+def _named(images: Any, depth: Depth, bad: list[DataError], number: int = 0) -> Iterator[Named]:
+    """Each image with a name: its path, or its number. Errors of files are added to `bad`."""
     if isinstance(images, str | Path):
         path = Path(images).expanduser()
         inside = (file for file in path.iterdir() if file.suffix.lower() in SUFFIXES) if path.is_dir() else [path]
-        yield from (_read(file, depth) for file in sorted(inside))
+        for file in sorted(inside):
+            try:
+                yield _read(file, depth)
+            except DataError as error:
+                bad.append(error)
     elif isinstance(images, Image.Image):
         yield f"image {number}", images
     elif isinstance(images, np.ndarray | Tensor):
@@ -107,7 +119,7 @@ def _named(images: Any, depth: Depth, number: int = 0) -> Iterator[Named]:
             yield f"image {i}", picture
     elif isinstance(images, Iterable):
         for each in images:
-            for named in _named(each, depth, number):
+            for named in _named(each, depth, bad, number):
                 number += 1
                 yield named
     else:

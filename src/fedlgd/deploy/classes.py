@@ -9,13 +9,11 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 
 from fedlgd.core.errors import RunError, SettingError, looks_like, message
+from fedlgd.data.own.classes import ClassesOfSites, holders, misspelt
 from fedlgd.data.own.layouts import natural
 from fedlgd.deploy.policy import TaskError
 
-Told = Mapping[str, Sequence[str]]
-"""The classes of each site, as it told them."""
-
-Confirm = Callable[[Told], bool]
+Confirm = Callable[[ClassesOfSites], bool]
 """Whether the classes of all sites together are meant."""
 
 
@@ -25,17 +23,6 @@ def check_agreed(found: Sequence[str], agreed: Sequence[str]) -> None:
     if agreed and (unknown := [name for name in found if name not in agreed]):
         way_out = how_to_map({name: looks_like(name, agreed) for name in unknown})
         raise TaskError("class-not-agreed", unknown=unknown, agreed=natural(agreed), way_out=way_out)
-
-
-def misspelt(told: Told) -> dict[str, str]:
-    """{"glaucomma": "glaucoma"}: names of classes that look like one that as many sites or more have."""
-    known, found, holders = list[str](), dict[str, str](), _holders(told)
-    for name in sorted(holders, key=lambda name: -len(holders[name])):
-        if like := looks_like(name, known):
-            found[name] = like
-        else:
-            known.append(name)
-    return found
 
 
 def how_to_map(alike: Mapping[str, str]) -> str:
@@ -54,26 +41,20 @@ def classes_of_run(given: Sequence[str], of_kit: Sequence[str]) -> tuple[str, ..
     return tuple(given or of_kit)
 
 
-def agree(told: Told, agreed: Sequence[str], confirm: Confirm) -> tuple[str, ...]:
+def agree(told: ClassesOfSites, agreed: Sequence[str], confirm: Confirm) -> tuple[str, ...]:
     """The classes of a run at the sites that told theirs, in natural order, as for folders."""
-    holders = _holders(told)
-    rare = {name: sites for name, sites in holders.items() if len(sites) < len(told)}
+    known = holders(told)
+    rare = {name: sites for name, sites in known.items() if len(sites) < len(told)}
     if agreed or not rare or confirm(told):
-        return tuple(natural(agreed or holders))
+        return tuple(natural(agreed or known))
     only = "; ".join(f"{name!r} only at {', '.join(sites)}" for name, sites in rare.items())
-    names = shlex.quote(",".join(holders))
+    names = shlex.quote(",".join(known))
     raise RunError("classes-of-sites-differ", only=only, way_out=how_to_map(misspelt(told)), classes=names)
 
 
-def class_lines(told: Told) -> list[str]:
+def class_lines(told: ClassesOfSites) -> list[str]:
     """Which sites have which class, for a terminal."""
     like = misspelt(told)
-    marks = {name: f" (looks like {like[name]})" if name in like else "" for name in _holders(told)}
-    rows = [f"  {name}: {', '.join(sites)}{marks[name]}" for name, sites in _holders(told).items()]
+    marks = {name: f" (looks like {like[name]})" if name in like else "" for name in holders(told)}
+    rows = [f"  {name}: {', '.join(sites)}{marks[name]}" for name, sites in holders(told).items()]
     return ["The sites do not have the same classes:", *rows]
-
-
-def _holders(told: Told) -> dict[str, list[str]]:
-    """The sites that have each class, in natural order."""
-    names = natural({name for classes in told.values() for name in classes})
-    return {name: [site for site, classes in told.items() if name in classes] for name in names}

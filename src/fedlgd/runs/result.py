@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from fedlgd import notebook
 from fedlgd.core import files
-from fedlgd.core.errors import FedlgdError, RunError, SettingError, did_you_mean, similar_path
+from fedlgd.core.errors import DataError, FedlgdError, RunError, SettingError, did_you_mean, similar_path
 from fedlgd.core.net import Net
 from fedlgd.core.text import plural
 from fedlgd.core.types import Params, SiteState, VirtualSet
@@ -183,13 +183,14 @@ class Result:
             raise FedlgdError("site-without-model", label=self.label, site=site, hint=hint, known=known)
         return self.personal[site]
 
-    def predict(self, images: Any, site: str = "") -> Predictions:
+    def predict(self, images: Any, site: str = "", unreadable: list[DataError] | None = None) -> Predictions:
         """The classes of images: paths, folders, PIL images, arrays (uint8, or floats 0..1), or a list of these.
 
-        Images are prepared like those of `site`; without a site, by the mean of the sites' scalings.
+        Images are prepared like those of `site`; without a site, by the mean of the sites' scalings. unreadable: a
+        list that gets the errors of files that cannot be read, so that the others are classified all the same.
         """
         scale, params = self.preparation.scale(site), self.params_at(site)
-        names, pixels = self.preparation.batch(images)
+        names, pixels = self.preparation.batch(images, unreadable)
         classes = self.preparation.classes
         logits = [self.net.frozen(params, scale.to_input(part)).logits for part in pixels.split(BATCH)]
         return Predictions(names, classes, torch.cat(logits)[:, : len(classes)].softmax(1))

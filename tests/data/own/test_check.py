@@ -1,14 +1,19 @@
 """Every problem of a folder at once, each with its site, its file and a way out."""
 
 import os
+import warnings
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from PIL import Image
 
-from fedlgd.core.errors import message
+from fedlgd.core import files
+from fedlgd.core.errors import DataError, message
 from fedlgd.core.meter import listening
 from fedlgd.data.own.check import check_data
+from fedlgd.data.own.suite import Folders
 from tests.data.pictures import divided, noise, save, tree
 from tests.errors import refuses
 
@@ -18,8 +23,8 @@ def root(tmp_path):
     return tmp_path / "sites"
 
 
-def found(root, least=1):
-    checked = check_data(root, least)
+def found(root, least=1, **how):
+    checked = check_data(root, least, how=Folders(**how))
     for problem in checked.problems:
         assert problem.problem
         assert problem.way_out
@@ -65,6 +70,12 @@ def test_every_unreadable_file_is_listed_not_only_the_first(root, tmp_path):
         ("error", f)
         for f in ("a/no/text.png", "b/yes/cut.png", "b/yes/empty.jpg", "b/yes/link.png", "b/yes/pipe.png")
     ]
+
+
+def test_unreadable_files_that_a_run_leaves_out_are_warnings(root):
+    tree(root)
+    (root / "a" / "no" / "text.png").write_text("hello")
+    assert found(root, skip_bad=True) == [("warning", "a", "a/no/text.png", "unknown-image-format")]
 
 
 def test_a_file_that_is_odd_is_a_warning(root):
@@ -160,7 +171,7 @@ class TestClasses:
     def test_a_class_that_a_site_does_not_have(self, root):
         tree(root, sites=["a"])
         tree(root, sites=["b"], classes={"no": 6})
-        assert ("error", "b", "", "class-without-training") in found(root)
+        assert ("error", "b", "", "class-too-small-at-site") in found(root)
 
     def test_a_tiny_class(self, root):
         tree(root, sites=["a"], classes={"no": 15, "yes": 6})
@@ -185,11 +196,66 @@ class TestClasses:
         tree(root, sites=["b"], classes={other: 3})
         assert ("error", "", "", "class-names-alike") in found(root)
 
+    def test_a_misspelt_class_is_one_message_that_says_what_it_looks_like(self, root):
+        tree(root, sites=["a", "b", "c"], classes={"glaucoma": 6, "normal": 6})
+        (root / "c" / "glaucoma").rename(root / "c" / "glaucomma")
+        setting = "data.classes=glaucoma=glaucomma"
+        told = {"name": "glaucomma", "sites": ["c"], "like": "glaucoma", "setting": setting}
+        one(root, "error", "", "", "class-misspelt", **told)
+        with refuses("class-misspelt", name="glaucomma", like="glaucoma"):
+            Folders(path=str(root)).open()
+        assert found(root, classes="glaucoma=glaucomma") == []
+
+    def test_where_classes_may_be_missing_a_misspelling_is_a_warning(self, root):
+        tree(root, sites=["a", "b", "c"], classes={"glaucoma": 6, "normal": 6})
+        (root / "c" / "glaucoma").rename(root / "c" / "glaucomma")
+        assert found(root, min_per_class=0) == [("warning", "", "", "class-misspelt")]
+        assert len(Folders(path=str(root), min_per_class=0).open().classes) == 3
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory):
+    return tmp_path_factory.mktemp("agree")
+
+
+COUNTS = st.fixed_dictionaries({"glaucoma": st.integers(0, 3), "normal": st.integers(1, 3)})
+
+
+@given(COUNTS, COUNTS, st.sampled_from([0, 1, 2]), st.sampled_from([0, 8]), st.sampled_from([8, 9]), st.booleans())
+@example({"glaucoma": 2, "normal": 3}, {"glaucoma": 3, "normal": 3}, 2, 0, 8, False)
+@example({"glaucoma": 3, "normal": 3}, {"glaucoma": 3, "normal": 3}, 1, 0, 9, False)
+@example({"glaucoma": 3, "normal": 3}, {"glaucoma": 3, "normal": 3}, 1, 0, 8, True)
+def test_the_check_has_an_error_if_and_only_if_a_run_refuses_the_images(
+    scratch, one, two, least, size, side, damaged
+):
+    root = scratch / files.digest(repr((one, two, side, damaged)).encode())
+    for number, (site, classes) in enumerate((("a", one), ("b", two))):
+        for label, count in classes.items():
+            for i in range(count):
+                save(
+                    root / site / label / f"{i}.png",
+                    noise(100 * number + 10 * i + len(label), side if number else 8),
+                )
+    if damaged:
+        (root / "a" / "normal" / "bad.png").write_text("no image")
+    for skip in (False, True):
+        how = Folders(path=str(root), min_per_class=least, size=size, skip_bad=skip)
+        errors = check_data(root, how=how).count("error")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                how.open()
+                refused = False
+            except DataError:
+                refused = True
+        assert bool(errors) == refused
+
 
 class TestKinds:
     def test_sizes(self, root):
         save(tree(root) / "a" / "no" / "x.png", noise(99, 12))
-        one(root, "warning", "", "", "image-sizes", count=2, sizes="8x8 (24), 12x12 (1)")
+        one(root, "error", "", "", "sizes-differ", sizes="'a' has 8x8 (12), 12x12 (1) and 'b' has 8x8 (12)")
+        assert found(root, size=8) == []
 
     def test_grey_and_colour_at_one_site(self, root):
         save(tree(root) / "a" / "no" / "x.png", noise(99, grey=True))

@@ -320,7 +320,7 @@ class TestSizes:
         tree(root, sites=["a"])
         tree(root, sites=["b"], side=12)
         monkeypatch.setattr(decode, "decode", lambda *_: pytest.fail("it was decoded"))
-        refused(root, "sizes-differ", sizes="'a' has 8x8 (12); 'b' has 12x12 (12)")
+        refused(root, "sizes-differ", sizes="'a' has 8x8 (12) and 'b' has 12x12 (12)")
 
     def test_resized_and_said_so(self, root):
         tree(root, sites=["a"])

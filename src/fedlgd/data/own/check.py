@@ -4,6 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from fedlgd.core.meter import track
 from fedlgd.data.arrays import PARTS, Pixels
 from fedlgd.data.images import ArrayRow, ImageError, ImageFile
 from fedlgd.data.own import decode, layouts
+from fedlgd.data.own.classes import class_errors, misspelt_errors
 from fedlgd.data.own.layouts import Problem, SiteImages
 from fedlgd.data.own.suite import Folders
 
@@ -62,10 +64,13 @@ def check_data(path: Path, least: int = MIN_TRAINING_IMAGES, only: str = "", how
         return Checked(0, 0, (layouts.problem_of(error),))
     problems, seen = list(tree.problems), list[ReadImage]()
     for site in tree.sites:
-        seen += _read(site, problems, how)
+        read = _read(site, problems, how)
+        if not read:
+            problems.append(layouts.problem_of(DataError("no-readable-image", site=site.name), site.name))
+        seen += read
     names = [site.name for site in tree.sites]
     problems += [*_duplicates(seen), *_near(seen), *_patients(seen, how)]
-    problems += [*_classes(names, seen, least), *_kinds(names, seen), *_formats(names, seen)]
+    problems += [*_classes(names, seen, least, how), *_kinds(names, seen, how.size), *_formats(names, seen)]
     ordered = sorted(problems, key=lambda p: (p.severity, layouts.natural_key(p.site)))
     tested = {name: sum(each.test for each in seen if each.site == name) for name in names}
     return Checked(len(names), len(seen), tuple(ordered), tested)
@@ -79,7 +84,8 @@ def _read(site: SiteImages, problems: list[Problem], how: Folders) -> list[ReadI
         try:
             picture, print_, thumb, patient = decode.look(image, how)
         except ImageError as error:
-            problems.append(Problem("error", site.name, image.where, error.problem, error.way_out, error.code))
+            severity: Literal["error", "warning"] = "warning" if how.skip_bad else "error"
+            problems.append(Problem(severity, site.name, image.where, error.problem, error.way_out, error.code))
             continue
         problems += [
             layouts.found_warning(code, site.name, image.where, **values) for code, values in picture.remarks
@@ -155,32 +161,37 @@ def _formats(sites: Sequence[str], seen: Sequence[ReadImage]) -> Iterator[Proble
         yield layouts.found_warning("formats-between-sites", formats=listed)
 
 
-def _classes(sites: Sequence[str], seen: Sequence[ReadImage], least: int) -> Iterator[Problem]:
-    """Classes with no or few images at a site."""
+def _classes(sites: Sequence[str], seen: Sequence[ReadImage], least: int, how: Folders) -> Iterator[Problem]:
+    """Classes with no or few images at a site, and names that are misspelt."""
     classes = layouts.natural({image.label for image in seen})
     if len(classes) == 1:
         yield layouts.found_error("one-class", label=classes[0])
-    trained = Counter((image.site, image.label) for image in seen if not image.test)
-    tested = Counter((image.site, image.label) for image in seen if image.test)
-    for site in sites:
-        for label in classes:
-            count = trained[site, label]
-            if not count:
-                yield layouts.found_error("class-without-training", site, label=label)
-            elif count < least:
+    found = {site: layouts.natural({each.label for each in seen if each.site == site}) for site in sites}
+    trained = {site: Counter(each.label for each in seen if each.site == site and not each.test) for site in sites}
+    tested = {site: Counter(each.label for each in seen if each.site == site and each.test) for site in sites}
+    refused = list(class_errors(found, trained, how.min_per_class))
+    yield from (layouts.problem_of(error, site) for site, error in refused)
+    wrong = misspelt_errors(found)
+    if not how.min_per_class:
+        yield from (replace(layouts.problem_of(error), severity="warning") for error in wrong.values())
+    for site in filter(found.get, sites):
+        if not tested[site]:
+            yield layouts.problem_of(DataError("part-empty", site=site, part="test"), site)
+        meant = {error.values["like"] for name, error in wrong.items() if name in found[site]}
+        for label in (each for each in classes if each not in meant and (each in found[site] or each not in wrong)):
+            if how.min_per_class <= (count := trained[site][label]) < least:
                 yield layouts.found_warning("class-with-few-images", site, count=count, label=label)
-            if not tested[site, label]:
+            if tested[site] and not tested[site][label]:
                 yield layouts.found_warning("class-without-test", site, label=label)
-        counts = [trained[site, label] for label in classes] or [0]
+        counts = [trained[site][label] for label in classes] or [0]
         if min(counts) and max(counts) > MAX_CLASS_RATIO * min(counts):
             yield layouts.found_warning("classes-uneven", site, largest=max(counts), smallest=min(counts))
 
 
-def _kinds(sites: Sequence[str], seen: Sequence[ReadImage]) -> Iterator[Problem]:
-    """Different sizes, and grey images next to colour images."""
-    sizes = Counter(image.size for image in seen)
-    if len(sizes) > 1:
-        yield layouts.found_warning("image-sizes", count=len(sizes), sizes=decode.size_list(sizes))
+def _kinds(sites: Sequence[str], seen: Sequence[ReadImage], size: int) -> Iterator[Problem]:
+    """Different sizes, unless images are resized, and grey images next to colour images."""
+    sizes = {site: Counter(image.size for image in seen if image.site == site) for site in sites}
+    yield from map(layouts.problem_of, decode.size_errors(sizes, size))
     by_site = {site: [image.grey for image in seen if image.site == site] for site in sites}
     for site, greys in by_site.items():
         if any(greys) and not all(greys):

@@ -5,7 +5,7 @@ Test images are held out by patient; images of both parts that look the same are
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -187,10 +187,16 @@ def _headers(sites: Sequence[SiteImages], size: int) -> list[list[Header]]:
         for site in sites
     ]
     counts = [Counter(f"{header.width}x{header.height}" for header in headers) for headers in found]
-    if not size and len(set().union(*counts)) > 1:
-        sizes = "; ".join(f"{site.name!r} has {size_list(each)}" for site, each in zip(sites, counts, strict=True))
-        raise DataError("sizes-differ", sizes=sizes)
+    for error in size_errors(dict(zip([site.name for site in sites], counts, strict=True)), size):
+        raise error
     return found
+
+
+def size_errors(counts: Mapping[str, Counter[str]], size: int) -> Iterator[DataError]:
+    """Why a run refuses images of these sizes; counts: images of each size, by site. `size`: what they become."""
+    if not size and len(set().union(*counts.values())) > 1:
+        sizes = " and ".join(f"{site!r} has {size_list(each)}" for site, each in counts.items())
+        yield DataError("sizes-differ", sizes=sizes)
 
 
 def size_list(counts: Counter[str]) -> str:

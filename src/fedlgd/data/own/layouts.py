@@ -91,6 +91,11 @@ def checked_name(text: str, what: str, path: Path) -> str:
     return text
 
 
+def plain_name(label: str) -> str:
+    """A class without case, repeated whitespace and the encoding of its accents."""
+    return " ".join(unicodedata.normalize("NFKC", label).casefold().replace("_", " ").split())
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class SiteImages:
     """The images of one site, not yet read. `stamp` changes whenever the files change."""
@@ -381,8 +386,7 @@ def _equal_names(sites: Sequence[SiteImages]) -> Iterator[Problem]:
     variants: dict[str, dict[str, str]] = {}
     for site in sites:
         for label in natural({image.label for image in site.images}):
-            plain = " ".join(unicodedata.normalize("NFKC", label).casefold().replace("_", " ").split())
-            variants.setdefault(plain, {}).setdefault(label, site.name)
+            variants.setdefault(plain_name(label), {}).setdefault(label, site.name)
     for names in variants.values():
         if len(names) > 1:
             listed = ", ".join(f"{name!r} (site {site!r})" for name, site in names.items())

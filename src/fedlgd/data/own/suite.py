@@ -19,6 +19,7 @@ from fedlgd.data.arrays import Arrays, site_from_arrays
 from fedlgd.data.federation import Federation, from_sites
 from fedlgd.data.images import Depth, ImageError, ImageFile, shown
 from fedlgd.data.own import decode, layouts
+from fedlgd.data.own.classes import class_errors
 from fedlgd.data.prepare import Colour, Fit, Scaling, scales
 from fedlgd.data.suites import SuiteSettings
 
@@ -203,12 +204,10 @@ def _refuse_unusable(tree: layouts.Tree, least: int) -> None:
     path, classes = shown(tree.path), tree.classes
     if len(classes) < 2:
         raise DataError("only-one-class", path=path, classes=classes)
-    for site in tree.sites:
-        counts = Counter(image.label for image in site.images if image.part != "test")
-        for label in classes:
-            if counts[label] < least:
-                values = {"count": counts[label], "label": label, "least": least}
-                raise DataError("class-too-small-at-site", site=site.name, **values)
+    found = {site.name: layouts.natural({image.label for image in site.images}) for site in tree.sites}
+    trained = {site.name: Counter(i.label for i in site.images if i.part != "test") for site in tree.sites}
+    for _, error in class_errors(found, trained, least):
+        raise error
     if tree.problems:
         skipped = f"skipped files or folders: {len(tree.problems)}"
         warnings.warn(f"{path}: {skipped}; fedlgd data check {path} lists them", stacklevel=3)
