@@ -391,3 +391,53 @@ def test_before_the_first_round_it_says_setup_and_the_loss_is_explained(clock: l
     assert any(line.startswith("round 0/20") for line in seen(shown))
     shown.round(record(0, (0.5,) * 5))
     assert any("loss: with regularisers" in line for line in seen(shown))
+
+
+# What a mean does not show, and what is awaited
+
+
+def with_limits(round: int) -> RoundRecord:
+    """b did not answer, and c has test images of one class only."""
+    scores = {"a": Score(0.5, 1.0, (1, 1), (2, 2)), "c": Score(1.0, 1.0, (0, 4), (0, 4))}
+    return RoundRecord(round=round, scores=scores, unscored={"b": "it is not connected"})
+
+
+def test_a_mean_over_fewer_sites_or_with_one_class_sites_says_so_in_the_line_of_its_round(capsys):
+    Lines(6).round(with_limits(2))
+    assert "mean 75.0 % (over 2 of 3 sites; test images of one class only: c)  a 50.0" in capsys.readouterr().err
+    Lines(6).round(record(0, (0.5, 0.4)))
+    assert "(" not in capsys.readouterr().err
+
+
+def test_a_mean_over_fewer_sites_is_marked_in_the_table_and_the_absent_site_keeps_its_column(clock):
+    shown = table(lasting=False)
+    full = {name: Score(0.25, 1.0, (1, 0), (2, 2)) for name in "abc"}
+    shown.round(RoundRecord(round=0, scores=full))
+    shown.round(with_limits(1))
+    lines = seen(shown)
+    assert lines[1].split()[:5] == ["round", "a", "b", "c", "mean"]
+    assert row_of(shown, 1)[4] == "25.0"
+    assert row_of(shown, 2)[:4] == ["2", "50.0▲", "100.0▲", "75.0*▲"]
+    assert "* mean of round 2: over 2 of 3 sites; test images of one class only: c" in [x.strip() for x in lines]
+    shown._ended = True
+    assert "mean 75.0 % (over 2 of 3 sites" in seen(shown)[-1]
+
+
+def test_what_is_awaited_is_said_at_once_and_again_after_growing_pauses(clock, capsys):
+    lines, said = Lines(6), []
+    for second in range(100):
+        clock[0] = float(second)
+        lines.wait(f"waiting {second} s for b")
+        said += [second] if capsys.readouterr().err else []
+    assert said == [0, 10, 30, 70]
+    lines.wait("")
+    lines.wait("waiting 5 s for c")
+    assert capsys.readouterr().err == "  waiting 5 s for c\n"
+
+
+def test_what_is_awaited_stands_in_the_live_view_until_the_work_goes_on(clock):
+    shown = table(width=60)
+    shown.wait("waiting 5 s for the answer of b; 2 of 3 sites have answered. " * 2)
+    assert " ".join(" ".join(seen(shown)).split()).count("2 of 3 sites have answered.") == 2  # folded, not cut
+    shown.wait("")
+    assert "waiting" not in " ".join(seen(shown))

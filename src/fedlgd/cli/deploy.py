@@ -254,12 +254,12 @@ def run_at_sites(
     processes.be_quiet(kit.state)
     from fedlgd.deploy.classes import classes_of_run
     from fedlgd.deploy.connection import Operator
-    from fedlgd.deploy.coordinator import ask_sites, coordinate
+    from fedlgd.deploy.coordinator import ask_sites, coordinate, tell_outage
 
     classes = classes_of_run(_names(given.classes), kit.classes)
     confirm = (lambda _: False) if given.silent else _confirmed
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    with Operator(kit) as operator, operator.grid() as grid:
+    with Operator(kit, on_outage=tell_outage) as operator, operator.grid() as grid:
         with asking:
             asked = ask_sites(grid, config, folder, grid.nodes, given.timeout, classes=classes, confirm=confirm)
         if not given.silent:

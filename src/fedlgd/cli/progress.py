@@ -14,9 +14,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedlgd.cli.terminal import Evaluations
+from fedlgd.cli.terminal import Evaluations, folded
 from fedlgd.core.errors import RunError
-from fedlgd.core.meter import listening
+from fedlgd.core.meter import listening, told_waiting
 from fedlgd.core.text import number_of_bytes, rough_duration
 from fedlgd.engines.validate import listed
 from fedlgd.rundir.records import RoundRecord, committed_records, in_order
@@ -24,6 +24,7 @@ from fedlgd.rundir.records import RoundRecord, committed_records, in_order
 Listener = Callable[[RoundRecord], None]
 
 SECONDS_BETWEEN_LINES = 10.0
+MAX_SECONDS_BETWEEN = 300.0  # two lines that say what is awaited
 MAX_STEP_BARS = 4  # each worker process has its own
 BAR_WIDTH = 24
 
@@ -84,6 +85,7 @@ class Lines:
         self._pace = Pace()
         self._steps: dict[str, Pace] = {}
         self._printed = time.monotonic()
+        self._pause = 0.0
 
     def tick(self, label: str, done: int, total: int) -> None:
         begins = label not in self._steps
@@ -97,6 +99,14 @@ class Lines:
             self._print(", ".join((f"  {label} {_amount(done, total, self._in_bytes)}", *left)))
         if done == total:
             del self._steps[label]
+
+    def wait(self, text: str) -> None:
+        """A line at once, and again after pauses that grow, until the work goes on."""
+        if not text:
+            self._pause = 0.0
+        elif not self._pause or time.monotonic() - self._printed >= self._pause:
+            self._pause = min(2 * self._pause, MAX_SECONDS_BETWEEN) or SECONDS_BETWEEN_LINES
+            self._print(folded(f"  {text}", "    "))
 
     def round(self, record: RoundRecord) -> None:
         done = record.round + 1
@@ -115,7 +125,8 @@ class Lines:
             return "  ".join(filter(None, (cost, events(record))))
         parts = [f"round {record.round + 1}/{self._rounds}"]
         if record.scores:
-            parts.append(f"mean {100 * record.accuracy:.1f} %")
+            limits = record.limits_of_mean and f" ({record.limits_of_mean})"
+            parts.append(f"mean {100 * record.accuracy:.1f} %{limits}")
             parts += [f"{site} {100 * score.accuracy:.1f}" for site, score in record.scores.items()]
         parts.append(number_of_bytes(record.bytes_up + record.bytes_down))
         if record.flags:
@@ -153,7 +164,7 @@ class LiveView:
         self._steps: dict[str, tuple[Pace, int]] = {}
         self._done = self._sent = 0
         self._ended = self._set_up = False
-        self._refused = ""
+        self._refused = self._awaited = ""
         for record in earlier:
             self._add(record, "before")
         self._live = Live(get_renderable=self.draw, console=self._console, transient=not lasting)
@@ -165,6 +176,9 @@ class LiveView:
         self._steps[label] = pace, total
         if done == total:
             del self._steps[label]
+
+    def wait(self, text: str) -> None:
+        self._awaited = text
 
     def round(self, record: RoundRecord) -> None:
         self._add(record, self._elapsed)
@@ -181,7 +195,8 @@ class LiveView:
         title = [_line(self._title, "bold")] if self._title else []
         below = self._summary() if self._ended and self._rounds else self._bars()
         refused = [_line(self._refused, "yellow")] if self._refused else []
-        return Group(*title, *self._evaluations.render(), *refused, below)
+        awaited = [Text(self._awaited, "yellow")] if self._awaited and not self._ended else []
+        return Group(*title, *self._evaluations.render(), *refused, *awaited, below)
 
     @property
     def _elapsed(self) -> str:
@@ -220,7 +235,7 @@ class LiveView:
 
     def _summary(self) -> Text:
         parts = [f"round {self._done}/{self._rounds}"]
-        parts += [f"mean {self._evaluations.mean} %"] if self._evaluations.mean else []
+        parts += [self._evaluations.mean] if self._evaluations.mean else []
         return _line(", ".join([*parts, f"{number_of_bytes(self._sent)} sent", self._elapsed]))
 
 
@@ -259,7 +274,7 @@ def progress(
     if not plain and sys.stderr.isatty() and os.environ.get("TERM", "") not in ("", "dumb"):
         view = LiveView(rounds, title, _earlier(folder, sites), lasting, in_bytes)
     try:
-        with listening(view.tick):
+        with listening(view.tick), told_waiting(view.wait):
             yield view.round
     finally:
         view.close()

@@ -147,6 +147,7 @@ class Row:
     loss: float
     sent: int
     time: str
+    limits: str = ""
 
     @property
     def sites(self) -> dict[str, float]:
@@ -165,8 +166,11 @@ class Evaluations:
 
     @property
     def mean(self) -> str:
-        """Mean accuracy of the latest evaluation in percent; empty before the first."""
-        return _percent(self._rows[-1].accuracy[MEAN]) if self._rows else ""
+        """Mean accuracy of the latest evaluation with its limits; empty before the first."""
+        if not self._rows:
+            return ""
+        last = self._rows[-1]
+        return f"mean {_percent(last.accuracy[MEAN])} %" + (f" ({last.limits})" if last.limits else "")
 
     def add(self, record: RoundRecord, sent: int, time: str) -> None:
         """Add a row if the round was evaluated; `sent`: total bytes so far."""
@@ -176,7 +180,8 @@ class Evaluations:
         before = self._rows[-1].accuracy if self._rows else {}
         for name, value in accuracy.items():
             self._best[name] = max(value, self._best.get(name, 0.0))
-        self._rows.append(Row(record.round + 1, accuracy, before, record.training_loss, sent, time))
+        limits = record.limits_of_mean
+        self._rows.append(Row(record.round + 1, accuracy, before, record.training_loss, sent, time, limits))
 
     def render(self) -> list[Segments]:
         """The table; rendered once per evaluation and terminal size, because frames are drawn more often."""
@@ -197,6 +202,7 @@ class Evaluations:
                 break
         loss = "; loss: with regularisers" if "loss" in layout else ""
         notes = [f"{''.join(self._signs)} since the previous evaluation; bold: best so far{loss}"]
+        notes += [f"* mean of round {row.round}: {row.limits}" for row in rows[-1:] if row.limits]
         if SITES not in layout:
             lowest = sorted(rows[-1].sites.items(), key=lambda item: item[1])[:MAX_NAMED]
             notes.append("lowest: " + ", ".join(f"{site} {_percent(value)}" for site, value in lowest))
@@ -207,7 +213,7 @@ class Evaluations:
         columns: list[tuple[str, Callable[[Row], Text]]] = []
         for name in layout:
             if name in (SITES, MEAN):
-                shown = rows[-1].sites if name == SITES else (MEAN,)
+                shown = dict.fromkeys(site for row in rows for site in row.sites) if name == SITES else (MEAN,)
                 columns += [(site, partial(self._accuracy, site=site)) for site in shown]
             else:
                 columns.append((name, CELLS[name]))
@@ -220,8 +226,9 @@ class Evaluations:
     def _accuracy(self, row: Row, site: str) -> Text:
         """In percent, with a sign for its change; a change that rounding hides has no sign."""
         now, before = row.accuracy.get(site, math.nan), row.before.get(site, math.nan)
-        text = Text(_percent(now), "bold" if now == self._best[site] else "")
-        if math.isnan(before) or _percent(now) == _percent(before):
+        mark = "*" if site == MEAN and row.limits else ""
+        text = Text(_percent(now) + mark, "bold" if now == self._best[site] else "")
+        if math.isnan(now) or math.isnan(before) or _percent(now) == _percent(before):
             return text.append(" ")
         up, down = self._signs
         return text.append(up, "green") if now > before else text.append(down, "red")

@@ -63,6 +63,7 @@ def _clocks() -> tuple[float, float]:
 
 _meter: ContextVar[Meter] = ContextVar("meter", default=Meter())  # noqa: B039
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+_patience: ContextVar[Callable[[str], None] | None] = ContextVar("patience", default=None)
 
 
 @contextmanager
@@ -123,3 +124,14 @@ def tick(label: str, done: int, total: int) -> None:
     """Report progress to the listener."""
     if listener := _listener.get():
         listener(label, done, total)
+
+
+def told_waiting(listener: Callable[[str], None]) -> AbstractContextManager[Callable[[str], None] | None]:
+    """Call `listener(text)` with what the work inside this context waits for; an empty text: it goes on."""
+    return assigned(_patience, listener)
+
+
+def waiting(text: str) -> None:
+    """Report what the work waits for, for how long, and what happens next; an empty text: it goes on."""
+    if listener := _patience.get():
+        listener(text)

@@ -90,9 +90,10 @@ class _Runtime(_InWords, RuntimeHttpClient):
 class Operator:
     """What the owner of the server's kit can do."""
 
-    def __init__(self, kit: Kit, wait: float = 0.0) -> None:
-        """`wait`: for how many seconds an absent server is awaited."""
-        self.kit = kit
+    def __init__(self, kit: Kit, wait: float = 0.0, on_outage: Callable[[float], None] = lambda _: None) -> None:
+        """`wait`: for how many seconds an absent server is awaited. `on_outage` hears of it: for how many seconds
+        the server has not answered; 0 when it is back."""
+        self.kit, self._on_outage = kit, on_outage
         self._control = self.client(_Control, wait)
 
     def __enter__(self) -> "Operator":
@@ -153,7 +154,7 @@ class Operator:
         proofs.append(interceptors.RuntimeVersionHttpInterceptor(component_name="flwr-serverapp"))
         if token:
             proofs.append(interceptors.RuntimeTokenHttpInterceptor(token))
-        ca, retry = self.kit.ca.read_bytes(), _patient(wait) if wait else None
+        ca, retry = self.kit.ca.read_bytes(), _patient(wait, self._on_outage) if wait else None
         return kind.from_server_address(str(self.kit.server), False, ca, proofs, retry_invoker=retry)
 
     def _nodes_by_key(self) -> dict[bytes, Any]:
@@ -321,12 +322,19 @@ def _keys(kit: Kit) -> dict[str, bytes]:
     return keys
 
 
-def _patient(seconds: float) -> RetryInvoker:
+def _patient(seconds: float, on_outage: Callable[[float], None]) -> RetryInvoker:
     def hopeless(error: Exception) -> bool:
         return any(word in str(error).lower() for word in ("certificate", "ssl"))
 
-    pauses, kind = lambda: exponential(base_delay=0.25, max_delay=5), httpx.TransportError
-    return RetryInvoker(pauses, kind, max_tries=None, max_time=seconds, should_giveup=hopeless)
+    return RetryInvoker(
+        lambda: exponential(base_delay=0.25, max_delay=5),
+        httpx.TransportError,
+        max_tries=None,
+        max_time=seconds,
+        should_giveup=hopeless,
+        on_backoff=lambda state: on_outage(max(state.elapsed_time, 1.0)),
+        on_success=lambda state: on_outage(0.0) if state.tries > 1 else None,
+    )
 
 
 def _start_request() -> control_pb2.StartRunRequest:

@@ -19,7 +19,7 @@ round starts after it. docs/deploy.md has the measured cost of a message.
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -32,7 +32,7 @@ from fedlgd.core.text import plural
 from fedlgd.core.types import LabelledSet, Site
 from fedlgd.data.federation import Federation
 from fedlgd.deploy.classes import Confirm, agree, check_agreed
-from fedlgd.deploy.connection import DAMAGED, OVERSIZED
+from fedlgd.deploy.connection import DAMAGED, OUTAGE_SECONDS, OVERSIZED
 from fedlgd.deploy.kit import is_name
 from fedlgd.deploy.messages import Description, Order, question, question_digest, read_reply
 from fedlgd.deploy.policy import TaskError
@@ -40,7 +40,7 @@ from fedlgd.engines.registry import Engine
 from fedlgd.engines.server import Work, known_hello
 from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.storage import Storage
-from fedlgd.engines.validate import Refused, check_enrolled, quorum_size
+from fedlgd.engines.validate import MAX_NAMED, Refused, check_enrolled, quorum_size
 from fedlgd.engines.wire import nbytes
 from fedlgd.rundir.manifest import read_manifest
 from fedlgd.runs.config import Config
@@ -49,6 +49,7 @@ from fedlgd.runs.resume import continued
 from fedlgd.runs.run import Listener, execute
 
 PAUSE_SECONDS = 0.5  # between two looks at the post
+GRACE_SECONDS = 5.0  # after which the terminal says that a site is awaited
 MAX_NAMES = 1_000
 MAX_CLASSES = 10_000
 MAX_SIDE_PIXELS = 4_096
@@ -68,33 +69,49 @@ class Sent:
     question: str
     tasks: Sequence[Task]
 
+    @property
+    def kind(self) -> tuple[str, str]:
+        """To whom, and what it asks."""
+        return self.site, self.tasks[0].what if self.tasks else ""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Post:
-    """Questions to sites and their answers. `nodes`: the node id of every site, by its registered key."""
+    """Questions to sites and their answers. `nodes`: the node id of every site, by its registered key.
+
+    slowest: the seconds of the slowest answer so far, by site and task. Later than that, the terminal says who is
+    awaited and what happens next.
+    """
 
     grid: Grid
     nodes: Mapping[str, int]
     timeout: float = 3600.0
     pause: float = PAUSE_SECONDS
+    slowest: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def wait_for(self, names: Sequence[str], quorum: float) -> list[str]:
         """The sites among `names` that are connected, as soon as they are enough, or after the time-out."""
-        least, until = quorum_size(len(names), quorum), time.monotonic() + self.timeout
+        least, began = quorum_size(len(names), quorum), time.monotonic()
         while True:
             here = set(self.grid.get_node_ids())
             found = [name for name in names if self.nodes.get(name) in here]
-            if len(found) >= least or time.monotonic() >= until:
+            waited = time.monotonic() - began
+            if len(found) >= least or waited >= self.timeout:
+                meter.waiting("")
                 return found
             meter.tick("waiting for sites", len(found), len(names))
+            if waited >= GRACE_SECONDS:
+                sites = _first_names([name for name in names if name not in found])
+                state = {"here": len(found), "asked": len(names), "least": least, "timeout": self.timeout}
+                meter.waiting(errors.message("waiting-for-sites", seconds=waited, sites=sites, **state))
             time.sleep(self.pause)
 
     def ask(
-        self, order: Order, tasks: Mapping[str, Sequence[Task]], limit: Limit = lambda _: 0
+        self, order: Order, tasks: Mapping[str, Sequence[Task]], limit: Limit = lambda _: 0, least: int = 0
     ) -> Iterator[tuple[Sent, list[Any] | str]]:
         """Send every site its tasks; yield the answers of each, or why there are none.
 
-        A question is of no use after the time-out, so it expires then.
+        A question is of no use after the time-out, so it expires then. least: how many answers the run needs.
         """
         sent: dict[str, Sent] = {}
         for site, own in tasks.items():
@@ -105,18 +122,41 @@ class Post:
                 sent[key] = asked
             else:
                 yield asked, errors.message("message-not-sent")
-        until, count = time.monotonic() + self.timeout, len(sent)
+        began, count = time.monotonic(), len(sent)
         while sent:
             meter.tick("answers of sites", count - len(sent), count)
             for message in self.grid.pull_messages(list(sent)):
                 if found := sent.pop(message.metadata.reply_to_message_id, None):
+                    self.slowest[found.kind] = max(self.slowest.get(found.kind, 0.0), time.monotonic() - began)
                     yield found, read_answers(message, found, limit)
-            if sent and time.monotonic() >= until:
+            waited = time.monotonic() - began
+            if sent and waited >= self.timeout:
                 break
             if sent:
+                self._tell_late([*sent.values()], waited, count, least)
                 time.sleep(self.pause)
+        meter.waiting("")
         for found in sent.values():
             yield found, errors.message("answer-too-late", seconds=self.timeout)
+
+    def _tell_late(self, sent: Sequence[Sent], waited: float, count: int, least: int) -> None:
+        """Say which sites have not answered though they have before in this time, and what follows."""
+        late = [each.site for each in sent if waited >= self.slowest.get(each.kind, 0.0) + GRACE_SECONDS]
+        answered = count - len(sent)
+        if late:
+            follows = errors.message("late-left-out" if answered >= least else "late-stops", timeout=self.timeout)
+            state = {"answered": answered, "asked": count, "follows": follows}
+            meter.waiting(errors.message("waiting-for-answers", seconds=waited, sites=_first_names(late), **state))
+
+
+def _first_names(names: Sequence[str]) -> str:
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def tell_outage(seconds: float) -> None:
+    """Say that the server has not answered for some seconds, and what follows."""
+    meter.waiting(errors.message("waiting-for-server", seconds=seconds, outage=OUTAGE_SECONDS) if seconds else "")
 
 
 LOST_REASONS = {
@@ -165,9 +205,11 @@ class Flower(Engine):
             for task in tasks:
                 by_site.setdefault(task.site, []).append(task)
             here = self.post.wait_for(list(by_site), sites.plan.quorum) if by_site else []
+            scored = any(task.what == "score" for own in by_site.values() for task in own)
+            least = 0 if scored else quorum_size(len(by_site), sites.plan.quorum)
             for name in by_site.keys() - set(here):
                 yield from _failed(by_site[name], AWAY)
-            for sent, found in self.post.ask(self.order, {name: by_site[name] for name in here}, limit):
+            for sent, found in self.post.ask(self.order, {name: by_site[name] for name in here}, limit, least):
                 yield from checked_answers(sent, found)
 
         return nullcontext(work)
@@ -280,7 +322,7 @@ def _described(post: Post, order: Order, quorum: float, agreed: Sequence[str], c
     told: dict[str, Description] = {}
     refused, notes = dict.fromkeys(names, AWAY), dict.fromkeys(names, "")
     here = post.wait_for(names, quorum)
-    for sent, found in post.ask(order, dict.fromkeys(here, ())):
+    for sent, found in post.ask(order, dict.fromkeys(here, ()), least=quorum_size(len(names), quorum)):
         refused[sent.site] = found if isinstance(found, str) else _description_fault(found[0], sent.site, agreed)
         if refused[sent.site] or isinstance(found, str):
             continue

@@ -19,6 +19,7 @@ from fedlgd.core.files import digest, read_json, reading
 from fedlgd.core.score import Score
 
 RECORDS = "records.jsonl"
+MAX_NAMED = 5  # sites that a limit of the mean names
 OURS = ("state", "virtual", "real", "audit", "invert")  # folders in a run folder, also `invert-2`; others: trackers
 
 
@@ -71,6 +72,17 @@ class RoundRecord:
         if not self.scores:
             return math.nan
         return sum(s.accuracy for s in self.scores.values()) / len(self.scores)
+
+    @property
+    def limits_of_mean(self) -> str:
+        """What the mean over sites does not show: sites without a score, and sites where any model that predicts
+        one class is right; empty if there are none."""
+        asked = len(self.scores) + len(self.unscored)
+        some = f"over {len(self.scores)} of {asked} sites" if self.scores and self.unscored else ""
+        one = [site for site, score in self.scores.items() if len(score.total) > sum(map(bool, score.total)) == 1]
+        more = f" and {len(one) - MAX_NAMED} more" if len(one) > MAX_NAMED else ""
+        named = f"test images of one class only: {', '.join(one[:MAX_NAMED])}{more}" if one else ""
+        return "; ".join(filter(None, (some, named)))
 
     @property
     def training_loss(self) -> float:
