@@ -29,7 +29,7 @@ TOLD = {"ape": ("glaucoma", "normal"), "bee": ("glaucomma", "normal"), "cat": ("
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ ORDER = Order(run="r", config=grid.config(tiny.fedavg(), rounds=2).toml())
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path, monkeypatch):
-    monkeypatch.setenv("FEDLGD_DATA", str(tmp_path / "home"))
+    monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path / "home"))
 
 
 @pytest.fixture
