@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from fedlgd.core.errors import message
-from fedlgd.deploy.client import SiteSettings, answer_question
+from fedlgd.deploy import coordinator
+from fedlgd.deploy.client import NO_PROMISE, SiteSettings, answer_question
 from fedlgd.deploy.coordinator import coordinate
 from fedlgd.deploy.kit import template
 from fedlgd.deploy.messages import Order, _contents, question
@@ -74,6 +75,14 @@ GREEDY = {
     "means of few images": (
         lambda: tiny.fedlgd(refine__start="neighbours"),
         message("setting-not-listed", path="refine.start", value="neighbours", allowed=["'keep'"]),
+    ),
+    "means of few images to start from": (
+        lambda: tiny.fedlgd(distil__start="neighbours"),
+        message("setting-not-listed", path="distil.start", value="neighbours", allowed=STARTS),
+    ),
+    "statistics of the pixels": (
+        lambda: tiny.fedlgd(anchors__start="statistics"),
+        message("setting-not-listed", path="anchors.start", value="statistics", allowed=["'noise'"]),
     ),
     "images uploaded": (
         lambda: own(own_methods.Uploading),
@@ -147,15 +156,49 @@ def test_a_task_that_differs_from_what_was_described_is_refused_too(bench):
     assert answer.fault == message("train-on-not-listed", data="real", line=REAL)
 
 
+def test_a_setting_that_the_server_leaves_out_is_judged_by_its_default(bench):
+    """The default of `distil.start` is `statistics`."""
+    (bench.bee / "site.toml").write_text(CAREFUL.replace('["noise", "statistics"]', '["noise"]'))
+    settings = SiteSettings.read(bench.bee, "bee")
+    whole = grid.config(tiny.fedlgd(distil__start="statistics"), rounds=2).toml()
+    silent = "".join(line for line in whole.splitlines(True) if line != 'start = "statistics"\n')
+    assert silent != whole
+    shape = (3, tiny.SIDE, tiny.SIDE)
+    for config in (whole, silent):
+        order = Order(run="r", config=config, classes=("0", "1", "2"), shape=shape)
+        replied = answer_question(question(order, [Task(what="enrol", site="bee")]), settings)
+        (answer,) = (from_bytes(Answer, part) for part in _contents(replied, "answers"))
+        allowed = ["'noise'"]
+        assert answer.fault == message(
+            "setting-not-listed", path="distil.start", value="statistics", allowed=allowed
+        )
+        assert answer.hello is None
+
+
+def test_a_site_with_other_code_of_the_method_refuses_unless_its_policy_allows_it(bench, monkeypatch):
+    edited = {"own_methods.py": "another digest"}
+    monkeypatch.setattr(coordinator, "sources_of", lambda *_: edited)
+    (bench.bee / "site.toml").write_text(CAREFUL.replace("sends = [", 'sends = ["images", '))
+    for site in ("ape", "cat"):
+        (bench.folders[NODES[site]] / "site.toml").write_text(f"other_code = true\n{OPEN}")
+    enrolment, *rounds = bench.run(own(own_methods.Uploading))
+    assert list(enrolment.refused) == ["bee"]
+    assert "own_methods.py" in enrolment.refused["bee"]
+    assert enrolment.refused["bee"].endswith("other_code = true")
+    assert all(list(record.refused) == ["bee"] for record in rounds)
+    assert not (bench.bee / "state").exists()
+
+
 def test_the_default_policy_of_a_kit_allows_fedlgd_and_the_journal_says_all(bench):
     records = bench.run(tiny.fedlgd("quick"), quorum=1.0)
     assert not any(record.refused for record in records)
     _, enrol, first, *_ = bench.journal
     assert "answer to enrol of run " in enrol
     assert "(fedlgd): counts (24 bytes), " in enrol
-    assert enrol.endswith("; private images: read")
+    assert enrol.endswith(f"; private images: read; {NO_PROMISE}")
     assert f"(fedlgd): weights ({4 * tiny.param_count():,} bytes), loss (8 bytes), costs (" in first
     assert "; trained on virtual images; private images: " in first
+    assert all(line.endswith(NO_PROMISE) for line in bench.journal[1:])
 
 
 def test_a_promise_is_in_every_line_of_its_run(tmp_path):

@@ -248,6 +248,7 @@ def test_both_spellings_of_a_path_mean_the_same(tmp_path):
         ({}, '[settings]\n"distil.per_class" = {max = "5"}\n', "policy-number", {"side": "max", "value": "5"}),
         ({}, '[settings]\n"dp.epsilon" = {max = 5, required = "yes"}\n', "policy-required", {"value": "yes"}),
         ({}, '[settings]\n"distil per_class" = [5]\n', "policy-path", {"path": "distil per_class"}),
+        ({}, 'other_code = "yes"\n', "policy-other-code", {"value": "yes"}),
         ({"rounds": "-1"}, "", "policy-rounds", {"value": -1}),
         ({"rounds": "true"}, "", "policy-rounds", {"value": True}),
         ({"methods": '"fedlgd"'}, "", "policy-names", {"name": "methods", "value": "fedlgd"}),

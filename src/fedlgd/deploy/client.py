@@ -24,6 +24,7 @@ import time
 import tomllib
 import traceback
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -61,13 +62,14 @@ from fedlgd.engines.wire import sizes, to_bytes
 from fedlgd.rundir.disclosure import kind_of
 from fedlgd.rundir.manifest import MethodInfo
 from fedlgd.runs.config import resolve
-from fedlgd.runs.resume import method_info
+from fedlgd.runs.resume import differing_keys, method_info
 
 log = logging.getLogger(__name__)
 
 app = ClientApp()
 
 HIDDEN_REASON = "it could not do the task; its journal says why"
+NO_PROMISE = "epsilon: none, no differential privacy"
 POLL_SECONDS = 0.25  # between two looks for a task
 ACQUIRE_METHOD = "/flwr.proto.Runtime/AcquireTask"
 
@@ -169,11 +171,12 @@ class SiteHalf:
 
     def _allowed(self, what: str, round: int) -> "Half":
         """The run as the site carries it out, if its policy allows what is asked and what the method declares."""
-        settings = dict(flat(self._config))
-        method, net, rounds = settings.pop("method"), settings.pop("net.name"), settings.pop("rounds")
-        self._policy.check(Asked(what=what, method=method, settings=settings, net=net, rounds=rounds, round=round))
+        self._policy.check(_asked(what, round, self._config))
         half = _half(self._at, self._order)
+        self._policy.check(_asked(what, round, half.settings))  # also what the server leaves to defaults
         self._policy.check_declared(half.declared)
+        if self._order.classes:
+            self._policy.check_code(differing_keys(half.declared.sources, dict(self._order.sources)))
         return half
 
     def _disclosed(self, answer: Answer) -> Answer:
@@ -197,11 +200,18 @@ class SiteHalf:
         return str(error) if isinstance(error, TaskError) else HIDDEN_REASON
 
 
+def _asked(what: str, round: int, config: Mapping[str, Any]) -> Asked:
+    settings = dict(flat(config))
+    method, net, rounds = settings.pop("method"), settings.pop("net.name"), settings.pop("rounds")
+    return Asked(what=what, method=method, settings=settings, net=net, rounds=rounds, round=round)
+
+
 @dataclass(frozen=True, eq=False)
 class Half:
-    """The sites' half of a run, and what its method declares."""
+    """The sites' half of a run, all its settings, and what its method declares."""
 
     sites: Sites
+    settings: Mapping[str, Any]
     declared: MethodInfo
 
     def circumstances(self, what: str, answer: Answer) -> str:
@@ -213,7 +223,7 @@ class Half:
         if what != "score":
             unread = "only as sums with noise" if budget and budget.protects == "image" else "not read"
             facts.append(f"private images: {'read' if READ in answer.flags else unread}")
-        return "; ".join([*facts, *([budget.statement] if budget else [])])
+        return "; ".join([*facts, budget.statement if budget else NO_PROMISE])
 
 
 @lru_cache(maxsize=1)
@@ -228,7 +238,7 @@ def _half(at: SiteSettings, order: Order) -> Half:
     net, states = config.net_for(federation), FolderStates(at.folder / "state" / files.safe_name(order.run))
     place = Place(device=at.device)
     sites = Sites(config.method, federation, config.method.adapt(net), config.plan, states, place)
-    return Half(sites, method_info(config.method, net))
+    return Half(sites, config.plain(), method_info(config.method, net))
 
 
 def relabelled(site: Site, order: Order) -> Site:

@@ -45,7 +45,7 @@ from fedlgd.engines.wire import nbytes
 from fedlgd.rundir.manifest import read_manifest
 from fedlgd.runs.config import Config
 from fedlgd.runs.result import Result
-from fedlgd.runs.resume import continued
+from fedlgd.runs.resume import continued, sources_of
 from fedlgd.runs.run import Listener, execute
 
 PAUSE_SECONDS = 0.5  # between two looks at the post
@@ -265,7 +265,8 @@ def coordinate(
     out = folder.absolute()
     federation = federation or ask_sites(grid, config, folder, sites, timeout, pause)
     run, config = _run_id(config, out), continued(config, out)
-    order = Order(run=run, config=config.toml(), classes=federation.classes, shape=federation.shape)
+    code = tuple(sources_of(config.method, config.net_for(federation)).items())
+    order = Order(run=run, config=config.toml(), classes=federation.classes, shape=federation.shape, sources=code)
     engine = Flower(post=Post(grid=grid, nodes=sites, timeout=timeout, pause=pause), order=order)
     return execute(config, federation, out, on_round, command, label, engine, None, accept_changed_code)
 

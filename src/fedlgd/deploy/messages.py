@@ -26,12 +26,13 @@ from fedlgd.engines.wire import from_bytes, to_bytes
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
     """The run that a task belongs to: an id for the states of the sites, the text of its `config.toml`, the names
-    of the classes in their order, and the shape of an image."""
+    of the classes in their order, the shape of an image, and the digests of the code of a user's own."""
 
     run: str
     config: str
     classes: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
+    sources: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

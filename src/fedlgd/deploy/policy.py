@@ -19,6 +19,7 @@ from fedlgd.rundir.disclosure import UNDECLARED, kind_of, may_read
 from fedlgd.rundir.manifest import MethodInfo
 from fedlgd.runs.parse import read_toml
 
+OTHER_CODE = "other_code"
 NEEDED_KEYS = ("methods", "nets", "rounds", "disclose")
 LATER_KEYS: Mapping[str, tuple[str, ...]] = {"sends": ("weights", "loss", "counts"), "train_on": ("virtual",)}
 """Keys that policies of earlier versions do not have, and what holds without them."""
@@ -77,7 +78,8 @@ class Policy:
     """What a site allows. Without a `site.toml` nothing is allowed.
 
     sends: the kinds of what a method may send. train_on: what it may train on; `real` also allows that it reads
-    private images in every round. missing: the keys that the file does not have.
+    private images in every round. other_code: whether the code of a method, of someone's own, may be another one
+    here than at the coordinator. missing: the keys that the file does not have.
     """
 
     methods: tuple[str, ...]
@@ -86,6 +88,7 @@ class Policy:
     disclose: frozenset[str]
     sends: tuple[str, ...] = LATER_KEYS["sends"]
     train_on: tuple[str, ...] = LATER_KEYS["train_on"]
+    other_code: bool = False
     settings: Mapping[str, Bound] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
 
@@ -94,11 +97,13 @@ class Policy:
         """Read `site.toml`. Unknown keys are errors, because a misspelled bound would allow everything."""
         given = read_toml(file)
         where = f"policy {str(file)!r}"
-        _refuse_unknown(where, given, [*NEEDED_KEYS, *LATER_KEYS, "settings"])
+        _refuse_unknown(where, given, [*NEEDED_KEYS, *LATER_KEYS, OTHER_CODE, "settings"])
         if missing := [name for name in NEEDED_KEYS if name not in given]:
             raise SettingError("policy-incomplete", where=where, name=missing[0])
         if type(given["rounds"]) is not int or given["rounds"] < 0:
             raise SettingError("policy-rounds", where=where, value=given["rounds"])
+        if type(other := given.get(OTHER_CODE, False)) is not bool:
+            raise SettingError("policy-other-code", where=where, value=other)
         bounds = given.get("settings", {})
         if not isinstance(bounds, Mapping):
             raise SettingError("policy-section", where=where, value=bounds)
@@ -114,6 +119,7 @@ class Policy:
             nets=words["nets"],
             rounds=given["rounds"],
             disclose=frozenset(words["disclose"]),
+            other_code=other,
             settings=settings,
             missing=tuple(name for name in LATER_KEYS if name not in given),
             **later,
@@ -149,6 +155,11 @@ class Policy:
             raise TaskError("reads-in-every-round", line=_line("train_on", [*self.train_on, "real"]))
         unsent = () if "scores" in self.disclose else ("metrics",)
         self._check_kinds({p: kind for p, kind in method.sends.items() if p.partition("/")[0] not in unsent})
+
+    def check_code(self, differing: Sequence[str]) -> None:
+        """Refuse a method of someone's own of which these source files are others at the coordinator."""
+        if differing and not self.other_code:
+            raise TaskError("code-differs", files=differing, line=f"{OTHER_CODE} = true")
 
     def check_sent(self, paths: Iterable[str], method: MethodInfo) -> None:
         """Refuse a message that has something undeclared, or of a kind that is not listed, at one of its paths."""
