@@ -598,6 +598,7 @@ NOT_ALONE = {
     "scaffold": {"local.momentum", "local.weight_decay"},
     "fedlgd": {"pull.loss"},
     "feddm": {"distil.private.epsilon"},
+    "fedaf": {"distil.private.epsilon"},
 }
 """Settings that refuse any other value where nothing else changes, or that must name something there is."""
 

@@ -27,7 +27,7 @@ disclose = ["counts", "scores", "seconds"]
 train_on = ["virtual", "real"]
 sends = [
     "weights", "loss", "counts", "statistics", "control variates", "work", "prototypes",
-    "images", "feature means", "logits",
+    "images", "feature means", "logits", "mean logits", "soft labels",
 ]
 """
 

@@ -163,10 +163,10 @@ class Watch:
         return real_means
 
     def _images(self, wrapped):
-        def image_gradient(net, pair, images, labels, tiles):
+        def image_gradient(net, pair, images, labels, tiles, term):
             assert all(a is b for a, b in zip(pair.transforms, self.transforms[-1], strict=True))
             assert pair.params is self.params[-1]
-            return wrapped(net, pair, images, labels, tiles)
+            return wrapped(net, pair, images, labels, tiles, term)
 
         return image_gradient
 

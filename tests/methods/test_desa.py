@@ -12,8 +12,8 @@ from fedlgd.core.types import ServerState, Stream, VirtualSet
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.wire import nbytes
 from fedlgd.methods.baselines import LocalOnly
-from fedlgd.methods.common import Batch
-from fedlgd.methods.desa import DeSA, distillation, logits_on, mean_anchors, mean_of_others
+from fedlgd.methods.common import Batch, logits_on
+from fedlgd.methods.desa import DeSA, distillation, mean_anchors, mean_of_others
 from fedlgd.methods.union import upload_of
 from fedlgd.nets.registry import build_net
 from tests import tiny
@@ -198,7 +198,7 @@ class AtSite:
     def term(self, **values) -> torch.Tensor:
         method = _desa(anchor_batch=100, **values)
         (term,) = method._terms(self.anchors, self.teacher, self.net, Stream(0))
-        return term(self.w, Batch(self.data.x, self.data.y, self.features))
+        return term(self.w, Batch(self.data.x, self.data.y, *self.net(self.w, self.data.x)))
 
     def same(self, got: torch.Tensor, wanted: torch.Tensor) -> None:
         leaves = [*self.w.values()]

@@ -38,8 +38,8 @@ class AtSite:
         self.virtual = tiny.labelled(self.net, 2, 2, torch.float64)
 
     def term(self, method: VHL) -> torch.Tensor:
-        features = self.net(self.w, self.data.x).features
-        return method._homogeneity(self.net, self.w, Batch(self.data.x, self.data.y, features), self.virtual)
+        batch = Batch(self.data.x, self.data.y, *self.net(self.w, self.data.x))
+        return method._homogeneity(self.net, self.w, batch, self.virtual)
 
     def gradient(self, value: torch.Tensor) -> torch.Tensor:
         grads = torch.autograd.grad(value, list(self.w.values()), retain_graph=True, materialize_grads=True)

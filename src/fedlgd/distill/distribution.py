@@ -40,6 +40,9 @@ UNIT_FREQUENCY = 3.9  # cycles per image, whose weight is 1
 ParamsOf = Callable[[int], Params]
 """The parameters of the network in the i-th draw."""
 
+LogitTerm = Callable[[Tensor, Tensor], Tensor]
+"""A term that is added to Eq. 1: of the mean logits of the virtual images of each class, and the classes."""
+
 
 def first_set(site: Site, net: Net, distil: Distil, rng: Stream) -> VirtualSet:
     """The first virtual set of a site, from its cache if available."""
@@ -128,14 +131,26 @@ def perturbed(net: Net, params: Params, radius: float, rng: Stream) -> Params:
 
 
 def match(
-    images: Tensor, labels: Tensor, real: LabelledSet, net: Net, params_of: ParamsOf, distil: Distil, rng: Stream
+    images: Tensor,
+    labels: Tensor,
+    real: LabelledSet,
+    net: Net,
+    params_of: ParamsOf,
+    distil: Distil,
+    rng: Stream,
+    *,
+    term: LogitTerm | None = None,
+    chances: Tensor | None = None,
 ) -> Tensor:
-    """The images after `distil.steps` of  V <- V - lr dL/dV  on Eq. 1, each under one drawn pair."""
+    """The images after `distil.steps` of  V <- V - lr dL/dV  on Eq. 1, each under one drawn pair.
+
+    term: added to Eq. 1. chances: of the real images to be drawn within their class; None: all alike.
+    """
     optimiser = PixelOptimiser(distil)
     with meter.phase("distil"):
-        targets = draws(labels.unique(), real, net, params_of, distil, rng)
+        targets = draws(labels.unique(), real, net, params_of, distil, rng, chances)
         for _, pair in zip(meter.track("distil", distil.steps), targets, strict=False):
-            images = optimiser(images, image_gradient(net, pair, images, labels, distil.tiles))
+            images = optimiser(images, image_gradient(net, pair, images, labels, distil.tiles, term))
     return images
 
 
@@ -148,11 +163,18 @@ class Pair(NamedTuple):
 
 
 def draws(
-    classes: Tensor, real: LabelledSet, net: Net, params_of: ParamsOf, distil: Distil, rng: Stream
+    classes: Tensor,
+    real: LabelledSet,
+    net: Net,
+    params_of: ParamsOf,
+    distil: Distil,
+    rng: Stream,
+    chances: Tensor | None = None,
 ) -> Iterator[Pair]:
     """The pair of each step. `exact` draws a new pair per step; `bank` cycles through a few, then draws new ones.
 
-    The real class means, most of the cost of a new pair, are computed once per pair.
+    The real class means, most of the cost of a new pair, are computed once per pair. Real images are drawn without
+    replacement, or by their chances with replacement.
     """
     members = [real.of_class(int(k)) for k in classes]
     size, uses = (1, 1) if distil.plan == "exact" else (distil.pairs, distil.reuse)
@@ -163,7 +185,10 @@ def draws(
             params = params_of(i)
             transforms = draw_transforms(classes, distil, net.shape[1:], rng.at("augment", i))
             generator, count = rng.generator("real", i), distil.real_per_class
-            batches = [each if len(each) <= count else init.pick(each, count, generator) for each in members]
+            if chances is None:
+                batches = [each if len(each) <= count else init.pick(each, count, generator) for each in members]
+            else:
+                batches = [each[chances[each].multinomial(count, True, generator=generator)] for each in members]
             bank.append(Pair(params, transforms, real_means(net, params, real, batches, transforms)))
         for _ in range(uses):
             yield from bank
@@ -191,15 +216,19 @@ def real_means(
     return torch.stack([part.mean(0) for part in features])
 
 
-def image_gradient(net: Net, pair: Pair, images: Tensor, labels: Tensor, tiles: int = 1) -> Tensor:
-    """dL/dV of Eq. 1, all classes in one pass."""
+def image_gradient(
+    net: Net, pair: Pair, images: Tensor, labels: Tensor, tiles: int = 1, term: LogitTerm | None = None
+) -> Tensor:
+    """dL/dV of Eq. 1 and the term, all classes in one pass."""
     leaf = images.detach().requires_grad_()
     pictures, labels = cut(leaf, tiles), labels.repeat_interleave(tiles**2)
     classes = labels.unique()
     members = [(labels == k).nonzero().flatten() for k in classes]
     x = torch.cat([transform(pictures[index]) for index, transform in zip(members, pair.transforms, strict=True)])
-    means = losses.class_means(net.by_batch(pair.params, x).features, labels[torch.cat(members)], classes)
-    loss = losses.mean_gap(pair.target, means)
+    out, sorted_labels = net.by_batch(pair.params, x), labels[torch.cat(members)]
+    loss = losses.mean_gap(pair.target, losses.class_means(out.features, sorted_labels, classes))
+    if term:
+        loss = loss + term(losses.class_means(out.logits, sorted_labels, classes), classes)
     (gradient,) = torch.autograd.grad(loss, leaf)
     return gradient
 

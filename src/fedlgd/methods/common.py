@@ -159,6 +159,12 @@ def training_set(state: SiteState, site: Site) -> LabelledSet:
     return state.virtual.data if state.virtual else site.train
 
 
+def logits_on(net: Net, params: Params, data: LabelledSet, chunk: int = 256) -> Tensor:
+    """z(x) for every image of a set, in its order, in eval mode."""
+    parts = (data.take(slice(i, i + chunk)).x for i in range(0, len(data), chunk))
+    return torch.cat([net.frozen(params, x).logits for x in parts])
+
+
 def first_model(net: Net, rng: Stream) -> Params:
     """theta_0, which every site can compute from the seed of the run."""
     return net.init(Stream(rng.seed).at("init"))
@@ -174,11 +180,12 @@ def update(site: Site, state: SiteState, trained: Trained) -> Update:
 
 
 class Batch(NamedTuple):
-    """Images, labels, and features under the model in training."""
+    """Images, labels, and features and logits under the model in training."""
 
     x: Tensor
     y: Tensor
     features: Tensor
+    logits: Tensor
 
 
 Term = Callable[[Params, Batch], Tensor]
@@ -283,7 +290,7 @@ def plain(net: Net, data: BatchSource, terms: Sequence[Term] = (), criterion: Cr
     def loss(w: Params, index: Tensor) -> Tensor:
         part = data.take(index)
         value, out = criterion(net, w, part)
-        return value + _sum(terms, w, Batch(part.x, part.y, out.features))
+        return value + _sum(terms, w, Batch(part.x, part.y, *out))
 
     return loss
 
@@ -303,8 +310,8 @@ def pulled(
         x, y = torch.cat([mine.x, anchors.x]), torch.cat([mine.y, anchors.y])
         out = net(w, x)
         rows = torch.cat([torch.arange(m), m + drawn])
-        batch = Batch(x[rows], y[rows], out.features[rows])
-        ce = cross_entropy(out.logits[rows], batch.y)
+        batch = Batch(x[rows], y[rows], out.features[rows], out.logits[rows])
+        ce = cross_entropy(batch.logits, batch.y)
         return ce + _sum(terms, w, batch) + pull(Embedded(out.features, y, m, rows))
 
     return loss

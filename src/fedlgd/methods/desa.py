@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedlgd.core.losses import cross_entropy, supervised_contrastive
-from fedlgd.core.meter import phase
 from fedlgd.core.types import (
     Broadcast,
     Hello,
@@ -28,7 +27,7 @@ from fedlgd.core.types import (
 from fedlgd.distill.distribution import first_set
 from fedlgd.methods import common
 from fedlgd.methods.anchors import stale_anchors
-from fedlgd.methods.common import PAPER, QUICK, AnchorLoss, Batch, Term, fit
+from fedlgd.methods.common import PAPER, QUICK, AnchorLoss, Batch, Term, fit, logits_on
 from fedlgd.methods.protocol import Cost, Expected, Fit, Hellos, Net, Presets, Stream, Updates, Visit, setting
 from fedlgd.methods.registry import register
 from fedlgd.methods.union import TREE, Uploading, expected_upload, union_of, upload_of
@@ -49,13 +48,6 @@ def mean_of_others(logits: Mapping[str, Tensor], site: str) -> Tensor | None:
     """Z_{-c} = mean of Z_i over the sites i other than c; None if there is no other."""
     others = [each.double() for name, each in sorted(logits.items()) if name != site]
     return torch.stack(others).mean(0).float() if others else None
-
-
-def logits_on(net: Net, params: Params, data: LabelledSet, chunk: int = 256) -> Tensor:
-    """Z = f(x) for every image of a set, in its order, in eval mode."""
-    parts = [data.take(slice(i, i + chunk)).x for i in range(0, len(data), chunk)]
-    with phase("train"):
-        return torch.cat([net.frozen(params, x).logits for x in parts])
 
 
 def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:

@@ -26,6 +26,7 @@ from fedlgd.methods.robust import Median, Trimmed
 FAMILY = (
     "fedlgd",
     "desa",
+    "fedaf",
     "feddm",
     "fedmix",
     "fedmix-naive",

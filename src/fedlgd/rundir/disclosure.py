@@ -18,6 +18,10 @@ DISCLOSES = {
     "similar images nearly these images",
     "feature means": "the mean features of each class: of a class with few images nearly those of single images",
     "logits": "what the model says of each image: who has it can test whether an image was trained on",
+    "mean logits": "the mean outputs of the model for each class: of a class with few images nearly those of "
+    "single ones",
+    "soft labels": "the mean probabilities by the model for each class: of a class with few images nearly those of "
+    "single ones",
     "prototypes": "the mean features of each class: of a class with few images nearly those of single images",
     "control variates": "the mean gradient of local training: about as much as weights",
     "work": "the number of training steps, and from it about how many images the site has",
