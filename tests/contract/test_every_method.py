@@ -175,12 +175,18 @@ def test_rounds_are_counted_and_the_run_moves_the_model_of_every_site_that_took_
             assert bits(before.params) != bits(after.params)
 
 
+MORE = {
+    "fedlgd": {"pull.weight": 0.1, "distil.steps": 10, "distil.lr": 0.3},
+    "collabdm": {"distil.steps": 40, "distil.lr": 0.3},
+}
+"""What a method needs to learn from so little."""
+
+
 @every_method
 def test_every_method_learns(name):
     """A wrong sign somewhere would show."""
     method = quick(name, **{"local.epochs": 3, "local.lr": 0.1})
-    if name == "fedlgd":
-        method = tiny.settings(method, {"pull.weight": 0.1, "distil.steps": 10, "distil.lr": 0.3})
+    method = tiny.settings(method, MORE.get(name, {}))
     run = play(method, uneven(("ape", "cat")), RunSettings(rounds=3, evaluate_every=3))
     assert run.records[-1].accuracy > 0.8
 
@@ -599,6 +605,7 @@ NOT_ALONE = {
     "fedlgd": {"pull.loss"},
     "feddm": {"distil.private.epsilon"},
     "fedaf": {"distil.private.epsilon"},
+    "collabdm": {"distil.start"},
 }
 """Settings that refuse any other value where nothing else changes, or that must name something there is."""
 

@@ -19,6 +19,7 @@ from fedlgd.distill.gradient import anchor_gradient as gm_gradient
 from fedlgd.distill.gradient import match_gradient, matched_names
 from fedlgd.distill.settings import Distil
 from fedlgd.methods.anchors import Anchors
+from fedlgd.methods.collabdm import joined_means
 from fedlgd.methods.common import pulled
 from fedlgd.methods.feddm import WithLogits
 from fedlgd.methods.regularisers import Pull
@@ -258,3 +259,21 @@ def test_the_loss_of_feddm_under_a_network_near_the_model():
     target = real_means(both, seen, real, [real.of_class(k) for k in range(3)], transforms)
     got = image_gradient(both, Pair(seen, transforms, target), made.x, made.y)
     _near(got, slow.feddm_gradient(net, weights, real, made.x, made.y, TRANSFORMS))
+
+
+def test_means_that_sites_send_to_collabdm_give_the_gradient_of_all_their_images():
+    """Three sites of 2, 4 and 3 images a class, one of them without class 1."""
+    net, params, _ = _setting()
+    own = [_classes(net, numbers, seed) for seed, numbers in enumerate([[2, 2, 2], [4, 0, 4], [3, 3, 3]])]
+    made, transforms = tiny.labelled(net, 2, 9, torch.float64), [TRANSFORMS[k] for k in range(3)]
+    sent = []
+    for data in own:
+        present = data.y.unique().tolist()
+        members = [data.of_class(k) for k in present]
+        means = torch.zeros(3, net.features, dtype=torch.float64)
+        means[present] = real_means(net, params, data, members, [transforms[k] for k in present])
+        sent.append(means)
+    target = joined_means(sent, torch.stack([data.counts(3) for data in own]))
+    got = image_gradient(net, Pair(params, transforms, target), made.x, made.y)
+    whole = LabelledSet(torch.cat([data.x for data in own]), torch.cat([data.y for data in own]))
+    _near(got, slow.dm_gradient(net, params, whole, made.x, made.y, TRANSFORMS))

@@ -171,25 +171,31 @@ def draws(
     rng: Stream,
     chances: Tensor | None = None,
 ) -> Iterator[Pair]:
-    """The pair of each step. `exact` draws a new pair per step; `bank` cycles through a few, then draws new ones.
+    """The pair of each step, with the means of `distil.real_per_class` real images of each class as target.
 
     The real class means, most of the cost of a new pair, are computed once per pair. Real images are drawn without
     replacement, or by their chances with replacement.
     """
     members = [real.of_class(int(k)) for k in classes]
+
+    def pair(i: int) -> Pair:
+        params = params_of(i)
+        transforms = draw_transforms(classes, distil, net.shape[1:], rng.at("augment", i))
+        generator, count = rng.generator("real", i), distil.real_per_class
+        if chances is None:
+            batches = [each if len(each) <= count else init.pick(each, count, generator) for each in members]
+        else:
+            batches = [each[chances[each].multinomial(count, True, generator=generator)] for each in members]
+        return Pair(params, transforms, real_means(net, params, real, batches, transforms))
+
+    yield from in_order(distil, pair)
+
+
+def in_order(distil: Distil, pair: Callable[[int], Pair]) -> Iterator[Pair]:
+    """The pair of each step: with `exact` a new one per step; `bank` cycles through a few, then draws new ones."""
     size, uses = (1, 1) if distil.plan == "exact" else (distil.pairs, distil.reuse)
-    distinct = math.ceil(distil.steps / uses)
-    for first in range(0, distinct, size):
-        bank = []
-        for i in range(first, min(first + size, distinct)):
-            params = params_of(i)
-            transforms = draw_transforms(classes, distil, net.shape[1:], rng.at("augment", i))
-            generator, count = rng.generator("real", i), distil.real_per_class
-            if chances is None:
-                batches = [each if len(each) <= count else init.pick(each, count, generator) for each in members]
-            else:
-                batches = [each[chances[each].multinomial(count, True, generator=generator)] for each in members]
-            bank.append(Pair(params, transforms, real_means(net, params, real, batches, transforms)))
+    for first in range(0, distil.distinct, size):
+        bank = [pair(i) for i in range(first, min(first + size, distil.distinct))]
         for _ in range(uses):
             yield from bank
 

@@ -169,6 +169,11 @@ class Distil(Settings):
         """Pictures per class."""
         return self.per_class * self.tiles**2
 
+    @property
+    def distinct(self) -> int:
+        """The different pairs of network and augmentation in all steps."""
+        return math.ceil(self.steps / (1 if self.plan == "exact" else self.reuse))
+
     def images_of(self, real: int) -> int:
         """The virtual images of a class with so many real ones: as many, but at most `per_class`.
 

@@ -17,6 +17,7 @@ of one person need that many times the epsilon. The noise comes from a secret of
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -53,14 +54,8 @@ def first_private_set(site: Site, net: Net, distil: Distil, rng: Stream, refinem
     """The state of a site after its first private distillation. `refinements`: planned releases in later rounds."""
     site = unsealed(site)
     random, scaled = random_networks(net, distil)
-    check_protected(site, random, "distil.private.epsilon")
-    releases = open_releases(site, net, distil, rng.seed, refinements, only="counts")
-    counts = noisy_counts(releases.book, releases.account, releases.levels["counts"], site.train, net.classes)
-    check_delta(counts, distil.private)
-    classes = _large_enough(counts, distil.per_class, releases.levels["counts"].sigma, site.name)
-    releases.book.reserve(releases.account, releases.levels)
-    releases = replace(releases, classes=classes, sizes=counts[classes])
-    labels = labels_for(classes, distil.per_class)
+    releases, counts = _releases_of_classes(site, net, distil, rng.seed, distil.per_class, refinements)
+    labels, classes = labels_for(releases.classes, distil.per_class), releases.classes
     key = digest_json({"account": releases.account, "secret": releases.book.fingerprint})
     made = None if site.on_release else site.cache.get(key)  # an audit hears the releases of a set that is made
     if made is None:
@@ -75,6 +70,43 @@ def first_private_set(site: Site, net: Net, distil: Distil, rng: Stream, refinem
     virtual = VirtualSet(images=images.view(-1, *net.shape), labels=labels, origin=site.name, round=-1)
     released = {"targets": targets.view(-1, len(classes), random.features), "counts": counts}
     return to_device(SiteState(virtual=virtual, trees={"released": released}))
+
+
+def released_means(
+    site: Site, net: Net, distil: Distil, seed: int, draw: Callable[[int], tuple[Params, list[Transform]]]
+) -> tuple[Tensor, Tensor]:
+    """Noisy class means of features, (draws, classes, features), and noisy counts: what a site of CollabDM sends.
+
+    One release for each of the `distil.distinct` draws, which are public. Features are centred on those of public
+    noise images. A class that may have no image is left out: its means and its count are 0.
+    """
+    site = unsealed(site)
+    random, _ = random_networks(net, distil)
+    releases, counts = _releases_of_classes(site, net, distil, seed, least=1, kind="collab")
+    classes = releases.classes
+    images = to_device(from_noise(len(classes) * distil.per_class, net.shape, Stream(seed).generator("centre")))
+    means = torch.zeros(distil.distinct, net.classes, random.features)
+    with phase("distil"):
+        for r in track("distil", distil.distinct):
+            params, transforms = draw(r)
+            chosen = [transforms[k] for k in classes]
+            means[r, classes] = to_cpu(releases.target("distil", str(r), random, params, chosen, images))
+    sizes = torch.zeros(net.classes, dtype=torch.int64)
+    sizes[classes] = counts[classes].round().long()
+    return means, sizes
+
+
+def _releases_of_classes(
+    site: Site, net: Net, distil: Distil, seed: int, least: int, refinements: int = 0, kind: str = "distil"
+) -> tuple[Releases, Tensor]:
+    """The releases, all reserved, about classes of `least` images or more by noisy counts, and the counts."""
+    check_protected(site, random_networks(net, distil)[0], "distil.private.epsilon")
+    releases = open_releases(site, net, distil, seed, refinements, "counts", kind)
+    counts = noisy_counts(releases.book, releases.account, releases.levels["counts"], site.train, net.classes)
+    check_delta(counts, distil.private)
+    classes = _large_enough(counts, least, releases.levels["counts"].sigma, site.name)
+    releases.book.reserve(releases.account, releases.levels)
+    return replace(releases, classes=classes, sizes=counts[classes]), counts
 
 
 def refine_privately(
@@ -138,7 +170,9 @@ def _large_enough(counts: Tensor, per_class: int, sigma: float, site: str) -> li
     return classes
 
 
-def open_releases(site: Site, net: Net, distil: Distil, seed: int, refinements: int, only: str = "") -> Releases:
+def open_releases(
+    site: Site, net: Net, distil: Distil, seed: int, refinements: int, only: str = "", kind: str = "distil"
+) -> Releases:
     """The account of these settings at this site; its budget is reserved before anything is released."""
     site = unsealed(site)
     levels = noise_levels(distil.private, distil.start, refinements)
@@ -146,7 +180,7 @@ def open_releases(site: Site, net: Net, distil: Distil, seed: int, refinements: 
         levels[f"refine {refinements}"] = levels.pop("refine")
     settings = distil.made_from | {"private": charged_settings(distil.private)}
     del settings["tiles"]  # accounts are older than this setting, and do not use it
-    account = account_name("distil", seed, site, random_family(net, distil).label, how=settings)
+    account = account_name(kind, seed, site, random_family(net, distil).label, how=settings)
     book = open_book(site.name, distil.private)
     book.reserve(account, levels, only)
     return Releases(site=site, book=book, account=account, levels=levels, clip=distil.private.clip)

@@ -30,6 +30,7 @@ FAMILY = (
     "feddm",
     "fedmix",
     "fedmix-naive",
+    "collabdm",
     "vhl",
 )
 """The methods of federated learning on virtual images, distilled or not; `fedlgd methods` lists them apart."""
