@@ -3,18 +3,20 @@
 from functools import cache
 from pathlib import Path
 
+from fedlgd.report.accuracy import BEST_RULE, accuracy_table
 from fedlgd.report.cost import cost_table
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.summary import caveats, unequal_cost
-from fedlgd.report.tables import Cell, Table, accuracy_table
+from fedlgd.report.tables import Cell, Table
 from fedlgd.rundir.read import read_runs
 from results import RECORDS
 from results.pages.settings import classes_of
 
 RULE = (
     "Accuracy (%) after the last round, mean over seeds ± standard deviation. `mean` is the unweighted mean over",
-    "sites, `spread` the best site minus the worst. The best value of each column is bold. Personalised methods",
-    "(evaluated with each site's own model) and pooled training are never marked as best.",
+    "sites, `spread` the best site minus the worst.",
+    f"Bold is {BEST_RULE}.",
+    "Personalised methods (evaluated with each site's own model) and pooled training are never marked as best.",
 )
 SETTINGS = "The settings of each run are in its `config.toml`. The current defaults and presets can differ."
 PAPER = "paper/full/table-digits/C10"  # the stored comparison of all methods

@@ -12,6 +12,7 @@ from PIL import Image, ImageStat
 from fedlgd.report.page import write_report
 from tests.browser.conftest import HOSTILE, LONG, Open
 from tests.report.fake import write_run
+from tests.report.test_inversion import inverted
 
 FIRST_ROW = "#accuracy tbody tr:first-child th"
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -273,3 +274,15 @@ def test_a_method_has_one_colour_in_all_figures(page: Any) -> None:
     assert len(drawn) > 3
     assert len(drawn[0]) == 2
     assert all(each == drawn[0] for each in drawn), drawn
+
+
+def test_no_table_hides_a_column_on_a_desktop(open_page: Open, tmp_path: Path) -> None:
+    """Two classes with their intervals, and the table of an inversion with its p, have the most columns."""
+    more = {"classes": ("healthy", "glaucoma"), "auc": 0.8, "cpu": 0.5}
+    sites = {"north": 0.9, "south": 0.8, "the university clinic": 0.7}
+    runs = [write_run(tmp_path / str(seed), label=LONG, seed=seed, final=sites, **more) for seed in range(2)]
+    runs.append(inverted(tmp_path / "inverted"))
+    for shown in (runs[:2], runs[2:]):
+        page = open_page(write_report(shown, tmp_path / "report.html"), viewport={"width": 1280, "height": 900})
+        hidden = "[...document.querySelectorAll('.box')].filter((box) => box.scrollWidth > box.clientWidth)"
+        assert page.evaluate(f"{hidden}.map((box) => box.getAttribute('aria-label'))") == []

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 from fedlgd.cli.compare import budget_text
+from fedlgd.core.errors import message
 from fedlgd.methods.fedprox import FedProx
 from fedlgd.methods.protocol import Method
+from fedlgd.report.classes import LARGEST
 from fedlgd.runs.compare import Entry, Job
 from tests import tiny
 from tests.cli.conftest import TINY
@@ -271,3 +273,34 @@ def test_the_preset_that_is_chosen_for_ones_own_images_is_told_with_the_way_to_a
 
 def test_data_of_the_package_has_no_preset_to_tell(fedlgd):
     assert "Preset" not in fedlgd("run", "builtin-digits", "--estimate", *SMALL).err
+
+
+def test_a_model_of_one_class_is_flagged_by_every_command(fedlgd, tmp_path):
+    """Of 12 test images of each site, 8 are of the class that it predicts."""
+    tree(tmp_path / "sites", classes={"ill": 32, "well": 16})
+    same = ["--set=data.size=8", "--net=tests.nets.own:Stubborn", "--rounds=1", "--preset=quick", "--train-on=real"]
+    run = fedlgd("run", "sites", "--method=fedavg", "-o", "one", *same, "--set=positive=ill")
+    shown = fedlgd("open", "one")
+    table = fedlgd("compare", "sites", "--methods=fedavg,fedprox", "--seeds=1", "-o", "both", *same)
+    for done in (run, shown, table):
+        assert done.code == 0, done.err
+        assert {"66.7‡", LARGEST.split()[-2]} <= set(done.out.split())
+        assert "66.7*" not in done.out
+    assert "'ill'" in run.out
+    assert "100.0 (67.6–100.0)" in run.out  # all of eight
+    opened = json.loads(fedlgd("open", "one", "--json").out)
+    again = json.loads(
+        fedlgd("compare", "sites", "--methods=fedavg,fedprox", "--seeds=1", "-o", "both", *same, "--json").out
+    )
+    for found in (opened, *again["methods"]):
+        assert found["one_class_model"] == {"a": {"ill": 1}, "b": {"ill": 1}}
+        assert found["largest_class"] == pytest.approx({"a": 2 / 3, "b": 2 / 3})
+    assert opened["two_classes"]["a"]["sensitivity"]["mean"] == 1.0
+    assert [found["best"] for found in again["methods"]] == [False, False]
+
+
+def test_a_positive_class_that_is_none_is_refused_with_the_nearest(fedlgd, tmp_path):
+    tree(tmp_path / "sites", classes={"ill": 6, "well": 6})
+    done = fedlgd("run", "sites", "--method=fedavg", "--preset=quick", "--set=data.size=8", "--set=positive=wel")
+    assert done.code == 2
+    assert message("no-such-class", name="wel", hint="; did you mean 'well'?", classes=["ill", "well"]) in done.err

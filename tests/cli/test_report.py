@@ -134,6 +134,12 @@ def test_a_report_that_cannot_be_written_is_said(fedlgd, tmp_path):
     assert str(tmp_path / "file" / "report.html") in done.err
 
 
+TWO_CLASS_HEAD = "method,site,images," + ",".join(
+    f"{rate},{rate} low,{rate} high"
+    for rate in ("accuracy", "balanced accuracy", "sensitivity", "specificity", "AUC")
+)
+
+
 @pytest.mark.parametrize(
     ("words", "first"),
     [
@@ -141,11 +147,11 @@ def test_a_report_that_cannot_be_written_is_said(fedlgd, tmp_path):
         (["--latex", "--table=cost"], r"\begin{tabular}{lrrrrrrrrr}"),
         (["--markdown"], "| method | seeds | rounds | mnist | svhn | usps | mean | spread |"),
         (["--table=curves"], "round,method,seed,site,accuracy,loss"),
-        (["--csv", "--table=two-classes"], "method,site,test images,accuracy,95 % interval,balanced accuracy,AUC"),
+        (["--csv", "--table=two-classes"], TWO_CLASS_HEAD),
     ],
 )
 def test_a_table_is_printed_and_no_page_is_written(fedlgd, tmp_path, words, first):
-    write_run(tmp_path / "runs" / "a", classes=("no", "yes"))
+    write_run(tmp_path / "runs" / "a", classes=("no", "yes"), auc=0.9)
     done = fedlgd("report", str(tmp_path / "runs"), *words)
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[0] == first

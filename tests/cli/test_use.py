@@ -1,11 +1,13 @@
 """`fedlgd open`, `predict`, `export` and `distil`, and more rounds for a run, as a user types them."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from fedlgd.core.text import duration
 from fedlgd.runs.result import open_run
 from fedlgd.runs.run import execute
 from tests.cli.conftest import TINY, tiny_run
@@ -34,6 +36,11 @@ def test_from_a_run_to_predictions_and_more_rounds(fedlgd, tmp_path, picture):
     opened = json.loads(fedlgd("open", "out", "--json").out)
     assert (opened["rounds"], opened["extended"][0]["rounds_before"]) == (2, 1)
     assert opened["cost"]["bytes_up"] > 0
+    stored = open_run(tmp_path / "out")
+    assert opened["cost"]["wall"] == sum(record.wall for record in stored.records)
+    assert f"Wall time: {duration(stored.spent.wall)}\n" in fedlgd("open", "out").out
+    older = replace(stored, records=[replace(record, wall=0.0) for record in stored.records])
+    assert older.spent.wall is None
     table = fedlgd("predict", "out", picture)
     assert table.code == 0
     assert "one.png" in table.out

@@ -25,7 +25,7 @@ from tests.contract import battery
 
 PLAN = replace(battery.PLAN, seed=0)
 STORED = Path(__file__).with_name("digests.json")
-ADDED = ("cpu", "refused", "unscored", "joined", "readers", "sent")
+ADDED = ("cpu", "wall", "refused", "unscored", "joined", "readers", "sent")
 ENGINES = {"loop": Loop(), "pool": Pool(workers=2)}
 
 

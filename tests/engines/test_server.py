@@ -212,3 +212,14 @@ def test_a_site_that_never_keeps_its_state_is_refused_and_the_round_goes_on():
     last = list(_server(work, RoundSettings(rounds=1, quorum=0.6)).run())[-1]
     assert last.joined == ("bee",)
     assert last.refused == {"bee": message("update-missing")}
+
+
+def test_wall_time_is_not_added_up_over_sites_that_work_at_the_same_time():
+    """Every site says that it worked for an hour; a round took seconds."""
+
+    def work(sites: Sites, tasks: Iterator[Task]) -> Iterator[Answer]:
+        return (replace(sites(task), seconds={"train": 3600.0}) for task in tasks)
+
+    for record in _server(work, RoundSettings(rounds=1)).run():
+        assert sum(record.seconds.values()) > 3 * 3600
+        assert 0 < record.wall < 3600

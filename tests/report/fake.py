@@ -38,10 +38,12 @@ def write_run(
     cpu: float | None = None,
     device: str = "cpu",
     totals: Mapping[str, Sequence[int]] | None = None,
+    hits: Mapping[str, Sequence[int]] | None = None,
 ) -> Path:
     """A run of `rounds` rounds of which `done` are on record, ending at the accuracies in `final`.
 
-    `cpu` is the share of the wall time that is CPU time; `totals` are test images by class at some sites.
+    `cpu` is the share of the wall time that is CPU time; `totals` are test images by class at some sites, `hits`
+    those of them that are right, by default half of each, whatever `final` says.
     """
     done = rounds if done is None else done
     path.mkdir(parents=True)
@@ -61,6 +63,9 @@ def write_run(
         for site, total in (totals or {}).items():
             if site in record["scores"]:
                 record["scores"][site] |= {"total": list(total), "correct": [each // 2 for each in total]}
+            if site in record["scores"] and site in (hits or {}):
+                right = {"correct": list(hits[site]), "accuracy": sum(hits[site]) / sum(total)}
+                record["scores"][site] |= right
     (path / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     if per_class:
         _write_sheets(path / "virtual", len(final), classes, per_class, done, anchors=method == "fedlgd")

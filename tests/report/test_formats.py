@@ -7,8 +7,9 @@ import pytest
 
 from fedlgd.core import text
 from fedlgd.report import tables
+from fedlgd.report.accuracy import accuracy_table
 from fedlgd.report.groups import Stat
-from fedlgd.report.tables import Cell, Column, Table, accuracy_table, as_csv, as_latex, as_markdown, table_formats
+from fedlgd.report.tables import Cell, Column, Table, as_csv, as_latex, as_markdown, table_formats
 from tests.report.conftest import MakeGroups, run_of
 
 

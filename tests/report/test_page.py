@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from fedlgd.report.summary import RULE
 from fedlgd.rundir.read import read_runs
 from tests.report.audits import audit, found, write_audit
 from tests.report.fake import commit, write_analysis, write_run
+from tests.report.test_inversion import inverted
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 HOSTILE = "<script>alert(1)</script>\"'&"
@@ -51,9 +53,12 @@ def two_methods(tmp_path: Path) -> list[Path]:
 def test_the_headline_is_what_the_records_say(tmp_path: Path, two_methods: list[Path]) -> None:
     """By hand: (95 + 62 + 91) / 3 = 82.67 and (96 + 68 + 90) / 3 = 84.67."""
     page = report(tmp_path, *two_methods).replace("\u00a0", " ")
-    (winner, title) = re.findall(r'<h1 data-winner="([^"]*)">([^<]*)</h1>', page)[0]
-    assert winner == ""
-    assert re.findall(r"[\d.]+ %", title) == ["84.7 %", "82.7 %"]
+    ((winner, title, numbers),) = re.findall(
+        r'<h1 data-winner="([^"]*)">([^<]*)</h1>\s*<p class="numbers">([^<]*)</p>', page
+    )
+    assert (winner, re.findall(r"\d", title)) == ("", ["1"])  # one seed
+    assert f"<title>{title}</title>" in page
+    assert re.findall(r"[\d.]+ %", numbers) == ["84.7 %", "82.7 %"]
     (compared,) = re.findall(r'<p data-kind="one-seed">([^<]*)</p>', page)
     assert all(each in compared for each in ("2 of 3 sites", "−1.0 at usps", "+6.0 at svhn"))
     assert RULE in page
@@ -79,10 +84,11 @@ def test_command_config_versions_and_digest_are_all_there(tmp_path: Path, two_me
 
 
 def test_the_best_is_marked_in_the_table(tmp_path: Path, two_methods: list[Path]) -> None:
+    """With 500 test images at a site, 68 against 62 % is clear; 91 against 90 % and the means are not."""
     marked = re.findall(
         r'<td class="number"[^>]*><span class="best">([^<]*)</span>', report(tmp_path, *two_methods)
     )
-    assert marked == ["91.0", "84.7", "96.0", "68.0"]
+    assert marked == ["68.0"]
 
 
 @pytest.mark.drawn
@@ -249,3 +255,40 @@ def test_one_of_anything_is_not_called_by_a_plural(tmp_path):
             r"(?<![\d.,-])1 (?:[a-z]+ )?(?:seeds|sites|images|runs|rounds|classes|threads)\b", text
         )
     assert "1 site is" in text
+
+
+def published(run: Path) -> Path:
+    file = run / "manifest.json"
+    manifest = json.loads(file.read_text())
+    manifest["data"]["public"] = True
+    file.write_text(json.dumps(manifest))
+    return run
+
+
+BANNER = 'data-kind="private-images"'
+
+
+def test_a_page_with_images_of_private_data_says_so_at_its_top(tmp_path: Path) -> None:
+    private = write_run(tmp_path / "a", per_class=2)
+    page = report(tmp_path, private)
+    assert page.index(BANNER) < page.index("<h1")
+    assert BANNER not in report(tmp_path, published(private))
+    assert BANNER not in report(tmp_path, write_run(tmp_path / "b", label="B"))
+
+
+@pytest.mark.parametrize(
+    ("shown", "heading"),
+    [
+        ({"per_class": 2}, "Virtual images"),
+        ({"samples": 2}, "Real images"),
+        ({"per_class": 2, "samples": 2}, "Real and virtual images"),
+    ],
+)
+def test_the_heading_names_the_images_that_are_there(tmp_path: Path, shown: dict[str, int], heading: str) -> None:
+    assert f"<h2>{heading}</h2>" in report(tmp_path, write_run(tmp_path / "a", **shown))
+
+
+def test_pictures_of_an_inversion_are_private_images_too(tmp_path: Path) -> None:
+    shown, hidden = (inverted(tmp_path / str(show), show) for show in (True, False))
+    assert BANNER in report(tmp_path, shown)
+    assert BANNER not in report(tmp_path, hidden)

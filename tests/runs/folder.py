@@ -84,7 +84,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 
 def _timeless(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if key not in ("seconds", "cpu")}
+    return {key: value for key, value in values.items() if key not in ("wall", "seconds", "cpu")}
 
 
 def head(folder: Path) -> dict[str, Any]:

@@ -22,11 +22,12 @@ from fedlgd.core.text import duration, enumeration, plural, rough_duration
 from fedlgd.core.train import Local
 from fedlgd.data.federation import Federation, validation_of
 from fedlgd.engines.registry import Engine
+from fedlgd.report.accuracy import BEST_RULE, accuracy_table, best_of, without_sites
 from fedlgd.report.claims import undeclared
+from fedlgd.report.classes import class_facts
 from fedlgd.report.cost import cost_table
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.page import write_report
-from fedlgd.report.tables import accuracy_table, without_sites
 from fedlgd.rundir.order import write_order
 from fedlgd.rundir.read import read_runs
 from fedlgd.rundir.records import RoundRecord, committed_records
@@ -42,7 +43,7 @@ from fedlgd.runs.tune import SCORES_HEAD, Findings, Halving, Search, TrialLog, c
 Options = CompareOptions | PaperOptions
 
 METRIC = "Accuracy (%) after the last round: mean over seeds ± standard deviation; `mean` is unweighted over sites."
-BEST = " * marks the best method at each site and in the mean."
+BEST = f" * marks {BEST_RULE}."
 
 
 def compare(given: CompareOptions) -> None:
@@ -179,7 +180,14 @@ def _print_comparison(ended: Sequence[Ended[Job]], budget: str, page: Path, json
     groups = group_runs(read_runs(done)[0]) if done else ()
     if json:
         rows = [
-            {"method": g.label, "seeds": len(g.counted), "mean": g.accuracy.mean, "std": g.accuracy.std}
+            {
+                "method": g.label,
+                "seeds": len(g.counted),
+                "mean": g.accuracy.mean,
+                "std": g.accuracy.std,
+                "best": best_of(groups) is g,
+                **class_facts(groups, g),
+            }
             for g in groups
             if g.accuracy
         ]

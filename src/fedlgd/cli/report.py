@@ -14,9 +14,10 @@ from fedlgd.cli.terminal import complain, folded, print_accuracy, print_json, sh
 from fedlgd.core.errors import DataError, FedlgdError, message, similar_path
 from fedlgd.core.files import writing
 from fedlgd.core.text import duration, number_of_bytes, plural
+from fedlgd.report.accuracy import marked_accuracy
 from fedlgd.report.claims import mismatches, undeclared
+from fedlgd.report.classes import class_facts
 from fedlgd.report.groups import group_runs
-from fedlgd.report.marks import marked_accuracy
 from fedlgd.report.page import TABLES, find_runs, write_figures, write_report
 from fedlgd.report.tables import table_formats
 from fedlgd.report.watch import HOST, Watcher, WatchServer
@@ -103,12 +104,13 @@ def open_(given: OpenOptions) -> None:
     manifest = run.manifest
     if given.json:
         costs = {**spent._asdict(), "cpu": dict(spent.cpu), "seconds": dict(spent.seconds)}
+        (group,) = group_runs([run])
         told = {
             "extended": [asdict(each) for each in manifest.extended],
             "code_changed": [asdict(each) for each in manifest.code_changed],
             "mismatches": [asdict(each) for each in mismatches(run)],
         }
-        print_json({**_about(result), "cost": costs, **told})
+        print_json({**_about(result), **class_facts([group], group), "cost": costs, **told})
         return
     typer.echo(f"{result.label} on {manifest.data.name}: {result.rounds} of {plural(result.planned, 'round')}")
     for each in manifest.extended:
@@ -118,12 +120,17 @@ def open_(given: OpenOptions) -> None:
     if result.when:
         typer.echo(f"The accuracy is that{result.when}, the last one that was evaluated")
     if result.accuracy:
-        print_accuracy({"accuracy": result.accuracy}, title="Accuracy (%)")
+        print_accuracy(group_runs([run]), "Accuracy (%)")
     else:
         typer.echo("No round has been evaluated yet.")
-    cpu, wall = (", ".join(f"{phase} {duration(t)}" for phase, t in times.items()) for times in spent[1:3])
+    cpu, busy = (", ".join(f"{phase} {duration(t)}" for phase, t in times.items()) for times in spent[1:3])
     typer.echo(f"CPU time: {duration(sum(spent.cpu.values()))} ({cpu})")
-    typer.echo(f"Wall time: {duration(sum(spent.seconds.values()))} ({wall})")
+    if spent.wall is None:
+        typer.echo(
+            f"Wall time: not recorded; added up over sites: {duration(sum(spent.seconds.values()))} ({busy})"
+        )
+    else:
+        typer.echo(f"Wall time: {duration(spent.wall)}")
     typer.echo(f"Sent: {number_of_bytes(spent.bytes_up)} by sites, {number_of_bytes(spent.bytes_down)} to sites")
     for note in undeclared(group_runs([run])):
         typer.echo(folded(str(note)))

@@ -1,7 +1,7 @@
 """`fedlgd run`, `fedlgd demo` and `fedlgd distil`."""
 
 import json as jsonlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -13,16 +13,17 @@ import typer
 from fedlgd.cli import common
 from fedlgd.cli.options import DemoOptions, DistilOptions, RunOptions
 from fedlgd.cli.progress import progress
-from fedlgd.cli.terminal import folded, print_accuracy, print_json, show_table, two_classes
+from fedlgd.cli.terminal import folded, print_accuracy, print_json, show_table
 from fedlgd.core.errors import SettingError
 from fedlgd.core.text import plural, rough_duration
 from fedlgd.data.federation import Federation
 from fedlgd.engines.registry import Engine
 from fedlgd.report.claims import mismatches, undeclared
+from fedlgd.report.classes import class_facts
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_report
 from fedlgd.report.summary import unequal_cost
-from fedlgd.report.tables import missing_classes, missing_notes, percent, unscored_notes
+from fedlgd.report.tables import percent
 from fedlgd.rundir.read import read_run, read_runs
 from fedlgd.rundir.records import RoundRecord
 from fedlgd.runs.config import Config, resolve
@@ -87,12 +88,12 @@ def run(given: RunOptions) -> None:
     if given.json:
         print_json(_summary(config, folder, page, result, label))
         return
-    _print_result({label: result.accuracy}, [folder])
+    _print_result([folder])
     typer.echo(f"Report: {page}")
 
 
 def demo(given: DemoOptions) -> None:
-    accuracies, summaries, page = {}, [], given.out / "report.html"
+    summaries, page = [], given.out / "report.html"
     for name, settings in DEMO_METHODS.items():
         settings = {**DEMO_SETTINGS, **settings, "rounds": given.rounds, "seed": given.seed}
         config, folder = resolve(settings, preset="quick"), given.out / name
@@ -101,14 +102,13 @@ def demo(given: DemoOptions) -> None:
         same = RunOptions(threads=given.threads, json=given.json, quiet=given.quiet)
         with _prepared(config, folder, same) as (federation, engine, listen):
             result = execute(config, federation, folder, listen, common.command_line(), "", engine)
-        accuracies[config.method.label] = result.accuracy
         summaries.append(_summary(config, folder, page, result))
     folders = [given.out / name for name in DEMO_METHODS]
     write_report(folders, page)
     if given.json:
         print_json({"runs": summaries, "report": str(page)})
         return
-    _print_result(accuracies, folders)
+    _print_result(folders)
     typer.echo(f"{DEMO_NOTE}\nReport: {page}")
     if not given.quiet:
         lines = (f"\n  {common.program()} {line.format(out=given.out)}" for line in DEMO_NEXT)
@@ -161,25 +161,26 @@ def _prepared(
 
 
 def _summary(config: Config, folder: Path, page: Path, result: Result, label: str = "") -> dict[str, Any]:
+    run = read_run(folder)
+    (group,) = group_runs([run])
     return {
         "method": label or config.method.label,
         "rounds": config.plan.rounds,
         "accuracy": result.accuracy,
         "mean": fmean(result.accuracy.values()) if result.accuracy else None,
-        "mismatches": [asdict(each) for each in mismatches(read_run(folder))],
+        **class_facts([group], group),
+        "mismatches": [asdict(each) for each in mismatches(run)],
         "folder": str(folder),
         "report": str(page),
     }
 
 
-def _print_result(accuracies: Mapping[str, Mapping[str, float]], folders: Sequence[Path]) -> None:
-    """The table, which classes or scores a site lacks, whether methods cost the same, and what is not declared."""
+def _print_result(folders: Sequence[Path]) -> None:
+    """The table with its notes, whether methods cost the same, and what is not declared."""
     groups = group_runs(read_runs(folders)[0])
-    if any(accuracies.values()):
-        print_accuracy(accuracies, missing_classes(groups))
-    if two := two_classes(groups):
-        typer.echo(two)
-    for note in (*missing_notes(groups), *unscored_notes(groups), *unequal_cost(groups), *undeclared(groups)):
+    if any(group.accuracy for group in groups):
+        print_accuracy(groups)
+    for note in (*unequal_cost(groups), *undeclared(groups)):
         typer.echo(folded(str(note)))
 
 

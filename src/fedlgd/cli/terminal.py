@@ -4,13 +4,13 @@ import json
 import math
 import os
 import shutil
-import statistics
 import sys
 import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal
 
 import typer
@@ -22,8 +22,10 @@ from rich.segment import Segments
 from rich.text import Text
 
 from fedlgd.core.text import number_of_bytes, tied
+from fedlgd.report.accuracy import LEAD, accuracy_table
+from fedlgd.report.classes import binary_table
 from fedlgd.report.groups import Group
-from fedlgd.report.tables import Cell, Column, Missing, Table, binary_table, marked, percent
+from fedlgd.report.tables import Cell, Column, Table, percent
 from fedlgd.rundir.records import RoundRecord
 
 UNBOUNDED = 10_000
@@ -121,20 +123,31 @@ def _rich(table: Table, narrow: bool = False) -> rich_table.Table:
 
 
 def two_classes(groups: Sequence[Group]) -> str:
-    """Balanced accuracy and AUC at each site for data with two classes; many rows are in the report only."""
+    """Sensitivity, specificity and AUC at each site for data with two classes; many rows are in the report only.
+
+    Without what stands above it: the name of the only method, or the accuracy of several.
+    """
     table = binary_table(groups)
-    few = table is not None and len(table.rows) <= MAX_TWO_CLASS_ROWS
-    return table_text(replace(table, notes=())) if table and few else ""
+    if table is None or len(table.rows) > MAX_TWO_CLASS_ROWS:
+        return ""
+    known = "method" if len(groups) == 1 else "accuracy"
+    kept = [at for at, column in enumerate(table.columns) if column.name != known]
+    rows = [row if row[0] != before[0] else (Cell(""), *row[1:]) for before, row in pairwise(table.rows)]
+    return table_text(replace(table, rows=(table.rows[0], *rows)).pick(kept))
 
 
-def print_accuracy(
-    accuracies: Mapping[str, Mapping[str, float]], missing: Missing | None = None, title: str = FINAL_ACCURACY
-) -> None:
-    """Accuracy by site and method, with the unweighted mean."""
-    sites = next(iter(accuracies.values()))
-    rows = [(marked(site, missing or {}), *(percent(each[site]) for each in accuracies.values())) for site in sites]
-    means = (percent(statistics.fmean(each.values())) for each in accuracies.values())
-    show_table(("site", *accuracies), [*rows, ("mean", *means)], title, line=len(rows))
+def print_accuracy(groups: Sequence[Group], title: str = FINAL_ACCURACY) -> None:
+    """Accuracy by site and method with the unweighted mean, what two classes need beyond it, and its limits."""
+    table = accuracy_table(groups)
+    columns = [*zip(*table.rows, strict=True)]
+    heads = ("site", *(cell.text for cell in columns[0]))
+    texts = [
+        (column.name, *(cell.text for cell in cells))
+        for column, cells in zip(table.columns[len(LEAD) : -1], columns[len(LEAD) : -1], strict=True)
+    ]
+    show_table(heads, texts, title, notes=table.notes, line=len(texts) - 1)
+    if two := two_classes(groups):
+        typer.echo(f"\n{two}")
 
 
 @dataclass(frozen=True, slots=True)

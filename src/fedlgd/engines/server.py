@@ -1,5 +1,6 @@
 """The server's half of a run, shared by all engines. It uses only the names and the answers of sites."""
 
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -119,6 +120,7 @@ class Server:
 
         A site that enrolled before a crash does not enrol again.
         """
+        began = time.perf_counter()
         found = {name: enrolment for name in self.names if (enrolment := self.memory.enrolment(name))}
         tasks = [Task(what="enrol", site=name) for name in self.names if name not in found]
 
@@ -145,6 +147,7 @@ class Server:
             refused=dict(sorted(refused.items())),
             readers=sum(READ in enrolment.flags for enrolment in found.values()),
             sent=sent,
+            wall=time.perf_counter() - began,
             **meter.spent(),
         )
 
@@ -186,7 +189,7 @@ class Server:
 
     def _round(self, state: ServerState) -> tuple[ServerState, RoundRecord, dict[str, int]]:
         """One round of Algorithm 1: sample, broadcast, collect valid updates, aggregate, score, and record."""
-        t, tally = state.round, RoundTally()
+        t, tally, began = state.round, RoundTally(), time.perf_counter()
         sampled = sample_sites(list(self.names), self.plan.ratio, self._root.at("sample", t))
         new = state
         with metered() as meter:
@@ -203,7 +206,8 @@ class Server:
             scores, unscored = self._score(new, tally.versions) if self.plan.scores(t) else ({}, {})
         if new.anchors and new.anchors.round == t:
             tally.flags.add("anchors")
-        record = replace(tally.record(t, sampled), scores=scores, unscored=unscored, **meter.spent())
+        wall = time.perf_counter() - began
+        record = replace(tally.record(t, sampled), scores=scores, unscored=unscored, wall=wall, **meter.spent())
         return new, record, tally.versions
 
     def _broadcast(self, state: ServerState, names: Sequence[str], tally: RoundTally) -> Iterator[Task]:

@@ -251,10 +251,12 @@ READING_NOTES = (
     "Identified: the true image is the nearest of up to 100 images of its class at the site, in percent, with a "
     "95 % interval. For updates on virtual images the true image is a virtual one: to identify it is harmless "
     "unless it copies a training image.",
-    "Distances to the nearest image ignore contrast and brightness, which networks with instance norm do not see. "
-    "The last columns say how often a reconstruction is nearer to a training image than to every held-out image, "
-    "and how often it would be by chance.",
+    "Nearer to training: how often a reconstruction is nearer to a training image than to every held-out image, "
+    "how often it would be by chance, and p.",
     "An attack that fails is no proof: a longer one, or one that knows more, may succeed.",
+)
+DISTANCE_NOTE = (
+    "Distances to the nearest image ignore contrast and brightness, which networks with instance norm do not see."
 )
 MEMORY_NOTE = (
     "Virtual images of a class resemble one another, so p is smaller than for independent images. Training and "
@@ -275,7 +277,8 @@ def inversion_part(run: Run, name: str) -> dict[str, Any]:
     return {
         "heading": f"{run.label}, seed {run.seed}, {labels[name]}",
         "headline": f"{identified(cells)} {found.promise}".rstrip(),
-        "table": inversion_table(cells),
+        "table": identification_table(cells),
+        "distances": distance_table(cells),
         "pictures": [*_pictures(run, name, attacked, PICTURE_ROWS)] if show else [],
         "hidden": "" if show else hidden,
         "memory": memory_table(memory) if memory else None,
@@ -306,32 +309,41 @@ def identified(cells: Sequence[Attacked]) -> str:
     return f"Identified: {'; '.join(rates)}."
 
 
-def inversion_table(cells: Sequence[Attacked]) -> Table:
-    """A row for each kind of update, round and size of batch; arrows say which direction is safer."""
+UPDATE_COLUMNS = (Column("update", number=False), Column("after round"), Column("batch"))
+
+
+def identification_table(cells: Sequence[Attacked]) -> Table:
+    """How often images were found, for each kind of update, round and size of batch."""
+    names = ("identified, %", "by chance, %", "mean rank", "nearer to training, %", "by chance, %", "p")
+
+    def row(cell: Attacked) -> Row:
+        low, high = map(percent, cell.interval)
+        found = Cell(f"{percent(cell.identified)} [{low}, {high}]", cell.identified)
+        rank = Cell(f"{cell.rank:.1f} of {cell.candidates}", cell.rank)
+        return (*_update_cells(cell), found, Cell(percent(cell.chance), cell.chance), rank, *_nearness(cell))
+
+    return Table((*UPDATE_COLUMNS, *map(Column, names)), tuple(map(row, cells)), READING_NOTES)
+
+
+def distance_table(cells: Sequence[Attacked]) -> Table:
+    """How well images were found; arrows say which direction is safer."""
     columns = (
-        Column("update", number=False),
-        *(Column(name) for name in ("after round", "batch", "identified, %", "by chance, %", "mean rank")),
+        *UPDATE_COLUMNS,
         *(Column(f"{name} {LESS_SAFE}") for name in ("PSNR, dB", "aligned PSNR, dB", "SSIM")),
         *(Column(f"{name} {SAFER}") for name in ("feature distance", "to nearest training image")),
-        *(Column(name) for name in ("to nearest held-out image", "nearer to training, %", "by chance, %", "p")),
+        Column("to nearest held-out image"),
     )
-    return Table(columns, tuple(map(_update_row, cells)), READING_NOTES)
+
+    def row(cell: Attacked) -> Row:
+        signal = (_number(value, 1) for value in (cell.psnr, cell.psnr_aligned))
+        distances = (cell.ssim, cell.feature_distance, cell.distance_training, cell.distance_held_out)
+        return (*_update_cells(cell), *signal, *(_number(value, 3) for value in distances))
+
+    return Table(columns, tuple(map(row, cells)), (DISTANCE_NOTE,))
 
 
-def _update_row(cell: Attacked) -> Row:
-    low, high = map(percent, cell.interval)
-    return (
-        Cell(cell.title),
-        Cell(str(cell.round), cell.round),
-        Cell(str(cell.batch), cell.batch),
-        Cell(f"{percent(cell.identified)} [{low}, {high}]", cell.identified),
-        Cell(percent(cell.chance), cell.chance),
-        Cell(f"{cell.rank:.1f} of {cell.candidates}", cell.rank),
-        *(_number(value, 1) for value in (cell.psnr, cell.psnr_aligned)),
-        *(_number(value, 3) for value in (cell.ssim, cell.feature_distance, cell.distance_training)),
-        _number(cell.distance_held_out, 3),
-        *_nearness(cell),
-    )
+def _update_cells(cell: Attacked) -> Row:
+    return Cell(cell.title), Cell(str(cell.round), cell.round), Cell(str(cell.batch), cell.batch)
 
 
 def memory_table(found: Sequence[Memorised]) -> Table:

@@ -19,7 +19,7 @@ STYLES = (
     *("fednova", "fedproto-avg", "fedproto-local", "fedbn", "local-only", "pooled"),
 )
 
-RECORDING_SETTINGS = ("seed", "evaluate_every", "real_samples", "analysis")  # settings that do not change the model
+RECORDING_SETTINGS = ("seed", "evaluate_every", "real_samples", "analysis", "positive")  # no effect on the model
 MAX_SETTINGS_IN_LABEL = 3
 
 

@@ -13,22 +13,23 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import write_atomic, writing
-from fedlgd.core.text import plural, tied
+from fedlgd.core.text import enumeration, plural, tied
 from fedlgd.report import figures, summary, tables
+from fedlgd.report.accuracy import BEST_RULE, accuracy_table, curve_table, marked_accuracy, mean_first
 from fedlgd.report.attacks import audit_part, inversion_part
 from fedlgd.report.claims import sets_sentence
+from fedlgd.report.classes import binary_table
 from fedlgd.report.cost import break_even_table, break_evens, clock, cost_table
 from fedlgd.report.grids import ANCHORS, pictures
 from fedlgd.report.groups import Group, group_runs, label_variants, site_names
-from fedlgd.report.marks import curve_table, marked_accuracy
 from fedlgd.report.plots import save
 from fedlgd.report.privacy import privacy_section
 from fedlgd.rundir.read import Run, read_runs, run_folders
 
 Runs = str | Path | Sequence[str | Path]
 TABLES: Mapping[str, Callable[[Sequence[Group]], tables.Table | None]] = {
-    "accuracy": tables.accuracy_table,
-    "two-classes": tables.binary_table,
+    "accuracy": accuracy_table,
+    "two-classes": binary_table,
     "cost": cost_table,
     "curves": curve_table,
 }
@@ -84,17 +85,19 @@ def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
     """The page as text, section by section in its order. The same runs give the same bytes."""
     runs = label_variants(runs)
     groups = group_runs(runs)
+    images, inversion = images_section(groups), inversion_section(groups)
     script = TEMPLATES.get_template("report.js").render()
     return TEMPLATES.get_template("report.html").render(
         header=header_section(groups, unreadable),
+        banner=private_images(runs, images, inversion),
         accuracy=accuracy_section(groups),
         sweep=sweep_section(groups),
         rounds=rounds_section(groups),
-        images=images_section(groups),
+        images=images,
         cost=cost_section(groups),
         similarity=figures.similarity_figures(groups),
         privacy=privacy_section(groups),
-        inversion=inversion_section(groups),
+        inversion=inversion,
         by_epsilon=[*figures.epsilon_figures(groups)],
         presence=[*tables.presence_tables(groups)],
         data=data_section(runs),
@@ -123,9 +126,10 @@ def header_section(groups: Sequence[Group], unreadable: Sequence[str]) -> dict[s
 
 def accuracy_section(groups: Sequence[Group]) -> dict[str, Any]:
     """Accuracy by method and site, and more numbers for data with two classes."""
-    accuracy, binary = tables.accuracy_table(groups), tables.binary_table(groups)
+    accuracy, binary = accuracy_table(groups), binary_table(groups)
     return {
-        "table": tables.mean_first(accuracy),
+        "table": mean_first(accuracy),
+        "rule": BEST_RULE if len(groups) > 1 else "",
         "copies": tables.table_formats(accuracy) | {"LaTeX": tables.as_latex(marked_accuracy(groups))},
         "binary": binary,
         "binary_copies": tables.table_formats(binary) if binary else {},
@@ -147,11 +151,30 @@ def rounds_section(groups: Sequence[Group]) -> dict[str, Any]:
 
 
 def images_section(groups: Sequence[Group]) -> dict[str, Any]:
-    """Real and virtual images, and whether the virtual ones leave their sites."""
+    """Real and virtual images, which of them there are, and whether the virtual ones leave their sites."""
     shown, runs = pictures(groups), [run for group in groups for run in group.runs if run.sheets]
     anchors = any(sheet.folder == ANCHORS for run in runs for sheet in run.sheets)
     stay = sets_sentence(runs) if runs else None
-    return {"galleries": shown.galleries, "repeated": shown.repeated, "stay": stay, "anchors": anchors}
+    grids = [grid for gallery in shown.galleries for grid in gallery.grids]
+    kinds = {"real": any(grid.real for grid in grids), "virtual": any(grid.pictures for grid in grids)}
+    words = [word for word, there in kinds.items() if there]
+    told = {"repeated": shown.repeated, "stay": stay, "anchors": anchors}
+    return {"galleries": shown.galleries, "kinds": words, **told}
+
+
+def private_images(
+    runs: Sequence[Run], images: Mapping[str, Any], inversion: Sequence[Mapping[str, Any]]
+) -> tables.Sentence | None:
+    """Which images of this page come from images that are not published; None if there are none."""
+    shown = [f"{kind} images" for kind in images["kinds"]]
+    if any(each["pictures"] or each["closest"] for each in inversion):
+        shown.append("pictures of gradient inversion")
+    if not shown or all(run.manifest.data.public for run in runs):
+        return None
+    text = (
+        f"Contains images derived from private images: {enumeration(shown)}. Protect this file like those images."
+    )
+    return tables.Sentence("private-images", text)
 
 
 def cost_section(groups: Sequence[Group]) -> dict[str, Any]:

@@ -5,12 +5,21 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeGuard
 
-from fedlgd.core.intervals import MIN_SEEDS, seed_noise
+from fedlgd.core.intervals import MIN_SEEDS, Ends, difference_interval, mean_interval, seed_noise
 from fedlgd.core.text import counted, duration, number_of_bytes, plural
 from fedlgd.report.claims import undeclared
+from fedlgd.report.classes import (
+    LARGEST,
+    MAX_SITES_IN_NOTE,
+    largest_class,
+    noisy_scores,
+    one_class_notes,
+    shows_largest,
+    size_at,
+)
 from fedlgd.report.cost import clock, total
 from fedlgd.report.groups import Group, site_names
-from fedlgd.report.tables import MAX_SITES_IN_NOTE, Sentence, percent, percent_stat, percentage_points
+from fedlgd.report.tables import Sentence, percent, percent_stat, percentage_points
 from fedlgd.rundir.read import Run
 
 RULE = (
@@ -58,6 +67,15 @@ class Headline:
     winner: str = ""
     gap: Difference | None = None
 
+    @property
+    def short(self) -> str:
+        """The title without its numbers, which follow a colon."""
+        return self.title.partition(": ")[0].rstrip(".")
+
+    @property
+    def numbers(self) -> str:
+        return self.title.partition(": ")[2]
+
 
 def headline(groups: Sequence[Group]) -> Headline:
     """The result over all groups that compete and have an evaluated round."""
@@ -67,10 +85,12 @@ def headline(groups: Sequence[Group]) -> Headline:
         return Headline("No round has been evaluated yet.")
     first, *others = results
     verb = "ends" if all(each.finished for each in results) else "stands"
+    low = _none_above_largest(results, verb)
     if not others:
-        return Headline(f"{first.label} {verb} at {percent_stat(first.accuracy)} %.")
+        return Headline(low or f"{first.label} {verb} at {percent_stat(first.accuracy)} %.")
     compared = tuple(_comparison(first, other) for other in others)
-    return _of_two(first, others[0], verb, compared) if len(others) == 1 else _of_many(results, verb, compared)
+    found = _of_two(first, others[0], verb, compared) if len(others) == 1 else _of_many(results, verb, compared)
+    return found if low is None else Headline(low, compared, gap=found.gap)
 
 
 def _of_two(first: Group, second: Group, verb: str, compared: tuple[Sentence, ...]) -> Headline:
@@ -90,8 +110,21 @@ def _of_many(results: Sequence[Group], verb: str, compared: tuple[Sentence, ...]
     gap = difference(best, (rivals or others)[0])
     if rivals or gap is None:
         return Headline(_no_winner((best, *rivals), gap, verb), compared, gap=gap)
-    place = f"{verb} highest of {len(results)} methods at {percent_stat(best.accuracy)} %"
+    place = f"{verb} highest of {len(results)} methods: {percent_stat(best.accuracy)} %"
     return Headline(f"{best.label} {place}, {_gap(gap)} {others[0].label}.", compared, best.label, gap)
+
+
+def _none_above_largest(results: Sequence[Group], verb: str) -> str | None:
+    """The title if no method is clearly above always the largest class; None if one is, or for equal classes."""
+    if not shows_largest(results) or any(map(above_largest, results)):
+        return None
+    least = percent(fmean(largest_class(results).values()))
+    if len(results) == 1:
+        label, accuracy = results[0].label, percent_stat(results[0].accuracy)
+        return f"{label} is not clearly above {LARGEST}: it {verb} at {accuracy} % against {least} %."
+    best = max(results, key=lambda each: each.mean)
+    place = f"the highest, {best.label}, {verb} at {percent_stat(best.accuracy)} % against {least} %"
+    return f"No method is clearly above {LARGEST}: {place}."
 
 
 def _no_winner(level: Sequence[Group], gap: Difference | None, verb: str) -> str:
@@ -118,7 +151,7 @@ def difference(subject: Group, other: Group) -> Difference | None:
 
     None without a common seed: then nothing can be paired.
     """
-    return paired_difference(_by_seed(subject), _by_seed(other))
+    return paired_difference(by_seed(subject), by_seed(other))
 
 
 def paired_difference(own: Mapping[int, float], others: Mapping[int, float]) -> Difference | None:
@@ -130,13 +163,50 @@ def paired_difference(own: Mapping[int, float], others: Mapping[int, float]) -> 
     return Difference(mean, len(gaps), None if half is None else (mean - half, mean + half))
 
 
-def _by_seed(group: Group) -> Mapping[int, float]:
-    """Final accuracy by seed; runs with the same seed are one, their mean."""
+def by_seed(group: Group, site: str = "") -> Mapping[int, float]:
+    """Final accuracy by seed, at a site or in the mean over sites; runs with the same seed are one, their mean."""
     found: dict[int, list[float]] = {}
     for run in group.counted:
-        if run.final:
-            found.setdefault(run.seed, []).append(run.final.accuracy)
+        if run.final and (not site or site in run.final.scores):
+            accuracy = run.final.scores[site].accuracy if site else run.final.accuracy
+            found.setdefault(run.seed, []).append(accuracy)
     return {seed: fmean(values) for seed, values in found.items()}
+
+
+def _over_images(group: Group, site: str) -> tuple[float, Ends] | None:
+    """Accuracy at a site, or in the mean over sites, and its interval over test images; None if it is not known."""
+    names = [site] if site else site_names([group])
+    known = [(stat.mean, size_at(group, name)) for name in names if (stat := group.accuracy_at(name))]
+    if not known or not all(size for _, size in known) or noisy_scores([group]):
+        return None
+    shares, sizes = zip(*known, strict=True)
+    return fmean(shares), mean_interval(shares, sizes)
+
+
+def clearly_above(group: Group, other: Group, site: str = "") -> bool:
+    """Whether a method is above another outside the noise, at a site or in the mean over sites.
+
+    The noise is the paired t interval over seeds; with fewer than `MIN_SEEDS` common seeds, that over test images.
+    """
+    gap = paired_difference(by_seed(group, site), by_seed(other, site))
+    if gap and gap.seeds >= MIN_SEEDS:
+        return gap.clear and gap.mean > 0
+    own, rival = _over_images(group, site), _over_images(other, site)
+    return own is not None and rival is not None and difference_interval(*own, *rival)[0] > 0
+
+
+def above_largest(group: Group, site: str = "") -> bool:
+    """Whether a method is above always the largest class outside the noise: that of the test images, and of the
+    seeds if there are `MIN_SEEDS`. True if the counts of the classes are not known."""
+    shares = largest_class([group])
+    if not shares or (site and site not in shares):
+        return True
+    least = shares[site] if site else fmean(shares.values())
+    own, seeds = _over_images(group, site), by_seed(group, site)
+    over_seeds = paired_difference(seeds, dict.fromkeys(seeds, least))
+    if own is None or own[1][0] <= least or over_seeds is None:
+        return False
+    return over_seeds.seeds < MIN_SEEDS or (over_seeds.clear and over_seeds.mean > 0)
 
 
 def _comparison(first: Group, other: Group) -> Sentence:
@@ -172,7 +242,18 @@ def few_seeds(seeds: int) -> tuple[str, str]:
 
 def caveats(groups: Sequence[Group]) -> tuple[Sentence, ...]:
     """One sentence for each reason why the numbers may not be comparable, the most serious first."""
-    checks = (undeclared, _unequal, _tuned, _incomplete, _mixed, _code, _seeds, _short, unequal_cost)
+    checks = (
+        undeclared,
+        one_class_notes,
+        _unequal,
+        _tuned,
+        _incomplete,
+        _mixed,
+        _code,
+        _seeds,
+        _short,
+        unequal_cost,
+    )
     return tuple(sentence for check in checks for sentence in check(groups))
 
 

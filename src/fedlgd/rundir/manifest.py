@@ -106,7 +106,8 @@ class SiteInfo:
 class DataInfo:
     """The federation a run was trained on; `shape` is channels, height, width.
 
-    prepare: how images become network input, as `data.prepare.Preparation` is written; None in old folders.
+    prepare: how images become network input, as `data.prepare.Preparation` is written; None in old folders. public:
+    whether anyone may see the images, as in the data sets of papers; False also if an old folder does not say.
     """
 
     name: str
@@ -116,6 +117,7 @@ class DataInfo:
     sites: tuple[SiteInfo, ...]
     note: str = ""
     prepare: Mapping[str, Any] | None = None
+    public: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +171,8 @@ class Manifest:
     label: the name of the run in tables. config: the digest of `config.toml`; variant: that of all settings but
     data, seed and rounds. A run that does not compete (personalised models, pooled data) is shown beside the
     others and never marked best. code_changed: the files with which it went on as they were not at its start.
-    copy_of: the run that a comparison copied.
+    copy_of: the run that a comparison copied. positive: of two classes, the one that sensitivity is about; empty:
+    the last one.
     """
 
     label: str
@@ -188,6 +191,7 @@ class Manifest:
     extended: tuple[Extension, ...] = ()
     code_changed: tuple[CodeChange, ...] = ()
     copy_of: str = ""
+    positive: str = ""
 
     def write(self, folder: Path) -> None:
         write_json(folder / MANIFEST, msgspec.to_builtins(self))

@@ -173,7 +173,8 @@ def _read_records(path: Path) -> tuple[RoundRecord, ...]:
                 raise ValueError(f"round {after.round} is recorded after round {before.round}")
         for record in records:
             scores = [0 <= s.accuracy <= 1 and len(s.correct) == len(s.total) for s in record.scores.values()]
-            if not all(scores) or not all(map(math.isfinite, (*record.seconds.values(), *record.cpu.values()))):
+            times = (record.wall, *record.seconds.values(), *record.cpu.values())
+            if not all(scores) or not all(map(math.isfinite, times)):
                 raise ValueError(f"the scores or seconds of round {record.round} are not valid")
         return records
 

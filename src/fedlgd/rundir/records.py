@@ -40,9 +40,11 @@ class SentPart:
 class RoundRecord:
     """The record of one round; `round` -1 is the enrolment before the first round.
 
-    Costs are by phase (distil, train, server, evaluate): `seconds` is wall time, which on a busy machine includes
-    waiting; `cpu` is the CPU time of the processes that did the work, empty in older records. It does not measure
-    the work of a GPU. Flags say what moved: "virtual", "anchors".
+    `wall` is the time from the start to the end of the round, in seconds; 0 in older records. Costs are by phase
+    (distil, train, server, evaluate): `seconds` is the wall time of the work of all sites and of the server, added
+    up also if sites work at the same time; on a busy machine it includes waiting. `cpu` is the CPU time of the
+    processes that did the work, empty in older records. It does not measure the work of a GPU. Flags say what
+    moved: "virtual", "anchors".
     `sampled` are the sites that were asked, `refused` those among them without a valid update, with the reason.
     `unscored` are sites without a score in a round that was evaluated, with the reason. `joined` are sites that
     enrolled in this round: late, or again because their state was lost.
@@ -56,6 +58,7 @@ class RoundRecord:
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
+    wall: float = 0.0
     seconds: Mapping[str, float] = field(default_factory=dict)
     cpu: Mapping[str, float] = field(default_factory=dict)
     flops: Mapping[str, int] = field(default_factory=dict)

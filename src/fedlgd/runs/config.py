@@ -42,6 +42,9 @@ class RunSettings(RoundSettings):
         most=1_000,
     )
     analysis: bool = setting(True, "Measure the similarity of the sites' features for the report.")
+    positive: str | None = setting(
+        None, "Of two classes, the one that sensitivity is about; not set: the last one."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,13 +66,18 @@ class Held(Mapping[str, T]):
 
 
 class Spending(NamedTuple):
-    """What a run cost, enrolment included: CPU and wall seconds by phase, and bytes to and from the sites."""
+    """What a run cost, enrolment included: CPU seconds by phase, wall seconds of all work by phase, added up over
+    sites also if they worked at the same time, and bytes to and from the sites.
+
+    wall: the seconds that passed during the enrolment and the rounds; None if an older version recorded a round.
+    """
 
     rounds: int
     cpu: Mapping[str, float]
     seconds: Mapping[str, float]
     bytes_up: int
     bytes_down: int
+    wall: float | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -162,7 +167,8 @@ class Result:
             cpu.update(record.cpu)
             seconds.update(record.seconds)
         up, down = (sum(getattr(r, f"bytes_{way}") for r in self.records) for way in ("up", "down"))
-        return Spending(self.rounds, dict(cpu), dict(seconds), up, down)
+        wall = sum(record.wall for record in self.records) if all(record.wall for record in self.records) else None
+        return Spending(self.rounds, dict(cpu), dict(seconds), up, down, wall)
 
     @cached_property
     def model(self) -> nn.Module:

@@ -297,6 +297,7 @@ def new_manifest(
         data=_data_info(federation, method),
         net=info.NetInfo(label=net.label, parameters=net.size, flops=net.flops),
         engine=engine_info(engine, federation),
+        positive=config.plan.positive or "",
     )
 
 
@@ -364,6 +365,7 @@ def _data_info(federation: Federation, method: Method) -> info.DataInfo:
         classes=tuple(federation.classes),
         sites=tuple(sites),
         prepare=msgspec.to_builtins(federation.preparation),
+        public=federation.public,
     )
 
 

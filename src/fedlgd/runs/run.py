@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from fedlgd.core.device import Place
-from fedlgd.core.errors import SettingError
+from fedlgd.core.errors import SettingError, did_you_mean
 from fedlgd.core.net import Net
 from fedlgd.core.types import Stream
 from fedlgd.data.federation import Federation, pooled
@@ -101,6 +101,9 @@ def execute(
     if out is not None:
         config = continued(config, out)
     method, plan, net = config.method, config.plan, config.net_for(federation, given_net)
+    if plan.positive is not None and plan.positive not in federation.classes:
+        hint = did_you_mean(plan.positive, federation.classes)
+        raise SettingError("no-such-class", name=plan.positive, hint=hint, classes=list(federation.classes))
     with engine.threads(), locked_folder(out) if out else nullcontext():
         if out is not None:
             federation = federation.with_cache(shared_cache(engine.place))
