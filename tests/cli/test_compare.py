@@ -276,7 +276,7 @@ def test_data_of_the_package_has_no_preset_to_tell(fedlgd):
 
 
 def test_a_model_of_one_class_is_flagged_by_every_command(fedlgd, tmp_path):
-    """Of 12 test images of each site, 8 are of the class that it predicts."""
+    """Two thirds of the test images of each site are of the class that it predicts."""
     tree(tmp_path / "sites", classes={"ill": 32, "well": 16})
     same = ["--set=data.size=8", "--net=tests.nets.own:Stubborn", "--rounds=1", "--preset=quick", "--train-on=real"]
     run = fedlgd("run", "sites", "--method=fedavg", "-o", "one", *same, "--set=positive=ill")
@@ -287,7 +287,6 @@ def test_a_model_of_one_class_is_flagged_by_every_command(fedlgd, tmp_path):
         assert {"66.7‡", LARGEST.split()[-2]} <= set(done.out.split())
         assert "66.7*" not in done.out
     assert "'ill'" in run.out
-    assert "100.0 (67.6–100.0)" in run.out  # all of eight
     opened = json.loads(fedlgd("open", "one", "--json").out)
     again = json.loads(
         fedlgd("compare", "sites", "--methods=fedavg,fedprox", "--seeds=1", "-o", "both", *same, "--json").out
