@@ -104,6 +104,7 @@ class ComputeOptions(Output):
     threads: int = thread_count()
     device: str = device_name()
     autocast: bool = option(False, "Use bfloat16 autocast.")
+    compile: str = option("off", "Compile the network: on, off, or auto, which compiles long runs.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,9 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import typer
@@ -17,7 +18,7 @@ from fedlgd.cli.command import ComputeOptions, ConfigOptions, settings_given
 from fedlgd.cli.options import CompareOptions, DistilOptions, PaperOptions, RunOptions
 from fedlgd.cli.progress import progress
 from fedlgd.cli.terminal import folded, plain_warnings, print_json
-from fedlgd.core.device import Place
+from fedlgd.core.device import Compile, Place
 from fedlgd.core.errors import DataError, FedlgdError, SettingError
 from fedlgd.core.text import plural, rough_duration
 from fedlgd.data.federation import Federation
@@ -79,7 +80,7 @@ def announce_preset(given: RunOptions | CompareOptions, preset: str) -> None:
 
 
 def place_of(given: ComputeOptions) -> Place:
-    return Place(device=given.device, autocast=given.autocast)
+    return Place(device=given.device, autocast=given.autocast, compile=cast(Compile, given.compile))
 
 
 def choose_engine(
@@ -151,6 +152,7 @@ def estimate_run(config: Config, folder: Path, federation: Federation, place: Pl
     if done >= config.plan.rounds:
         return None
     net = config.net_for(federation)
+    place = replace(place, compile="off")  # compiling would take longer than the steps that it makes faster
     return estimate(config, federation, net, None if done < 0 else done, shared_cache(place), place)
 
 

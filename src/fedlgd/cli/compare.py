@@ -6,6 +6,7 @@ The search of `tune` is scored on held-out training images.
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -252,13 +253,13 @@ def tune(given: TuneOptions) -> None:
 
 def _seconds(how: Search, federation: Federation, engine: Engine, given: TuneOptions) -> float | None:
     """The estimated time of the search if all candidates cost as much as the given settings; None: not known."""
-    total, workers = 0.0, engine.processes(federation)
+    total, workers, place = 0.0, engine.processes(federation), replace(engine.place, compile="off")
     shares = sum(count * rounds for count, rounds in how.levels) / how.halving.rounds
     with progress(given.silent):
         for entry in how.entries:
             config = how.given(entry)
-            cache, net = shared_cache(engine.place), config.net_for(federation)
-            if (one := estimate(config, federation, net, None, cache, engine.place)) is None:
+            cache, net = shared_cache(place), config.net_for(federation)
+            if (one := estimate(config, federation, net, None, cache, place)) is None:
                 return None
             enrolment = one.enrolment / workers
             total += enrolment + shares * (one.total(workers) - enrolment)

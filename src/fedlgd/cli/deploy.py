@@ -231,6 +231,7 @@ def check_remote_options(given: RunOptions) -> None:
         "--workers": given.workers > 0,
         "--device": given.device != "cpu",
         "--autocast": given.autocast,
+        "--compile": given.compile != "off",
     }
     if wrong := [name for name, value in chosen.items() if value]:
         raise SettingError("decided-at-sites", option=wrong[0])

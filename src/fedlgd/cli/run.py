@@ -1,9 +1,10 @@
 """`fedlgd run`, `fedlgd demo` and `fedlgd distil`."""
 
 import json as jsonlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,6 +15,7 @@ from fedlgd.cli import common
 from fedlgd.cli.options import DemoOptions, DistilOptions, RunOptions
 from fedlgd.cli.progress import progress
 from fedlgd.cli.terminal import folded, print_accuracy, print_json, show_table
+from fedlgd.core.device import Compile
 from fedlgd.core.errors import SettingError
 from fedlgd.core.text import plural, rough_duration
 from fedlgd.data.federation import Federation
@@ -24,8 +26,10 @@ from fedlgd.report.groups import group_runs
 from fedlgd.report.page import write_report
 from fedlgd.report.summary import unequal_cost
 from fedlgd.report.tables import percent
+from fedlgd.rundir.manifest import read_manifest
 from fedlgd.rundir.read import read_run, read_runs
 from fedlgd.rundir.records import RoundRecord
+from fedlgd.runs.compile import settle_compile
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.distil import TRAINING, Distilled, distil_all, seconds_left
 from fedlgd.runs.entries import for_run
@@ -124,15 +128,20 @@ def _prepare(config: Config, given: RunOptions, quiet: bool, preset: str) -> tup
 
 @contextmanager
 def _shown(
-    config: Config, folder: Path, given: RunOptions, title: str, begin: str = "", sites: Sequence[str] = ()
+    config: Config,
+    folder: Path,
+    given: RunOptions,
+    title: str,
+    begin: Callable[[], str] | None = None,
+    sites: Sequence[str] = (),
 ) -> Iterator[Listener]:
-    """Progress and trackers for the rounds given to the listener; `begin` is printed before the first."""
+    """Progress and trackers for the rounds given to the listener; what `begin` says is printed before the first."""
     heard = 0
 
     def listen(record: RoundRecord) -> None:
         nonlocal heard
         if begin and not (heard or given.silent):
-            typer.echo(begin, err=True)
+            typer.echo(begin(), err=True)
         heard += 1
         show(record)
         track(record)
@@ -155,9 +164,17 @@ def _prepared(
         federation, engine = _prepare(config, given, given.silent, preset)
         if not given.silent:
             common.announce_run(config, folder, federation, engine)
-        begin = engine.describe(federation)
+        begin = partial(_describe_engine, engine, federation, folder)
         with _shown(config, folder, given, title, begin, federation.names) as listen:
             yield federation, engine, listen
+
+
+def _describe_engine(engine: Engine, federation: Federation, folder: Path) -> str:
+    """The engine of a run that has started: then `--compile auto` is decided."""
+    if engine.place.compile == "auto":
+        mode: Compile = "on" if read_manifest(folder).engine.compile else "off"
+        engine = replace(engine, place=replace(engine.place, compile=mode))
+    return engine.describe(federation)
 
 
 def _summary(config: Config, folder: Path, page: Path, result: Result, label: str = "") -> dict[str, Any]:
@@ -193,8 +210,11 @@ def distil(given: DistilOptions) -> None:
     common.set_up(given.threads)
     with common.resumable(f" in {given.out}", "Finished sets"):
         with progress(given.silent):
-            federation = config.data.open().with_cache(shared_cache(place))
-        net = config.net_for(federation)
+            federation = config.data.open()
+            net = config.net_for(federation)
+            place = replace(place, compile="off" if given.estimate else place.compile)
+            place = settle_compile(place, config, federation, net)
+            federation = federation.with_cache(shared_cache(place))
         seconds = seconds_left(config, method.distil, federation, net, place)
         if given.estimate:
             typer.echo(jsonlib.dumps({"seconds": seconds}) if given.json else rough_duration(seconds))

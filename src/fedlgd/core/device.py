@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -21,15 +21,24 @@ R = TypeVar("R")
 
 MEMORY = torch.device("cpu")
 
+Compile = Literal["auto", "on", "off"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """device: "cpu", "cuda", or one of several, "cuda:1". autocast: use bfloat16 autocast."""
+    """device: "cpu", "cuda", or one of several, "cuda:1". autocast: use bfloat16 autocast.
+
+    compile: whether passes are compiled; `auto` is decided before a run starts, and until then it is `off`.
+    """
 
     device: str = "cpu"
     autocast: bool = False
+    compile: Compile = "off"
 
     def __post_init__(self) -> None:
+        if self.compile not in get_args(Compile):
+            choices = [*get_args(Compile)]
+            raise SettingError("setting-choice", setting="compile", value=self.compile, choices=choices)
         kind, _, number = self.device.partition(":")
         if kind not in ("cpu", "cuda") or (number and not (kind == "cuda" and number.isdecimal())):
             raise SettingError("device-unknown", device=self.device)
@@ -91,6 +100,16 @@ def precision() -> AbstractContextManager[Any]:
     """The context of a pass: no change, or convolutions and matrix products in bfloat16."""
     place = _place.get()
     return torch.autocast(torch.device(place.device).type, torch.bfloat16) if place.autocast else nullcontext()
+
+
+def compiling() -> bool:
+    """Whether passes are compiled here."""
+    return _place.get().compile == "on"
+
+
+def uncompiled() -> AbstractContextManager[Any]:
+    """The context of passes whose gradient has a gradient of its own: that of a compiled pass has none."""
+    return assigned(_place, replace(_place.get(), compile="off")) if compiling() else nullcontext()
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from fedlgd.core import meter
-from fedlgd.core.device import precision, to_device
+from fedlgd.core.compile import Pass, compiled, compiled_pass
+from fedlgd.core.device import compiling, precision, to_device
 from fedlgd.core.errors import NetError
 from fedlgd.core.types import Params, Stream
 
@@ -78,6 +79,7 @@ class Net:
         self.base = base or self
         self.narrow: Callable[[int], Net] | None = None
         self.made_of: tuple[object, ...] = ()
+        self._graphs: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._build, self._outputs = build, outputs or classes
         self._module = self._fresh().eval()
         stored = self._module.state_dict()
@@ -109,16 +111,23 @@ class Net:
         trained = any(p.requires_grad for p in params.values())
         passes = 1 if not torch.is_grad_enabled() else 3 if trained else 1 + x.requires_grad
         meter.spend(passes * len(x) * self.flops)
-        weights = {**to_device(self._constants), **params}
+        weights, run = {**to_device(self._constants), **params}, self._compiled if compiling() else self._pass
         try:
             with precision():
-                parts = [functional_call(self._module, weights, (part,)) for part in self._chunks(x)]
+                parts = [run(weights, part) for part in self._chunks(x)]
         except ValueError as error:
             if "more than 1 value per channel" not in str(error):
                 raise
             raise NetError("batch-without-variance", net=self.label, images=len(x)) from error
         both = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
         return Output(*(part.to(x.dtype) for part in both))
+
+    def _pass(self, weights: Params, x: Tensor) -> Any:
+        return functional_call(self._module, weights, (x,))
+
+    @cached_property
+    def _compiled(self) -> Pass:
+        return compiled_pass(self._pass)
 
     def _chunks(self, x: Tensor) -> Sequence[Tensor]:
         """Split a batch into equal parts with small activations, so that memory is reused between layers.
@@ -140,10 +149,26 @@ class Net:
         Running statistics are neither used nor changed. All other layers are in eval mode.
         """
         scratch = {name: value.clone() if name in self._buffers else value for name, value in params.items()}
+        with self._norms_by_batch():
+            return self(scratch, x)
+
+    def one_graph(self, function: Callable[..., Any], *given: Any) -> Any:
+        """`function(run, *given)` as one compiled graph, in which `run(params, x)` is a pass as in `by_batch`.
+
+        It takes gradients with `torch.func`, any number of times.
+        """
+        if function not in self._graphs:
+            self._graphs[function] = compiled(partial(function, self._pass))
+        with self._norms_by_batch(), precision():
+            return self._graphs[function](*given)
+
+    @contextmanager
+    def _norms_by_batch(self) -> Iterator[None]:
+        """Norm layers are in train mode and all others in eval mode."""
         with self.training():
             for layer in self._module.modules():
                 layer.training = layer.training and isinstance(layer, _NormBase)
-            return self(scratch, x)
+            yield
 
     @cached_property
     def per_image(self) -> bool:

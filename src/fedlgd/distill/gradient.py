@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from fedlgd.core import meter, tree
+from fedlgd.core.compile import Pass
+from fedlgd.core.device import compiling, uncompiled
 from fedlgd.core.losses import cross_entropy
 from fedlgd.core.net import Net
 from fedlgd.core.settings import Settings, setting
@@ -56,14 +58,35 @@ def anchor_gradient(
     net: Net, params: Params, images: Tensor, labels: Tensor, target: list[Tensor], names: list[str]
 ) -> tuple[Tensor, float]:
     """dDist(grad_theta CE_mean(images), target)/d images, and Dist itself."""
+    meter.spend((GM_PASSES - 3) * len(images) * net.flops)
+    if compiling() and net.per_image:
+        meter.spend(3 * len(images) * net.flops)
+        gradient, dist = net.one_graph(dist_gradient, params, images, labels, target, names)
+        return gradient, dist.item()
     leaf = images.detach().requires_grad_()
     weights = {n: p.detach().requires_grad_(n in names) for n, p in params.items()}
-    loss = cross_entropy(net.by_batch(weights, leaf).logits, labels)
+    with uncompiled():
+        loss = cross_entropy(net.by_batch(weights, leaf).logits, labels)
     gradients = torch.autograd.grad(loss, [weights[n] for n in names], create_graph=True, materialize_grads=True)
     dist = distance(list(gradients), target)
     (gradient,) = torch.autograd.grad(dist, leaf)
-    meter.spend((GM_PASSES - 3) * len(images) * net.flops)
     return gradient, dist.item()
+
+
+def dist_gradient(
+    run: Pass, params: Params, images: Tensor, labels: Tensor, target: list[Tensor], names: list[str]
+) -> tuple[Tensor, Tensor]:
+    """`anchor_gradient` as a pure function, both of whose gradients can be in one compiled graph."""
+
+    def dist(images: Tensor) -> Tensor:
+        def loss(matched: Params) -> Tensor:
+            return cross_entropy(run({**params, **matched}, images).logits, labels)
+
+        gradients = torch.func.grad(loss)({name: params[name] for name in names})
+        return distance([gradients[name] for name in names], target)
+
+    found: tuple[Tensor, Tensor] = torch.func.grad_and_value(dist)(images)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,7 +125,8 @@ class Pool(Engine):
 
 def _device_note(place: Place) -> str:
     device = "" if place.in_memory else f"; device {place.device}"
-    return device + ("; bfloat16 autocast" if place.autocast else "")
+    compiled = {"auto": "; compiled if long", "on": "; compiled", "off": ""}[place.compile]
+    return device + ("; bfloat16 autocast" if place.autocast else "") + compiled
 
 
 ENGINES: dict[str, type[Loop] | type[Pool]] = {"loop": Loop, "pool": Pool}

@@ -2,7 +2,8 @@
 
 The layers are differentiable any number of times. Average pooling adds rows and columns, where PyTorch loops over
 windows. Pooling and its transpose are derivatives of each other. The gradient of a convolution with respect to its
-input is one matrix product and a sum of patches.
+input is one matrix product and a sum of patches. A compiled network does without both: its pooling is a mean over
+windows, which the compiler joins with the layers around it.
 """
 
 import math
@@ -155,7 +156,7 @@ class Conv3x3(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         bias = None if self.idle else self.bias
         images_alone = input.requires_grad and not self.weight.requires_grad and self.in_channels <= FEW
-        if not images_alone or torch.is_autocast_enabled(input.device.type):
+        if not images_alone or torch.is_autocast_enabled(input.device.type) or torch.compiler.is_compiling():
             return F.conv2d(input, self.weight, bias, padding=1)
         y: Tensor = _ImageConv.apply(input, self.weight)  # type: ignore[no-untyped-call]
         return y if bias is None else y + bias[:, None, None]
@@ -180,6 +181,10 @@ class AvgPool2x2(nn.Module):
     """Same as `nn.AvgPool2d(2)`: the mean of every 2x2 window; an odd last row or column is ignored."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            height, side = x.shape[-2] // 2, x.shape[-1] // 2
+            windows = x[..., : height * 2, : side * 2].reshape(*x.shape[:-2], height, 2, side, 2)
+            return windows.mean((-3, -1))
         pooled: Tensor = _Pool.apply(x)  # type: ignore[no-untyped-call]
         return pooled
 

@@ -5,6 +5,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
@@ -101,8 +102,8 @@ def build_net(name: str, shape: Shape, classes: int, settings: Mapping[str, Any]
     net = _checked(build, shape, classes, label, None if kind in NETS.values() else features)
     net.made_of = () if kind in NETS.values() else (kind,)
     if isinstance(own := (accepted | settings).get("width"), int):
-        net.narrow = lambda width: (  # the same family so wide; `net` itself if it is no wider
-            net if width >= own else build_net(name, shape, classes, {**settings, "width": width})
+        net.narrow = cache(  # one network for each width, so that it is compiled once
+            lambda width: net if width >= own else build_net(name, shape, classes, {**settings, "width": width})
         )
     return net
 

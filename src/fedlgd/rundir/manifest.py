@@ -140,6 +140,7 @@ class EngineInfo:
     threads: int = 1
     device: str = "cpu"
     autocast: bool = False
+    compile: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from fedlgd import notebook
-from fedlgd.core.device import Place
+from fedlgd.core.device import Compile, Place
 from fedlgd.core.errors import FedlgdError, RunError, SettingError
 from fedlgd.core.files import make_folder, writing
 from fedlgd.data.federation import Federation
@@ -109,6 +109,7 @@ def compare(
     workers: int = 0,
     device: str = "cpu",
     autocast: bool = False,
+    compile: Compile = "off",
     real_samples: int | None = None,
     jobs: int = 1,
     accept_changed_code: bool = False,
@@ -132,7 +133,7 @@ def compare(
     assignments = {**more, **(settings or {}), "net": named_net(net, features), "real_samples": 0}
     every = plan_jobs(entries, seeds, folder, assignments, preset)
     planned = [replace(job, config=on_federation(job.config, federation, real_samples)) for job in every]
-    chosen = engines.engine(engine, workers, Place(device=device, autocast=autocast))
+    chosen = engines.engine(engine, workers, Place(device=device, autocast=autocast, compile=compile))
     found = _run_on(federation, planned, jobs, chosen, net_object(net), on_round, folder, accept_changed_code)
     found.notes = tuple(filter(None, (*preset_notes(entries, preset), skipped)))
     return found

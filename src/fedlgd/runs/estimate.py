@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fedlgd.core.device import Place
+from fedlgd.core.device import Place, compiling
 from fedlgd.core.meter import Meter, metered, phase
 from fedlgd.core.net import Net
 from fedlgd.core.train import score
@@ -73,6 +73,15 @@ def estimate(
     return Estimate(dict(total.seconds), dict(total.flops), enrolment, dict(total.cpu))
 
 
+def warm_up(net: Net, site: Site, params: Params) -> None:
+    """The first pass is slower than the others, above all if it is compiled."""
+    data = site.train.take(slice(0, 32))
+    weights = {name: value.clone().requires_grad_(name in net.trainable) for name, value in params.items()}
+    leaves = [value for value in weights.values() if value.requires_grad]  # not the buffers of batch norm
+    with net.training(compiling()):  # the graph of training; without one, a batch of one image will do
+        torch.autograd.grad(net(weights, data.x).logits.sum(), leaves, allow_unused=True)
+
+
 class _Sum(Meter):
     """The sum of measured costs, each multiplied by its number of repetitions."""
 
@@ -90,18 +99,11 @@ class _Trial:
         self._place, self._site, self._small = place, site, config.method.trial()
         self._rng = Stream(config.plan.seed).at("estimate")
         self._params = net.init(self._rng)
-        place.do(self._warm, self._params)
+        place.do(partial(warm_up, net, site), self._params)
         with metered() as self.enrolment:
             enrol = partial(self._small.enrol, site, net)
             self._state, hello = place.do(enrol, self._rng.at("enrol"))
         self._server = self._small.start(self._params, [hello], net, self._rng.at("start"))
-
-    def _warm(self, params: Params) -> None:
-        """Warm up: the first pass is slower than the others."""
-        net, data = self._net, self._site.train.take(slice(0, 32))
-        weights = {name: value.clone().requires_grad_(name in net.trainable) for name, value in params.items()}
-        leaves = [value for value in weights.values() if value.requires_grad]  # not the buffers of batch norm
-        torch.autograd.grad(net(weights, data.x).logits.sum(), leaves, allow_unused=True)
 
     def kinds(self, rounds: range) -> Iterator[list[int]]:
         """Groups of rounds with the same work."""

@@ -183,7 +183,7 @@ def locked_folder(path: Path) -> Iterator[None]:
         yield
 
 
-CORE = ("device", "losses", "net", "types")  # modules of core that the pixels depend on
+CORE = ("compile", "device", "losses", "net", "types")  # modules of core that the pixels depend on
 
 
 class FolderCache(Cache):
@@ -212,7 +212,8 @@ def shared_cache(place: Place = Place()) -> Cache:
     A folder belongs to one state of the source code, version of torch, and number of threads or kind of device.
     """
     by = f"threads{torch.get_num_threads()}" if place.in_memory else torch.device(place.device).type
-    made_by = f"fedlgd{source_digest()}-torch{torch.__version__}-{by}" + ("-bfloat16" if place.autocast else "")
+    by += ("-bfloat16" if place.autocast else "") + ("-compiled" if place.compile == "on" else "")
+    made_by = f"fedlgd{source_digest()}-torch{torch.__version__}-{by}"
     try:
         folder = files.private_folder(files.private_folder(cache_home() / "distilled") / made_by)
         folders = list(folder.parent.iterdir())

@@ -318,6 +318,7 @@ def engine_info(engine: Engine, federation: Federation) -> info.EngineInfo:
         threads=torch.get_num_threads(),
         device=engine.place.device,
         autocast=engine.place.autocast,
+        compile=engine.place.compile == "on",
     )
 
 

@@ -1,0 +1,91 @@
+"""Whether a run is compiled is decided once, written down, and kept when the run is resumed."""
+
+import warnings
+
+import pytest
+
+from fedlgd.core import net as nets
+from fedlgd.core.device import Place
+from fedlgd.engines.registry import Loop, Pool
+from fedlgd.rundir.manifest import read_manifest
+from fedlgd.runs import compile as deciding
+from fedlgd.runs.config import resolve
+from fedlgd.runs.run import execute
+from tests import tiny
+from tests.core.test_compile import needs_compiler
+
+SETTINGS = {"net.width": 4, "net.depth": 1, "analysis": False, "real_samples": 0}
+
+
+@pytest.fixture(scope="module")
+def data():
+    return tiny.federation()
+
+
+def run(data, out, mode, rounds=1, engine=Loop, **more):
+    values = {**SETTINGS, "method": "fedavg", "rounds": rounds, **more}
+    return execute(resolve({}, values), data, out, engine=engine(place=Place(compile=mode)))
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    """A compiler that is found and fails."""
+
+    def fails(*given):
+        raise RuntimeError("no such header\nline 2")
+
+    monkeypatch.setattr(nets, "compiled_pass", lambda _: fails)
+    monkeypatch.setattr(deciding, "find_compiler", lambda: "g++")
+
+
+def test_without_a_compiler_a_run_has_the_bits_of_one_that_was_not_compiled(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", str(tmp_path / "none"))
+    with pytest.warns(UserWarning, match=r"not compiled: there is no C\+\+ compiler"):
+        found = run(data, tmp_path / "on", "on")
+    assert tiny.equal(found.model.state_dict(), run(data, tmp_path / "off", "off").model.state_dict())
+    assert not read_manifest(tmp_path / "on").engine.compile
+
+
+def test_a_compiler_that_fails_is_named_in_one_line(data, tmp_path, broken):
+    with pytest.warns(UserWarning, match="not compiled: no such header$"):
+        run(data, tmp_path / "on", "on")
+    assert not read_manifest(tmp_path / "on").engine.compile
+
+
+def test_auto_compiles_a_long_run_and_no_short_one(data, tmp_path, monkeypatch, broken):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(data, tmp_path / "short", "auto")
+    monkeypatch.setattr(deciding, "COMPILE_FLOPS", 1e3)
+    with pytest.warns(UserWarning, match="not compiled"):
+        run(data, tmp_path / "long", "auto")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(data, tmp_path / "long", "auto", rounds=2)  # it has started without
+
+
+def test_a_resume_in_another_mode_says_what_changes(data, tmp_path, broken):
+    run(data, tmp_path / "run", "off")
+    with pytest.warns(UserWarning, match="compile") as said:
+        run(data, tmp_path / "run", "on", rounds=2)
+    first, second = (str(each.message) for each in said)
+    assert "started with compile=off and is resumed with compile=on: the last bits" in first
+    assert "not compiled" in second
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_compiled_runs_have_the_same_bits_in_one_process_in_several_and_resumed(data, tmp_path):
+    method = {**tiny.SETTINGS, **tiny.FEDLGD, "method": "fedlgd"}
+    whole = run(data, tmp_path / "loop", "on", 3, **method)
+    pool = run(data, tmp_path / "pool", "on", 3, Pool, **method)
+    run(data, tmp_path / "later", "on", 2, **method)
+    resumed = run(data, tmp_path / "later", "auto", 3, **method)
+    plain = run(data, tmp_path / "plain", "off", 3, **method)
+    weights = whole.model.state_dict()
+    assert tiny.equal(weights, pool.model.state_dict())
+    assert tiny.equal(weights, resumed.model.state_dict())
+    assert read_manifest(tmp_path / "later").engine.compile
+    assert not tiny.equal(weights, plain.model.state_dict())
+    for name, value in plain.model.state_dict().items():
+        assert weights[name].sub(value).norm() <= 1e-3 * value.norm() + 1e-6
