@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedlgd.attacks import audit, membership, shadow
-from fedlgd.attacks.audit import MIN_POOL_SIZE, AuditPlan, AuditRequest, check_halves, check_pool
+from fedlgd.attacks.audit import MIN_POOL_SIZE, AuditPlan, AuditRequest, check_halves, check_pool, plan_audit
 from fedlgd.attacks.pool import draw_pool, halved, members_in
 from fedlgd.attacks.shadow import Shadow
 from fedlgd.attacks.target import AuditTarget, chosen_site
@@ -60,6 +60,19 @@ def test_the_smallest_site_is_attacked_by_default_and_an_unknown_one_is_refused(
     assert chosen_site(data, "cat") == "cat"
     with refuses("attacked-site-unknown", site="bees", sites=["ape", "bee", "cat"]):
         chosen_site(data, "bees")
+
+
+def test_by_default_the_smallest_site_that_can_be_audited_is(tmp_path):
+    """24 images of each of three classes are enough; bee has two of each."""
+    aimed = target(tmp_path)
+    bee = aimed.federation.by_name["bee"]
+    few = LabelledSet(bee.train.x[:6], bee.train.y[:6], bee.train.scale)
+    sites = tuple(replace(site, train=few) if site.name == "bee" else site for site in aimed.federation.sites)
+    aimed = replace(aimed, federation=replace(aimed.federation, sites=sites))
+    assert plan_audit(aimed, AuditRequest()).site == "ape"
+    assert plan_audit(aimed, AuditRequest(attack="paper")).site == "bee"
+    with refuses("pool-too-small", site="bee", images=6):
+        _ = plan_audit(aimed, AuditRequest(site="bee")).pool
 
 
 def test_a_pool_below_the_smallest_size_is_refused():

@@ -1,6 +1,7 @@
 """`fedlgd invert`, as a user types it."""
 
 import json
+import re
 import shutil
 import stat
 from dataclasses import replace
@@ -269,6 +270,30 @@ def test_the_training_that_is_attacked_has_the_anchors_of_an_unselected_round(fe
     assert seen.anchors_in_loss is not None
     assert torch.equal(seen.anchors_in_loss.images.x, moment.server.anchors.images)
     assert training_of(replay, moment, site, moving).anchors_in_loss is None
+
+
+def test_where_virtual_sets_move_in_every_round_no_attack_is_run_twice(fedlgd, tmp_path):
+    """As with the preset `strong`: as many rows as attacks."""
+    assert fedlgd(*tiny_run(tmp_path / "out", "--preset=strong", rounds=2)).code == 0
+    done = attacked(fedlgd, "--round", "2", "--batch", "1")
+    count = int(re.search(r"of (\d+) attacks? to run", done.err)[1])
+    cells = json.loads((tmp_path / "out" / "invert.json").read_text())["cells"]
+    assert len(cells) == count == 3
+    assert list(open_replay(tmp_path / "out").next_rounds(2)) == [2]
+
+
+def test_the_worst_memorisation_of_all_sites_is_printed_and_named(capsys, tmp_path):
+    def memory(site, share):
+        rest = {"what": "virtual set", "round": 1, "expected": 0.8, "p_value": 0.01}
+        return {"site": site, "nearer_training": share, **rest}
+
+    content = {"cells": {}, "settings": {"site": "east"}}
+    content["memorisation"] = [memory("east", 0.79), memory("north", 0.95), memory("west", 0.81)]
+    command._print(inversion.StoredInversion(tmp_path / "invert.json", content))
+    said = " ".join(capsys.readouterr().out.split())
+    assert "at east: 79 %" in said
+    assert "at north: 95 % nearer to a training image (80 % by chance, p = 0.01); the worst of 3 sets" in said
+    assert "at west" not in said
 
 
 def _same(a: Params, b: Params) -> bool:

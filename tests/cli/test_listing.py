@@ -3,11 +3,15 @@
 import json
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
-from fedlgd.cli.common import preset_of
+from fedlgd.cli.common import assignments, preset_of
+from fedlgd.cli.options import RunOptions
 from fedlgd.core.settings import describe_settings
+from fedlgd.data.own.layouts import SiteImages, Tree
+from fedlgd.data.own.suite import Folders
 from fedlgd.data.published.domains import PAIRED, REQUIRED
 from fedlgd.data.suites import SUITES
 from fedlgd.methods import registry
@@ -136,3 +140,23 @@ def test_ones_own_images_have_the_preset_strong_where_it_can_be(values, preset):
     assert not preset_of(values, {"rounds": 3}, methods)
     assert preset_of(values, {}, [*methods, "fedavg", "fedlgd+proximal"]) == preset
     assert not preset_of(values, {}, [*methods, "tests.runs.own:Own"])
+
+
+@pytest.mark.parametrize(
+    ("images", "given", "width"),
+    [
+        (1_999, {}, 32),
+        (2_000, {}, 64),
+        (20_000, {}, 128),
+        (10, {"net.depth": 2}, None),
+        (10, {"net": "resnet18"}, None),
+        (10, {"data.name": "builtin-digits"}, None),
+    ],
+)
+def test_own_images_have_a_network_that_fits_unless_one_is_given(images, given, width, monkeypatch):
+    tree = Tree(Path(), "folders", (SiteImages("a", [None] * images, ()),))
+    monkeypatch.setattr(Folders, "survey", lambda *_: tree)
+    folder = {} if "data.name" in given else {"data.name": "folders", "data.path": "sites"}
+    texts = [f"{path}={json.dumps(value)}" for path, value in given.items()]
+    found = assignments(RunOptions(settings=texts), folder)
+    assert found.get("net.width") == width

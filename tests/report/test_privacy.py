@@ -242,11 +242,12 @@ def test_a_precise_blind_control_has_a_tolerance() -> None:
 
 
 def test_the_table_has_the_numbers_of_the_findings_and_controls_below_a_line() -> None:
-    judged = audit(promised=Promise(epsilon=4, delta=1e-5, mu=0.92))
+    bounded = (found(epsilon_lower=0.31), *(replace(each, epsilon_lower=0.4) for each in CONTROLS))
+    judged = audit(promised=Promise(epsilon=4, delta=1e-5, mu=0.92), findings=bounded)
     table = attacks.audit_table(judged)
     assert table.line == 1
     own = [each for each in judged.findings if each.kind == "run"]
-    for row, each in zip(table.rows, (*own, *CONTROLS), strict=True):
+    for row, each in zip(table.rows, (*own, *bounded[1:]), strict=True):
         name, attack, auc, rate, epsilon, accuracy = row
         assert each.label in name.text
         assert ("must leak" in name.text) is (each.kind == "positive")
@@ -264,8 +265,25 @@ def test_the_table_has_the_numbers_of_the_findings_and_controls_below_a_line() -
 
 def test_a_rate_that_one_row_cannot_measure_is_said_in_its_cell() -> None:
     few = found(n_out=50, tpr={"0.01": None, "0.001": None}, epsilon_lower=None, accuracy=None)
-    (row, _) = attacks.audit_table(audit(findings=(few, found()))).rows
+    (row, _) = attacks.audit_table(audit(findings=(few, found(epsilon_lower=0.3)))).rows
     assert [cell.text for cell in row[3:]] == ["not measurable (n = 50)", "–", "–"]
+
+
+def test_a_lower_bound_of_zero_is_not_printed() -> None:
+    table = attacks.audit_table(audit())
+    assert not any("epsilon" in column.name for column in table.columns)
+    assert any("no lower bound above 0" in note for note in table.notes)
+    own, _ = attacks.audit_table(audit(findings=(found(), found(kind="baseline", epsilon_lower=0.3)))).rows
+    assert own[4].text == "–"
+
+
+@pytest.mark.parametrize(("low", "kind"), [(0.499, "leak"), (0.505, "blind-off-chance")])
+def test_beside_a_leak_a_control_whose_interval_excludes_chance_decides_nothing(low: float, kind: str) -> None:
+    """One of four controls: alone it would be within what four tests allow."""
+    blind = [found(kind="blind", auc=(low, 0.54, 1.08 - low)), *[found(kind="blind", auc=CHANCE)] * 3]
+    judged = audit(findings=(found(auc=LEAK, epsilon_lower=0.2), *blind, *OTHERS))
+    assert attacks.verdict(judged).kind == kind
+    assert any("epsilon" in column.name for column in attacks.audit_table(judged).columns) is (kind == "leak")
 
 
 def test_a_simulated_promise_is_not_shown_as_one() -> None:

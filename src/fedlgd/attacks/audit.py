@@ -16,9 +16,9 @@ from typing import Any
 from fedlgd.attacks import findings, shadow
 from fedlgd.attacks.pool import Canaries, CandidatePool, draw_pool, halved, members_in
 from fedlgd.attacks.shadow import Observations, Shadow, has_distil
-from fedlgd.attacks.target import AuditTarget, guarded_by, refuse_model, sent_words
+from fedlgd.attacks.target import AuditTarget, chosen_site, guarded_by, refuse_model, sent_words
 from fedlgd.attacks.watch import Study
-from fedlgd.core.errors import DataError, PrivacyError, RunError, SettingError
+from fedlgd.core.errors import DataError, FedlgdError, PrivacyError, RunError, SettingError
 from fedlgd.core.files import digest, read_json, write_json
 from fedlgd.core.train import Local
 from fedlgd.core.types import Site
@@ -76,6 +76,25 @@ class Arm:
     kind: Kind
     config: Config
     only_set: bool = False
+
+
+def plan_audit(target: AuditTarget, request: AuditRequest) -> "AuditPlan":
+    """The audit of the named site; by default of the smallest one that has enough images to be audited.
+
+    If none has, the error is that of the largest site.
+    """
+    if request.site or request.attack == "paper":
+        return AuditPlan(target, request, chosen_site(target.federation, request.site))
+    sizes = {name: len(site.train) for name, site in target.federation.by_name.items()}
+    refused = dict[str, FedlgdError]()
+    for name in sorted(sizes, key=sizes.__getitem__):
+        plan = AuditPlan(target, request, name)
+        try:
+            if len(plan.pool):
+                return plan
+        except (DataError, PrivacyError) as error:
+            refused[name] = error
+    raise refused[max(sizes, key=sizes.__getitem__)]
 
 
 def arms_of(target: AuditTarget, site: str, request: AuditRequest) -> Iterator[Arm]:

@@ -184,8 +184,13 @@ def bootstrap(
     rng: np.random.Generator,
     rates: Sequence[float] = (),
     draws: int = BOOTSTRAP_DRAWS,
+    *,
+    widened: float = 1.0,
 ) -> Bands:
-    """95 % intervals over draws of images with replacement; all scores `[f, u]` of an image stay together."""
+    """95 % intervals over draws of images with replacement; all scores `[f, u]` of an image stay together.
+
+    widened: the factor of the distance of both ends from the estimate.
+    """
     images = scores.shape[1]
     flat, inside = scores.ravel(), members.ravel()
     order, last = _sorted(flat)
@@ -200,6 +205,8 @@ def bootstrap(
             curves.append(drawn.tpr)
     low, high = np.quantile(curves, [(1 - CONFIDENCE_LEVEL) / 2, (1 + CONFIDENCE_LEVEL) / 2], axis=0)
     ends = np.quantile(areas, [(1 - CONFIDENCE_LEVEL) / 2, (1 + CONFIDENCE_LEVEL) / 2])
+    low, high = (np.clip(best.tpr + widened * (end - best.tpr), 0, 1) for end in (low, high))
+    ends = np.clip(best.auc + widened * (ends - best.auc), 0, 1)
     tpr: dict[float, Interval | None] = {}
     for rate in rates:
         found, at = at_fpr(flat, inside, rate), int(np.argmin(np.abs(FPR_GRID - rate)))

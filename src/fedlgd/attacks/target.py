@@ -176,14 +176,16 @@ class Replay:
         return Moment(server, {name: states.load(name, memory.version(name)) for name in self.federation.by_name})
 
     def next_rounds(self, t: int) -> Iterator[int]:
-        """The next round from t on in which virtual sets and anchors stay as they are, and one in which they move.
+        """The next round from t on in which virtual sets and anchors stay as they are, and one in which they move,
+        if there are such rounds: a method can move them in every round.
 
         Moving them is left out if it would be a release.
         """
         groups = all_settings(self.config.method).values()
         movers = [group.move_in for group in groups if hasattr(group, "move_in")]
         moving = [u for u in range(t, t + ROUNDS_AHEAD) if any(moves(u) for moves in movers)]
-        yield next(u for u in range(t, t + ROUNDS_AHEAD + 1) if u not in moving)
+        still = [u for u in range(t, t + ROUNDS_AHEAD) if u not in moving]
+        yield from still[:1]
         if moving and not self.protected:
             yield moving[0]
 

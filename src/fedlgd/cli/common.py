@@ -39,12 +39,35 @@ from fedlgd.runs.folder import shared_cache
 from fedlgd.runs.parse import parse_assignment
 from fedlgd.runs.resume import extension
 
+WIDTHS = (
+    (2_000, 32),
+    (20_000, 64),
+)  # of the default network for fewer images of a user's own than the first number
+MAX_WIDTH = 128
+
 
 def assignments(given: ConfigOptions | DistilOptions, more: Mapping[str, Any]) -> dict[str, Any]:
     """The settings given by options, by their path; `more` replaces some, and `--set` wins."""
     flags = {**chosen_data(given.data, given.folder), **settings_given(given), **more}
     chosen = {path: value for path, value in flags.items() if value is not None}
-    return chosen | dict(parse_assignment(text) for text in given.settings or ())
+    chosen |= dict(parse_assignment(text) for text in given.settings or ())
+    return {**_own_net(chosen), **chosen} if not getattr(given, "config", None) else chosen
+
+
+def _own_net(values: Mapping[str, Any]) -> dict[str, int]:
+    """The width of the default network for a user's own images; nothing if a setting of the network is given.
+
+    One of WIDTHS, by the number of images of all sites: a network of 300 000 parameters learns no more from a few
+    hundred images, and each of its messages is ten times as large.
+    """
+    if values.get("data.name") != "folders" or any(path.split(".")[0] == "net" for path in values):
+        return {}
+    try:
+        tree = Folders(path=str(values["data.path"]), columns=str(values.get("data.columns", ""))).survey()
+    except FedlgdError:
+        return {}  # opening the images says what is wrong
+    images = sum(len(site.images) for site in tree.sites)
+    return {"net.width": next((width for most, width in WIDTHS if images < most), MAX_WIDTH)}
 
 
 def chosen_data(name: str | None, folder: Path | None) -> dict[str, str | None]:
@@ -72,8 +95,10 @@ def preset_of(values: Mapping[str, Any], file: Mapping[str, Any], methods: Itera
     return "strong" if own and all("strong" in recipe(name).settings.presets for name in methods) else ""
 
 
-def announce_preset(given: RunOptions | CompareOptions, preset: str) -> None:
-    """Say which preset was chosen for the user, why, and how to choose another."""
+def announce_preset(given: RunOptions | CompareOptions, preset: str, config: Config) -> None:
+    """Say which network and preset were chosen for the user's own images, why, and how to choose others."""
+    if config.data.name == "folders" and "width" in config.net and not given.silent:
+        typer.echo(f"Network: {config.net['name']} of width {config.net['width']} (--set net.width)", err=True)
     if preset and not (given.preset or given.silent):
         why = "the default for your own images: the most accurate for its time"
         typer.echo(folded(f"Preset {preset}, {why}. Choose another with --preset, e.g. --preset quick"), err=True)

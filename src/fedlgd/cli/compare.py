@@ -57,7 +57,7 @@ def compare(given: CompareOptions) -> None:
     preset = given.preset or common.preset_of(settings, {}, [entry.name for entry in entries])
     first, *_ = plan_jobs(entries, 1, given.out, settings, preset)
     federation = common.open_data(first.config.data, given.silent)
-    common.announce_preset(given, preset)
+    common.announce_preset(given, preset, first.config)
     if skipped and not given.silent:
         typer.echo(folded(skipped), err=True)
     steps = _fedlgd_steps(settings, preset, len(federation.classes)) if given.match_steps else 0

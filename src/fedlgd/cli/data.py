@@ -2,6 +2,7 @@
 
 import inspect
 import json as jsonlib
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -322,6 +323,20 @@ def _show_power(tested: Mapping[str, int]) -> None:
     title = f"\nThe smallest difference between two models that test images show ({assumed}):"
     if rows:
         show_table(("site", "test images", "points"), rows, title, notes=notes)
+
+
+def example(given: options.ExampleOptions) -> None:
+    from fedlgd.data.example import CAMERAS, CLASSES, write_example  # here, because runs import this module too
+
+    count = write_example(given.folder)
+    if given.json:
+        print_json({"folder": str(given.folder), "images": count, "sites": [*CAMERAS], "classes": CLASSES})
+        return
+    typer.echo(f"{given.folder}: {count} rendered images of {', '.join(CAMERAS)}; classes {', '.join(CLASSES)}")
+    if not given.quiet:
+        folder = shlex.quote(str(given.folder))
+        typer.echo(folded("They are drawn, not photographed: try the commands with them, judge no method by them."))
+        typer.echo(f"Next:\n  fedlgd data check {folder}\n  fedlgd compare {folder} --set data.size=32")
 
 
 def checked_site(path: Path, site: str, settings: Mapping[str, Any], quiet: bool) -> Folders:

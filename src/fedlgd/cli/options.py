@@ -379,6 +379,13 @@ class CheckOptions(Output):
     strict: bool = option(False, "Treat warnings as errors.")
 
 
+@command(DATA, "data example", "data:example", "fedlgd data example sites")
+class ExampleOptions(Output):
+    """Write a small folder of rendered images of three sites to try."""
+
+    folder: Path = argument("New or empty folder.")
+
+
 @command(DATA, "data fetch", "data:fetch", "fedlgd data fetch digits")
 class FetchOptions(Output):
     """Download published data sets and prepare them.

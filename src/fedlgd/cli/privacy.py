@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from fedlgd.attacks.audit import AuditPlan, AuditRequest
+from fedlgd.attacks.audit import AuditPlan, AuditRequest, plan_audit
 from fedlgd.attacks.gradient_inversion import QUICK_ATTACK, THOROUGH_ATTACK, Attack
 from fedlgd.attacks.inversion import (
     InversionPlan,
@@ -17,7 +17,7 @@ from fedlgd.attacks.inversion import (
     moments_of,
     stored_in,
 )
-from fedlgd.attacks.target import Replay, chosen_site, open_replay, open_target
+from fedlgd.attacks.target import Replay, open_replay, open_target
 from fedlgd.cli.common import resumable, set_up
 from fedlgd.cli.options import AuditOptions, InvertOptions
 from fedlgd.cli.progress import progress
@@ -41,7 +41,7 @@ def audit(given: AuditOptions) -> None:
         with resumable(f" of {folder}", "Finished federations"):
             with progress(given.silent):
                 target = open_target(folder)
-                plan = AuditPlan(target, request, chosen_site(target.federation, request.site))
+                plan = plan_audit(target, request)
                 seconds = plan.seconds(jobs)
             _announce(plan, seconds, jobs, given)
             with progress(given.silent):
@@ -144,10 +144,12 @@ def _print(stored: StoredInversion) -> None:
         counts = str(cell["round"]), str(cell["batch"])
         rows.append((cell["title"], *counts, hits, chance, f"{cell['psnr_aligned']:.1f}"))
     show_table(INVERSION_COLUMNS, rows, "Images that the attack identifies among others of their class at the site")
-    for each in found["memorisation"]:
-        if each["site"] == found["settings"]["site"]:
-            share, chance = (f"{100 * each[key]:.0f} %" for key in ("nearer_training", "expected"))
-            what = f"{each['what']} after round {each['round'] + 1} at {each['site']}"
-            text = f"{what}: {share} nearer to a training image ({chance} by chance, p = {each['p_value']:.2g})"
-            typer.echo(folded(text, "  "))
+    memory, attacked = found["memorisation"], found["settings"]["site"]
+    worst = max(memory, key=lambda each: each["nearer_training"] - each["expected"], default=None)
+    for each in (one for one in memory if one is worst or one["site"] == attacked):
+        share, chance = (f"{100 * each[key]:.0f} %" for key in ("nearer_training", "expected"))
+        what = f"{each['what']} after round {each['round'] + 1} at {each['site']}"
+        text = f"{what}: {share} nearer to a training image ({chance} by chance, p = {each['p_value']:.2g})"
+        mark = f"; the worst of {len(memory)} sets at all sites" if each is worst and len(memory) > 1 else ""
+        typer.echo(folded(text + mark, "  "))
     typer.echo(f"All numbers: {stored.file}{_beside(stored.file)}; pictures: {stored.pictures}")

@@ -122,7 +122,7 @@ def demo(given: DemoOptions) -> None:
 def _prepare(config: Config, given: RunOptions, quiet: bool, preset: str) -> tuple[Federation, Engine]:
     common.set_up(given.threads)
     federation = common.open_data(config.data, quiet)
-    common.announce_preset(given, preset)
+    common.announce_preset(given, preset, config)
     return federation, common.choose_engine(given, federation, given.engine, given.workers)
 
 

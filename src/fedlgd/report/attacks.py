@@ -73,17 +73,24 @@ def audit_part(run: Run, name: str) -> dict[str, Any]:
 
 
 def verdict(audit: Audit) -> Sentence:
-    """Whether a leak was found. The controls decide whether anything can be concluded at all."""
-    blind = [each for each in audit.findings if each.kind == "blind"]
-    if any(_off_chance(each, len(blind)) for each in blind):
+    """Whether a leak was found. The controls decide whether anything can be concluded at all.
+
+    A blind control is off chance if its area is clearly not 1/2. Beside a leak it is so already if its interval,
+    which stands in the same table, excludes 1/2: what saw neither side must not look like the leak.
+    """
+    blind, found = [each for each in audit.findings if each.kind == "blind"], leaking(audit)
+    tests = 1 if found else len(blind)
+    if off := [each for each in blind if _off_chance(each, tests)]:
+        low, middle, high = max(off, key=lambda each: abs(each.auc[1] - 0.5)).auc
         return Sentence(
             "blind-off-chance",
-            "Nothing can be concluded: the blind control is not at chance, so both sides differ by their origin.",
+            f"Not decided: the control is off chance. It saw neither side, but its area is {middle:.3f} "
+            f"[{low:.3f}, {high:.3f}]: both sides differ by their origin, or by chance.",
         )
     positive = [each for each in audit.findings if each.kind == "positive"]
     if positive and not any(each.auc[0] > 0.5 for each in positive):
         return Sentence("control-missed", "Nothing can be concluded: the attack misses the control that must leak.")
-    if found := leaking(audit):
+    if found:
         worst = max(found, key=lambda each: each.auc[1])
         where = ", ".join(dict.fromkeys(TARGETS[each.target] for each in found))
         return Sentence("leak", f"Leak found: {where}; the largest area is {worst.auc[1]:.3f} ({worst.statistic}).")
@@ -105,26 +112,38 @@ def _off_chance(found: Finding, tests: int) -> bool:
 
 
 def audit_table(audit: Audit) -> Table:
-    """Attacks on the run, then controls below a line. A rate that no row can measure has a note, not a column."""
+    """Attacks on the run, then controls below a line.
+
+    A rate that no row can measure has a note, not a column. So has a lower bound of epsilon that is 0 in all rows;
+    if nothing is decided it has no meaning, and neither.
+    """
     rates = [rate for rate in RATES if any(each.tpr.get(f"{rate:g}") for each in audit.findings)]
+    undecided = verdict(audit).kind == "blind-off-chance"
+    bounded = not undecided and any(each.epsilon_lower for each in audit.findings)
+    measured = ["AUC", *(f"TPR at {100 * rate:g} % FPR" for rate in rates), *(["epsilon ≥"] if bounded else [])]
     columns = (
         *(Column(name, number=False) for name in ("method", "attack")),
-        *map(Column, ("AUC", *(f"TPR at {100 * rate:g} % FPR" for rate in rates), "epsilon ≥")),
+        *map(Column, measured),
         Column("accuracy, %", percent=True),
     )
     own = [each for each in audit.findings if each.kind == "run"]
     controls = [each for each in audit.findings if each.kind != "run"]
     most = max(each.n_out for each in audit.findings)
     notes = [f"TPR at {100 * rate:g} % FPR: not measurable (n = {most})." for rate in RATES if rate not in rates]
+    if not (bounded or undecided):
+        notes.append("epsilon ≥: no lower bound above 0 was found.")
     if promised := audit.promised:
         by = " in a simulation, which protects nothing" if promised.simulation else ""
         notes.append(f"Promised{by}: epsilon at most {promised.epsilon:g} at delta {promised.delta:g}.")
     return Table(
-        columns, tuple(_finding_row(each, rates) for each in (*own, *controls)), tuple(notes), line=len(own)
+        columns,
+        tuple(_finding_row(each, rates, bounded) for each in (*own, *controls)),
+        tuple(notes),
+        line=len(own),
     )
 
 
-def _finding_row(found: Finding, rates: Sequence[float]) -> Row:
+def _finding_row(found: Finding, rates: Sequence[float], bounded: bool) -> Row:
     def rate_cell(interval: tuple[float, float, float] | None) -> Cell:
         if interval is None:
             return Cell(f"not measurable (n = {found.n_out})")
@@ -138,7 +157,7 @@ def _finding_row(found: Finding, rates: Sequence[float]) -> Row:
         Cell(f"{TARGETS[found.target]}: {found.statistic}"),
         Cell(f"{middle:.3f} [{low:.3f}, {high:.3f}]", middle),
         *(rate_cell(found.tpr.get(f"{rate:g}")) for rate in rates),
-        Cell(NONE) if epsilon is None else Cell(f"{epsilon:.2f}", epsilon),
+        *([Cell(f"{epsilon:.2f}", epsilon) if epsilon else Cell(NONE)] if bounded else []),
         Cell(NONE) if accuracy is None else Cell(percent(accuracy), accuracy),
     )
 

@@ -23,7 +23,10 @@ MANIFEST = "manifest.csv"
 REQUIRED_COLUMNS = ("path", "site", "label")
 COLUMNS = (*REQUIRED_COLUMNS, "split", "patient")
 PART_NAMES: dict[str, Part] = {"train": "train", "training": "train", "test": "test", "testing": "test", "": ""}
-JUNK = ("thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir", "$recycle.bin", "lost+found", "dicomdir")
+JUNK = (
+    *("thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "@eadir", "$recycle.bin", "lost+found", "dicomdir"),
+    *("readme", "readme.md", "readme.txt"),
+)
 LAYOUTS = (
     "site/class/image, site/train/class/image with site/test/class/image, "
     f"one site.npz per site, or a {MANIFEST} with the columns path, site, label and optionally split"
@@ -345,7 +348,7 @@ def _parts(folder: Path, folders: list[Path]) -> dict[Part, Path]:
 
 
 def _children(folder: Path, root: Path) -> Iterator[Path]:
-    """The content of a folder in natural order, without hidden files and files of operating systems."""
+    """The content of a folder in natural order, without hidden files, files of operating systems and a README."""
     if not folder.resolve().is_relative_to(root):
         raise DataError("link-out-of-folder", path=shown(folder), root=shown(root))
     try:
