@@ -435,6 +435,19 @@ def test_what_is_awaited_is_said_at_once_and_again_after_growing_pauses(clock, c
     assert capsys.readouterr().err == "  waiting 5 s for c\n"
 
 
+def test_while_something_is_awaited_no_line_says_how_long_a_step_takes(clock, capsys):
+    lines = Lines(6)
+    lines.tick("answers of sites", 0, 3)
+    for clock[0] in (1.0, 12.0):
+        lines.tick("answers of sites", 2, 3)
+    assert "2/3" in capsys.readouterr().err
+    lines.wait("waiting 5 s for b")
+    capsys.readouterr()
+    clock[0] = 30.0
+    lines.tick("answers of sites", 2, 3)
+    assert not capsys.readouterr().err
+
+
 def test_what_is_awaited_stands_in_the_live_view_until_the_work_goes_on(clock):
     shown = table(width=60)
     shown.wait("waiting 5 s for the answer of b; 2 of 3 sites have answered. " * 2)

@@ -92,7 +92,7 @@ class Lines:
         pace = self._steps.setdefault(label, Pace())
         pace.update(done)
         left = _left(pace.left(total))
-        due = time.monotonic() - self._printed > SECONDS_BETWEEN_LINES and done != total
+        due = time.monotonic() - self._printed > SECONDS_BETWEEN_LINES and done != total and not self._pause
         if self._announced and begins and not done:
             self._print(f"  {label}")
         elif (self._in_bytes and (begins or due)) or (due and left):
