@@ -33,7 +33,15 @@ ANCHORS = {
 """Anchors that move in rounds 0 and 2 and are trained on in round 1."""
 
 REFINE = {"refine.steps": 2, "refine.selected.every": 2, "refine.selected.count": 2}
-FEW = {"per_class": 2, "virtual_batch": 4}
+SYNTHESIS = {
+    "synthesis.ahead": 1,
+    "synthesis.snapshots": 2,
+    "synthesis.per_class": 2,
+    "synthesis.steps": 2,
+    "synthesis.unroll": 2,
+    "finetune.epochs": 2,
+}
+FEW = SYNTHESIS | {"per_class": 2, "virtual_batch": 4}
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "feddm-new": ("feddm", {"images": "new", "logits": False, "radius": 0.0}),

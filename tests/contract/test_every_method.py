@@ -346,6 +346,7 @@ TABLE = {
     "fedbn": Row(P - NORMS, P - NORMS, NORMS, 0),
     "local-only": Row(0, 0, P, 0),
     "pooled": Row(P, P, 0, 0),
+    "dynafed": Row(P, P, 0, IMAGES + SET * K + 1),  # images with soft labels, and a step size
     "feddm": Row(P, IMAGES + K, IMAGES + SET, 0),  # and how many images of each class are present
 }
 in_table = pytest.mark.parametrize("name", TABLE)
@@ -606,6 +607,7 @@ NOT_ALONE = {
     "feddm": {"distil.private.epsilon"},
     "fedaf": {"distil.private.epsilon"},
     "collabdm": {"distil.start"},
+    "dynafed": {"finetune.momentum"},  # Adam has none
 }
 """Settings that refuse any other value where nothing else changes, or that must name something there is."""
 

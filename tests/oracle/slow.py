@@ -144,6 +144,34 @@ def feddm_gradient(
     return gradient
 
 
+def trajectory_gap(
+    net: Net,
+    start: Params,
+    target: Params,
+    images: Tensor,
+    labels: Tensor,
+    rate: float,
+    transforms: Sequence[Callable[[Tensor], Tensor]],
+) -> float:
+    """Steps of SGD on images with soft labels, the loss image by image; then the distance, number by number."""
+    names = [name for name in start if name in net.trainable]
+    w = {name: value.clone() for name, value in start.items()}
+    for transform in transforms:
+        leaf = {name: value.clone().requires_grad_(name in names) for name, value in w.items()}
+        loss = torch.zeros((), dtype=images.dtype)
+        for x, soft in zip(images, labels, strict=True):
+            p = [math.exp(v) / sum(math.exp(u) for u in soft.tolist()) for v in soft.tolist()]
+            z = net(leaf, transform(x[None])).logits[0]
+            loss = loss - sum(share * (z[k] - z.logsumexp(0)) for k, share in enumerate(p)) / len(images)
+        grads = torch.autograd.grad(loss, [leaf[name] for name in names], materialize_grads=True)
+        w |= {name: w[name] - rate * grad for name, grad in zip(names, grads, strict=True)}
+
+    def square(a: Params, b: Params) -> float:
+        return sum((u - v) ** 2 for n in names for u, v in zip(a[n].flatten(), b[n].flatten(), strict=True))
+
+    return float(square(w, target) / square(start, target))
+
+
 def on_sphere(params: Params, names: Sequence[str], radius: float, generator: torch.Generator) -> Params:
     """theta + u min(1, radius / ||u||), number by number."""
     draws = {name: torch.randn(params[name].shape, generator=generator).double() for name in names}

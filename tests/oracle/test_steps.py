@@ -21,6 +21,7 @@ from fedlgd.distill.settings import Distil
 from fedlgd.methods.anchors import Anchors
 from fedlgd.methods.collabdm import joined_means
 from fedlgd.methods.common import pulled
+from fedlgd.methods.dynafed import trajectory_gap, unrolled
 from fedlgd.methods.feddm import WithLogits
 from fedlgd.methods.regularisers import Pull
 from tests import tiny
@@ -277,3 +278,27 @@ def test_means_that_sites_send_to_collabdm_give_the_gradient_of_all_their_images
     got = image_gradient(net, Pair(params, transforms, target), made.x, made.y)
     whole = LabelledSet(torch.cat([data.x for data in own]), torch.cat([data.y for data in own]))
     _near(got, slow.dm_gradient(net, params, whole, made.x, made.y, TRANSFORMS))
+
+
+def test_the_gap_of_dynafed_and_its_gradients_against_plain_loops_and_differences():
+    net, start, made = _setting(1)
+    target = tiny.double(tiny.params(net, 7))
+    labels = torch.linspace(-1, 1, 9, dtype=torch.float64).view(3, 3)
+    rate = torch.tensor(0.05, dtype=torch.float64)
+    transforms = [TRANSFORMS[k] for k in range(3)]
+    leaves = [each.clone().requires_grad_() for each in (made.x, labels, rate)]
+    end = unrolled(net, start, *leaves, transforms)
+    gap = trajectory_gap(net, start, end, target)
+
+    def slowly(x: Tensor, soft: Tensor, eta: Tensor) -> float:
+        return slow.trajectory_gap(net, start, target, x, soft, float(eta), transforms)
+
+    assert float(gap.detach()) == pytest.approx(slowly(made.x, labels, rate), rel=1e-10)
+    gradients = torch.autograd.grad(gap, leaves)
+    for i, place in ((0, (1, 2, 3, 4)), (0, (0, 0, 5, 5)), (1, (2, 1)), (2, ())):
+        values = []
+        for sign in (1, -1):
+            moved = [each.detach().clone() for each in leaves]
+            moved[i][place] += sign * 1e-5
+            values.append(slowly(*moved))
+        assert float(gradients[i][place]) == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-4, abs=1e-9)

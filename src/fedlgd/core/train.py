@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Generator, Tensor
@@ -63,7 +63,7 @@ class Local(Settings):
         """Whether it is SGD: a step is a sum of gradients. Adam divides each of its steps by their size."""
         return self.optimiser in (None, "sgd")
 
-    def at(self, t: int, rounds: int) -> "Local":
+    def at(self, t: int, rounds: int) -> Self:
         """The settings of round t, between T_i and T_{i+1} of the start, the restarts and the end of the run:
 
         eta_t = eta (1 + cos(pi (t - T_i) / (T_{i+1} - T_i))) / 2  (SGDR, Loshchilov and Hutter, ICLR 2017, Eq. 5).

@@ -31,6 +31,7 @@ FAMILY = (
     "fedmix",
     "fedmix-naive",
     "collabdm",
+    "dynafed",
     "vhl",
 )
 """The methods of federated learning on virtual images, distilled or not; `fedlgd methods` lists them apart."""
