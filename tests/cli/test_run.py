@@ -17,11 +17,14 @@ from fedlgd.core.errors import RunError
 from fedlgd.core.score import Score
 from fedlgd.data.suites import DataChoice, load
 from fedlgd.engines.site import Sites
+from fedlgd.report.groups import group_runs
+from fedlgd.rundir.read import read_runs
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.parse import read_toml
 from fedlgd.runs.run import execute
 from tests import PATIENCE
 from tests.cli.conftest import TINY, tiny_run
+from tests.report.fake import write_run
 from tests.runs.folder import everything, head, leftovers, records, snapshot
 
 SITES = {"mnist", "scans", "photos", "fonts", "street"}
@@ -344,9 +347,10 @@ def test_a_site_that_lacks_classes_in_its_test_set_is_named(fedlgd, monkeypatch)
 
 
 @pytest.mark.parametrize("sites", [3, 57])
-def test_the_table_has_a_line_for_each_site_and_the_mean(sites, capsys):
+def test_the_table_has_a_line_for_each_site_and_the_mean(sites, capsys, tmp_path):
     accuracy = {f"s{i}": i / 100 for i in range(sites)}
-    terminal.print_accuracy({"FedLGD": accuracy, "a": accuracy})
+    runs = [write_run(tmp_path / label, label=label, final=accuracy) for label in ("FedLGD", "a")]
+    terminal.print_accuracy(group_runs(read_runs(runs)[0]))
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if line[0] != "─"]
     assert lines[1] == ["site", "FedLGD", "a"]
     assert lines[2:-1] == [[site, f"{100 * value:.1f}", f"{100 * value:.1f}"] for site, value in accuracy.items()]
