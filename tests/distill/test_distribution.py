@@ -163,10 +163,10 @@ class Watch:
         return real_means
 
     def _images(self, wrapped):
-        def image_gradient(net, pair, images, labels, tiles, term):
+        def image_gradient(net, pair, images, labels, *how):
             assert all(a is b for a, b in zip(pair.transforms, self.transforms[-1], strict=True))
             assert pair.params is self.params[-1]
-            return wrapped(net, pair, images, labels, tiles, term)
+            return wrapped(net, pair, images, labels, *how)
 
         return image_gradient
 

@@ -12,7 +12,7 @@ from fedlgd.core.types import ServerState, Stream, VirtualSet
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.wire import nbytes
 from fedlgd.methods.baselines import LocalOnly
-from fedlgd.methods.common import Batch, logits_on
+from fedlgd.methods.common import Batch, outputs_on
 from fedlgd.methods.desa import DeSA, distillation, mean_anchors, mean_of_others
 from fedlgd.methods.union import upload_of
 from fedlgd.nets.registry import build_net
@@ -177,7 +177,7 @@ def test_logits_are_those_of_eval_mode():
     net = build_net("tests.nets.own:Dropping", (3, 4, 4), 3)
     data, params = tiny.labelled(net, 2), tiny.params(net)
     with net.training():
-        got = logits_on(net, params, data, chunk=4)
+        got = outputs_on(net, params, data, chunk=4).logits
     torch.testing.assert_close(got, net.frozen(params, data.x).logits)
 
 

@@ -141,16 +141,22 @@ def match(
     *,
     term: LogitTerm | None = None,
     chances: Tensor | None = None,
+    largest: float = 0.0,
+    running: bool = False,
 ) -> Tensor:
     """The images after `distil.steps` of  V <- V - lr dL/dV  on Eq. 1, each under one drawn pair.
 
-    term: added to Eq. 1. chances: of the real images to be drawn within their class; None: all alike.
+    term: added to Eq. 1. chances: of the real images to be drawn within their class; None: all alike. largest: norm
+    of the gradient of all images; 0: any. running: batch norm uses running statistics for the virtual images.
     """
     optimiser = PixelOptimiser(distil)
     with meter.phase("distil"):
         targets = draws(labels.unique(), real, net, params_of, distil, rng, chances)
         for _, pair in zip(meter.track("distil", distil.steps), targets, strict=False):
-            images = optimiser(images, image_gradient(net, pair, images, labels, distil.tiles, term))
+            gradient = image_gradient(net, pair, images, labels, distil.tiles, term, running)
+            if largest:
+                gradient = gradient * (largest / gradient.norm()).clamp(max=1)
+            images = optimiser(images, gradient)
     return images
 
 
@@ -223,15 +229,23 @@ def real_means(
 
 
 def image_gradient(
-    net: Net, pair: Pair, images: Tensor, labels: Tensor, tiles: int = 1, term: LogitTerm | None = None
+    net: Net,
+    pair: Pair,
+    images: Tensor,
+    labels: Tensor,
+    tiles: int = 1,
+    term: LogitTerm | None = None,
+    running: bool = False,
 ) -> Tensor:
-    """dL/dV of Eq. 1 and the term, all classes in one pass."""
+    """dL/dV of Eq. 1 and the term, all classes in one pass; with `running` statistics in eval mode."""
     leaf = images.detach().requires_grad_()
     pictures, labels = cut(leaf, tiles), labels.repeat_interleave(tiles**2)
     classes = labels.unique()
     members = [(labels == k).nonzero().flatten() for k in classes]
     x = torch.cat([transform(pictures[index]) for index, transform in zip(members, pair.transforms, strict=True)])
-    out, sorted_labels = net.by_batch(pair.params, x), labels[torch.cat(members)]
+    with net.training(False):
+        out = net(pair.params, x) if running else net.by_batch(pair.params, x)
+    sorted_labels = labels[torch.cat(members)]
     loss = losses.mean_gap(pair.target, losses.class_means(out.features, sorted_labels, classes))
     if term:
         loss = loss + term(losses.class_means(out.logits, sorted_labels, classes), classes)

@@ -11,8 +11,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 import torch
 from torch import Generator, Tensor
 
+from fedlgd.core.device import to_device
 from fedlgd.core.errors import PrivacyError
-from fedlgd.core.losses import cross_entropy
+from fedlgd.core.losses import class_means, cross_entropy
 from fedlgd.core.meter import phase
 from fedlgd.core.net import Output
 from fedlgd.core.train import Local, Objective, sgd
@@ -159,10 +160,15 @@ def training_set(state: SiteState, site: Site) -> LabelledSet:
     return state.virtual.data if state.virtual else site.train
 
 
-def logits_on(net: Net, params: Params, data: LabelledSet, chunk: int = 256) -> Tensor:
-    """z(x) for every image of a set, in its order, in eval mode."""
+def outputs_on(net: Net, params: Params, data: LabelledSet, chunk: int = 256) -> Output:
+    """psi(x) and z(x) for every image of a set, in its order, in eval mode."""
     parts = (data.take(slice(i, i + chunk)).x for i in range(0, len(data), chunk))
-    return torch.cat([net.frozen(params, x).logits for x in parts])
+    return Output(*map(torch.cat, zip(*(net.frozen(params, x) for x in parts), strict=True)))
+
+
+def means_by_class(values: Tensor, data: LabelledSet, classes: int) -> Tensor:
+    """The mean of the rows that belong to images of each class; a row of 0 for a class without images."""
+    return class_means(values, to_device(data.y), to_device(torch.arange(classes))).nan_to_num()
 
 
 def first_model(net: Net, rng: Stream) -> Params:

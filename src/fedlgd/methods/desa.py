@@ -27,7 +27,7 @@ from fedlgd.core.types import (
 from fedlgd.distill.distribution import first_set
 from fedlgd.methods import common
 from fedlgd.methods.anchors import stale_anchors
-from fedlgd.methods.common import PAPER, QUICK, AnchorLoss, Batch, Term, fit, logits_on
+from fedlgd.methods.common import PAPER, QUICK, AnchorLoss, Batch, Term, fit, outputs_on
 from fedlgd.methods.protocol import Cost, Expected, Fit, Hellos, Net, Presets, Stream, Updates, Visit, setting
 from fedlgd.methods.registry import register
 from fedlgd.methods.union import TREE, Uploading, expected_upload, union_of, upload_of
@@ -155,7 +155,7 @@ class DeSA(Uploading):
             terms = self._terms(anchors, logits["mean"] if logits else torch.empty(0, 0), net, rng)
             in_loss = AnchorLoss(anchors, True, None) if self.in_loss else None
             trained = fit(self, model, state, site, net, rng, terms=terms, anchors_in_loss=in_loss)
-            sent = {"logits": {"own": logits_on(net, trained.params, anchors)}} if logits else {}
+            sent = {"logits": {"own": outputs_on(net, trained.params, anchors).logits}} if logits else {}
         update = Update(site=site.name, params={}, weight=1.0, metrics={"loss": trained.loss}, trees=sent)
         return update, replace(state, trees={"model": trained.params})
 

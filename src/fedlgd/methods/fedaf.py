@@ -17,7 +17,7 @@ from fedlgd.core.losses import class_means
 from fedlgd.core.meter import phase
 from fedlgd.core.train import Local
 from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, ServerState, Site, SiteState, Update
-from fedlgd.distill.distribution import LogitTerm, check_finite, match, random_networks
+from fedlgd.distill.distribution import LogitTerm
 from fedlgd.distill.settings import Distil
 from fedlgd.methods import common, union
 from fedlgd.methods.protocol import Expected, Fit, Net, Presets, Stream, Updates, Visit, setting
@@ -34,11 +34,6 @@ def mixed(net: Net, params: Params, share: float, rng: Stream) -> Params:
         return params
     other = net.init(rng)
     return params | {name: share * params[name] + (1 - share) * other[name] for name in net.trainable}
-
-
-def means_by_class(values: Tensor, data: LabelledSet, classes: int) -> Tensor:
-    """One row of means for each class; a row of 0 for a class without images."""
-    return class_means(values, data.y.to(values.device), torch.arange(classes, device=values.device)).nan_to_num()
 
 
 def mean_of_known(sent: Iterable[Tensor]) -> Tensor:
@@ -160,15 +155,8 @@ class FedAF(union.Uploading):
             return Update(site=site.name, params={}, weight=1.0, trees=sent), replace(state, trees={"network": w})
         before = state if self.images == "keep" else SiteState()
         virtual = union.images_before(before, site, net, self.distil, msg.round, rng.at("start"))
-        matched, distil = random_networks(net, self.distil) if msg.round == 0 else (net, self.distil)
-        here, term = rng.at("refine"), self._agreement(msg.trees)
-
-        def drawn(i: int) -> Params:
-            return matched.init(here.at("net", i)) if msg.round == 0 else w
-
-        images = match(virtual.images, virtual.labels, site.train, matched, drawn, distil, here, term=term)
-        check_finite(images, self.distil.lr, f"distillation at site {site.name!r}")
-        virtual = replace(virtual, images=images, round=msg.round)
+        term = self._agreement(msg.trees)
+        virtual = union.condense(virtual, site, net, w, self.distil, msg.round, rng.at("refine"), term=term)
         sent = {union.TREE: union.upload_of(virtual, net.classes, self.distil.per_class)}
         if self.soft:
             sent[LABELS] = self._means(msg, net, w, site.train, self.temperature)
@@ -179,8 +167,8 @@ class FedAF(union.Uploading):
         if msg.round == 0:
             return {"means": torch.zeros(net.classes, net.classes)}
         with phase("distil"):
-            z = common.logits_on(net, w, real)
-        return {"means": means_by_class((z / soften).softmax(1) if soften else z, real, net.classes)}
+            z = common.outputs_on(net, w, real).logits
+        return {"means": common.means_by_class((z / soften).softmax(1) if soften else z, real, net.classes)}
 
     def _agreement(self, trees: Mapping[str, Params]) -> LogitTerm | None:
         """a sum_k SWD(u_k, V_k) over the classes whose V_k is known."""

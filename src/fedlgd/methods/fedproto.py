@@ -7,8 +7,6 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedlgd.core.device import to_device
-from fedlgd.core.losses import class_means
 from fedlgd.core.meter import phase
 from fedlgd.core.tree import Mean
 from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, ServerState, Site, SiteState
@@ -28,12 +26,10 @@ def prototype_gap(features: Tensor, labels: Tensor, prototypes: Tensor) -> Tenso
 
 def site_prototypes(net: Net, params: Params, data: LabelledSet, chunk: int = 256) -> Params:
     """The mean feature of each class under the final local model, and its number of images."""
-    parts = [data.take(slice(i, i + chunk)).x for i in range(0, len(data), chunk)]
     with phase("train"):
-        features = torch.cat([net.frozen(params, x).features for x in parts])
+        features = common.outputs_on(net, params, data, chunk).features
     counts = data.counts(net.classes).to(features)
-    means = class_means(features, to_device(data.y), to_device(torch.arange(net.classes))).nan_to_num()
-    return {"means": means, "counts": counts}
+    return {"means": common.means_by_class(features, data, net.classes), "counts": counts}
 
 
 def mean_prototypes(old: Tensor | None, sent: Iterable[Params], weigh: Weigh) -> Tensor:

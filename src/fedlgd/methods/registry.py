@@ -32,6 +32,7 @@ FAMILY = (
     "fedmix-naive",
     "collabdm",
     "dynafed",
+    "fedvck",
     "vhl",
 )
 """The methods of federated learning on virtual images, distilled or not; `fedlgd methods` lists them apart."""

@@ -10,7 +10,8 @@ kind `images` in `sends`, and in `server` trains with `common.fit_on` on `union_
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from fedlgd.core.device import to_device
 from fedlgd.core.errors import DataError, PrivacyError, RunError
 from fedlgd.core.meter import phase
 from fedlgd.core.types import Hello, LabelledSet, Params, Site, SiteState, Stream, Update, VirtualSet, cut
+from fedlgd.distill.distribution import check_finite, match, random_networks
 from fedlgd.distill.init import initial_images, labels_for, virtual_numbers
 from fedlgd.distill.settings import Distil
 from fedlgd.methods.common import Training
@@ -54,6 +56,24 @@ def images_before(state: SiteState, site: Site, net: Net, distil: Distil, t: int
     with phase("distil"):
         images = to_device(initial_images(site, numbers, net.shape, distil, rng)).contiguous()  # as it is stored
     return VirtualSet(images=images, labels=to_device(labels), origin=site.name, round=t, tiles=distil.tiles)
+
+
+def condense(
+    virtual: VirtualSet, site: Site, net: Net, params: Params, distil: Distil, t: int, rng: Stream, **how: Any
+) -> VirtualSet:
+    """The set after the steps of round t: under new random networks in round 0, later under `params`.
+
+    how: changes of the steps, as in `match`; not in round 0, when no model knows anything.
+    """
+    matched, distil = (net, distil) if t else random_networks(net, distil)
+
+    def drawn(i: int) -> Params:
+        return params if t else matched.init(rng.at("net", i))
+
+    more = how if t else {}
+    images = match(virtual.images, virtual.labels, site.train, matched, drawn, distil, rng, **more)
+    check_finite(images, distil.lr, f"distillation at site {site.name!r}")
+    return replace(virtual, images=images, round=t)
 
 
 def enrol_uploader(method: Uploading, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
