@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -303,3 +304,57 @@ def test_a_positive_class_that_is_none_is_refused_with_the_nearest(fedlgd, tmp_p
     done = fedlgd("run", "sites", "--method=fedavg", "--preset=quick", "--set=data.size=8", "--set=positive=wel")
     assert done.code == 2
     assert message("no-such-class", name="wel", hint="; did you mean 'well'?", classes=["ill", "well"]) in done.err
+
+
+OWN = (
+    "--rounds",
+    "1",
+    "--seeds",
+    "2",
+    "--set=net.width=4",
+    "--set=net.depth=2",
+    "--set=local.batch=4",
+    "-o",
+    "out",
+)
+
+
+def test_ones_own_images_are_compared_by_what_a_decision_needs(fedlgd, tmp_path, monkeypatch):
+    """Two sites of 16 training images: 20 steps of 4 images at each are 40 in one place."""
+    monkeypatch.setenv("COLUMNS", "80")
+    tree(tmp_path / "sites", classes={"no": 10, "yes": 10})
+    done = fedlgd("compare", "sites", *OWN, "--set=distil.per_class=1")
+    assert done.code == 0, done.err
+    folders = ("local-only", "fedavg-real", "fedavg-virtual", "fedlgd", "pooled")
+    steps = [tomllib.loads((tmp_path / f"out/{each}/seed1/config.toml").read_text()) for each in folders]
+    assert [each["local"]["steps"] for each in steps] == [20, 20, 20, 20, 40]
+    assert [each.get("train_on", "virtual") for each in steps] == ["real", "real", "virtual", "virtual", "real"]
+    starts = [line.partition("] ")[2] for line in done.out.splitlines() if line.startswith("[")]
+    assert [line[-1] for line in starts] == ["0"] * 5 + ["1"] * 5
+    assert done.out.count("After 1 seed: ") == 1
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert "budget: 20 SGD steps" in done.out
+    again = json.loads(fedlgd("compare", "sites", *OWN, "--set=distil.per_class=1", "--json").out)
+    decision = again["decision"]
+    assert [each["site"] for each in decision["sites"]] == ["a", "b"]
+    assert {each["test"] for each in decision["sites"]} == {4}
+    assert (decision["alone"], decision["joined"], decision["seeds"]) == ("Each site alone", "FedLGD", 2)
+    labels = {"FedAvg on real data", "FedAvg on virtual data", "Pooled on real data"}
+    assert set(decision["others"]) == labels
+    kinds = [each["kind"] for each in decision["sentences"]]
+    assert kinds[-3:] == ["few-seeds", "cost", "not-audited"]
+    shown = " ".join(done.out.split())
+    assert [each["text"] for each in decision["sentences"] if each["text"] not in shown] == []
+    assert decision["title"] in (tmp_path / "out/report.html").read_text().replace("\u00a0", " ")
+
+
+def test_a_decision_trains_on_both_kinds_of_images_and_other_data_has_two_methods(fedlgd, tmp_path):
+    tree(tmp_path / "sites", classes={"no": 10, "yes": 10})
+    done = fedlgd("compare", "sites", *OWN, "--train-on", "virtual")
+    assert done.code == 2
+    assert message("decision-trains-on-both", value="virtual") in " ".join(done.err.split())
+    assert not (tmp_path / "out").exists()
+    plain = fedlgd("compare", "builtin-digits", "--seeds=1", "--rounds=1", "-o", "two", "--json", *SMALL)
+    result = json.loads(plain.out)
+    assert [each["method"] for each in result["methods"]] == ["FedAvg on real data", "FedLGD"]
+    assert result["decision"] is None

@@ -18,9 +18,9 @@ from tests.report.conftest import MakeGroups, run_of
     [
         (tables.percent(0.9123), "91.2"),
         (tables.percent_stat(Stat(0.5, 0.0123)), "50.0 ± 1.2"),
-        (tables.percentage_points(-0.012), "−1.2"),
-        (tables.percentage_points(0.012), "+1.2"),
-        (tables.percentage_points(-0.0001), "0.0"),
+        (text.percentage_points(-0.012), "−1.2"),
+        (text.percentage_points(0.012), "+1.2"),
+        (text.percentage_points(-0.0001), "0.0"),
         (tables.operations(1.234e14), "123 TFLOP"),
         (tables.operations(1e25), "10000000 EFLOP"),
         (text.duration(0.125), "0.12 s"),

@@ -6,9 +6,13 @@ import pytest
 
 import fedlgd
 from fedlgd.core.errors import RunError, SettingError
+from fedlgd.core.train import Local
 from fedlgd.methods import registry
 from fedlgd.nets.builtin import ConvNet
-from fedlgd.runs.compare import matched_steps
+from fedlgd.report.decision import decision_section
+from fedlgd.report.groups import group_runs
+from fedlgd.rundir.read import read_runs
+from fedlgd.runs.compare import matched_steps, pooled_steps
 from fedlgd.runs.entries import parse_entry, plan_jobs
 from tests import tiny
 from tests.errors import check_error, refuses
@@ -226,3 +230,32 @@ def test_a_network_object_and_a_listener_reach_every_run():
     found = compared(["fedavg"], net=ConvNet(shape=(3, 8, 8), classes=3, width=4, depth=2), on_round=heard.append)
     assert len(heard) == 2 * 2
     assert {result.net.size for result in found["FedAvg on real data"]} == {tiny.net().size}
+
+
+def test_in_python_the_result_says_what_each_site_gains_by_joining(tmp_path):
+    """Own images without methods: what a decision needs. Runs of sites alone among others are enough, too."""
+    small = {"distil.per_class": 1, "distil.steps": 0, "fedlgd.anchors.per_class": 0, "fedlgd.refine.steps": 0}
+    found = compared(None, seeds=1, out=tmp_path, settings=small)
+    folders = {"local-only", "fedavg-real", "fedavg-virtual", "fedlgd", "pooled"}
+    assert {path.parent.name for path in tmp_path.glob("*/seed0")} == folders
+    decision = found.decision
+    assert (decision.alone.label, decision.joined.label) == ("Each site alone", "FedLGD")
+    assert [gain.site for gain in decision.gains] == list(tiny.NAMES)
+    alone, joined = (found.accuracy[label] for label in ("Each site alone", "FedLGD"))
+    gains = {gain.site: gain.mean for gain in decision.gains}
+    assert gains == pytest.approx({site: joined[site] - alone[site] for site in joined})
+    assert decision.title in repr(found)
+    section = decision_section(group_runs(read_runs(sorted(tmp_path.glob("*/seed0")))[0]))["plain"]
+    assert section["sites"] == decision.plain()["sites"]
+    assert section["cost"]["joined"] == pytest.approx(decision.plain()["cost"]["joined"])
+    two = compared(["local-only", "fedavg"], seeds=1)
+    assert two.decision.joined.label == "FedAvg on real data"
+    assert compared(["fedavg"], seeds=1).decision is None
+
+
+def test_pooled_training_is_an_upper_bound_with_as_many_steps_per_image():
+    """By hand: 7 steps of 4 images at three sites, one of which has 2, are 7 (4 + 4 + 2) / 4 = 17.5 steps."""
+    assert pooled_steps(Local(steps=7, batch=4), [20, 10, 2]) == 18
+    assert pooled_steps(Local(epochs=2, batch=4), [20, 10, 2]) == 16
+    assert pooled_steps(Local(steps=20, batch=32), [100, 300], ratio=0.5) == 20
+    assert pooled_steps(Local(steps=20, batch=32), [100]) == 20

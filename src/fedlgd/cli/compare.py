@@ -18,7 +18,7 @@ from fedlgd.cli.command import ConfigOptions
 from fedlgd.cli.options import CompareOptions, PaperOptions, TuneOptions
 from fedlgd.cli.progress import Pace, progress
 from fedlgd.cli.terminal import MAX_SITE_COLUMNS, complain, folded, print_json, show_table, table_text, two_classes
-from fedlgd.core.errors import FedlgdError
+from fedlgd.core.errors import FedlgdError, SettingError
 from fedlgd.core.text import duration, enumeration, plural, rough_duration
 from fedlgd.core.train import Local
 from fedlgd.data.federation import Federation, validation_of
@@ -27,14 +27,22 @@ from fedlgd.report.accuracy import BEST_RULE, accuracy_table, best_of, without_s
 from fedlgd.report.claims import undeclared
 from fedlgd.report.classes import class_facts
 from fedlgd.report.cost import cost_table
+from fedlgd.report.decision import decision_section
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.page import write_report
 from fedlgd.rundir.order import write_order
 from fedlgd.rundir.read import read_runs
 from fedlgd.rundir.records import RoundRecord, committed_records
-from fedlgd.runs.compare import equal_run, matched_steps, refuse_other_runs, run_job, set_aside_changed
+from fedlgd.runs.compare import (
+    as_upper_bound,
+    equal_run,
+    matched_steps,
+    refuse_other_runs,
+    run_job,
+    set_aside_changed,
+)
 from fedlgd.runs.config import RunSettings
-from fedlgd.runs.entries import Job, parse_entry, plan_jobs, sweep_entries
+from fedlgd.runs.entries import Job, decision_entries, parse_entry, plan_jobs, sweep_entries
 from fedlgd.runs.estimate import estimate
 from fedlgd.runs.folder import locked_folder, shared_cache
 from fedlgd.runs.jobs import Ended, RoundListener, check_jobs, run_jobs
@@ -44,6 +52,10 @@ from fedlgd.runs.tune import SCORES_HEAD, Findings, Halving, Search, TrialLog, c
 Options = CompareOptions | PaperOptions
 
 METRIC = "Accuracy (%) after the last round: mean over seeds ± standard deviation; `mean` is unweighted over sites."
+DECIDING = (
+    "No methods are named: these are what a decision to join needs, each site alone, FedAvg on real and on virtual "
+    "data, FedLGD, and all images in one place. Choose others with --methods"
+)
 BEST = f" * marks {BEST_RULE}."
 
 
@@ -52,16 +64,21 @@ def compare(given: CompareOptions) -> None:
     check_jobs(given.jobs, given.threads, common.place_of(given))
     common.set_up(given.threads)
     settings = common.assignments(given, {})
-    parsed = [parse_entry(text) for text in given.methods.split(",")]
-    entries, skipped = sweep_entries(parsed, parse_axes(given.sweep or ()))
+    deciding = given.methods is None and not given.sweep and settings.get("data.name") == "folders"
+    if deciding and "train_on" in settings:
+        raise SettingError("decision-trains-on-both", value=settings["train_on"])
+    parsed = [parse_entry(text) for text in (given.methods or "fedavg,fedlgd").split(",")]
+    entries, skipped = sweep_entries(decision_entries() if deciding else parsed, parse_axes(given.sweep or ()))
     preset = given.preset or common.preset_of(settings, {}, [entry.name for entry in entries])
     first, *_ = plan_jobs(entries, 1, given.out, settings, preset)
     federation = common.open_data(first.config.data, given.silent)
     common.announce_preset(given, preset, first.config)
-    if skipped and not given.silent:
-        typer.echo(folded(skipped), err=True)
+    for text in (skipped, DECIDING if deciding else ""):
+        if text and not given.silent:
+            typer.echo(folded(text), err=True)
     steps = _fedlgd_steps(settings, preset, len(federation.classes)) if given.match_steps else 0
     jobs = plan_jobs(entries, given.seeds, given.out, settings, preset, steps)
+    jobs = [as_upper_bound(job, federation) for job in jobs] if deciding else jobs
     methods = f"{plural(len(entries), 'point' if given.sweep else 'method')} x {plural(given.seeds, 'seed')}"
     budget = budget_text(jobs, steps)
     announced = f"{plural(len(jobs), 'run')}: {methods} on {federation.name}; {budget}"
@@ -107,15 +124,18 @@ def budget_text(jobs: Sequence[Job], steps: int) -> str:
     methods = {job.label: job.config.method for job in jobs}
     local = {label: getattr(each, "local", None) for label, each in methods.items() if each.train_on != "nothing"}
     idle = [label for label in methods if label not in local]
-    own = [label for label, how in local.items() if not isinstance(how, Local)]
-    counts = {(how.steps, 0 if how.steps else how.epochs) for how in local.values() if isinstance(how, Local)}
-    counts = {(steps, 0)} if steps and counts else counts
-    whom = "for every other method" if idle or own else "for every method"
+    known = {label: how for label, how in local.items() if isinstance(how, Local)}
+    own = [label for label in local if label not in known]
+    kinds = {label: (steps or how.steps, 0 if steps or how.steps else how.epochs) for label, how in known.items()}
+    counts = {kind for label, kind in kinds.items() if not methods[label].pooled} or {*kinds.values()}
+    pooled = {label: count for label, (count, epochs) in kinds.items() if (count, epochs) not in counts}
+    whom = "for every other method" if idle or own or pooled else "for every method"
     parts = ["the numbers of SGD steps per round differ (local.steps, local.epochs)"] if len(counts) > 1 else []
     if len(counts) == 1:
         ((count, _),) = counts
         each = f"{plural(count, 'SGD step')} per round at each site" if count else "equal epochs"
         parts = [f"{each}, {whom}" if count else f"{each} {whom}; an epoch has more steps where images are added"]
+    parts += [f"{plural(count, 'SGD step')} per round in {label}" for label, count in pooled.items() if count]
     parts += [f"the sites train no model in {enumeration(idle)}"] if idle else []
     parts += [f"the steps of {enumeration(own)} are not known"] if own else []
     return f"budget: {'; '.join(parts)}"
@@ -145,8 +165,22 @@ def _run(jobs: Sequence[Job], federation: Federation, engine: Engine, given: Opt
                 rest = (time.monotonic() - began) / len(ended) * (len(jobs) - len(ended))
                 accuracy = f"mean {100 * each.result:.1f} %" + (f"  {rough_duration(rest)} left" if rest else "")
                 typer.echo(f"[{len(ended)}/{len(jobs)}] {each.job.title}: {accuracy}")
+            if not given.silent:
+                _print_answer_so_far(ended, jobs)
     order = [job.entry.folder for job in jobs]  # reports have the runs of a method together
     return sorted(ended, key=lambda each: (order.index(each.job.entry.folder), each.job.config.plan.seed))
+
+
+def _print_answer_so_far(ended: Sequence[Ended[Job]], jobs: Sequence[Job]) -> None:
+    """After the last run of a seed, if others follow: what the seeds until then say about joining."""
+    done = {each.job for each in ended}
+    left = {job.config.plan.seed for job in jobs if job not in done}
+    if not left or ended[-1].job.config.plan.seed in left:
+        return
+    folders = [each.job.folder for each in ended if each.job.folder and not each.error]
+    if section := decision_section(group_runs(read_runs(folders)[0])) if folders else None:
+        seeds = plural(len({job.config.plan.seed for job in jobs} - left), "seed")
+        typer.echo(folded(f"After {seeds}: {section['title']}", "  "))
 
 
 def _why_known(job: Job, federation: Federation) -> str:
@@ -179,6 +213,7 @@ def _print_comparison(ended: Sequence[Ended[Job]], budget: str, page: Path, json
     done = [each.job.folder for each in ended if not each.error and each.job.folder]
     failures = {str(each.job.folder): each.error for each in ended if each.error}
     groups = group_runs(read_runs(done)[0]) if done else ()
+    decision = decision_section(groups)
     if json:
         rows = [
             {
@@ -192,7 +227,8 @@ def _print_comparison(ended: Sequence[Ended[Job]], budget: str, page: Path, json
             for g in groups
             if g.accuracy
         ]
-        print_json({"methods": rows, "budget": budget, "failed": failures, "report": str(page)})
+        found = {"methods": rows, "budget": budget, "failed": failures, "report": str(page)}
+        print_json({**found, "decision": decision["plain"] if decision else None})
         return
     if groups:
         for table in _tables(groups):
@@ -200,6 +236,11 @@ def _print_comparison(ended: Sequence[Ended[Job]], budget: str, page: Path, json
         typer.echo(f"\n{folded(METRIC + BEST if len(groups) > 1 else METRIC)}\n{folded(budget)}")
         for note in undeclared(groups):
             typer.echo(folded(str(note)))
+    if decision:
+        typer.echo(f"\n{folded(decision['title'])}\n\n{table_text(decision['table'])}\n")
+        for sentence in decision["sentences"]:
+            typer.echo(folded(f"- {sentence}", "  "))
+        typer.echo()
     for folder, error in failures.items():
         typer.echo(f"failed: {folder}: {error}")
     if groups:

@@ -17,11 +17,11 @@ import typer
 from fedlgd.cli import options
 from fedlgd.cli.common import chosen_data
 from fedlgd.cli.progress import progress
-from fedlgd.cli.terminal import folded, plain_warnings, print_json, show_table
+from fedlgd.cli.terminal import folded, plain_warnings, print_json, show_power, show_table
 from fedlgd.core import homes
 from fedlgd.core.errors import DataError, SettingError
 from fedlgd.core.files import writing
-from fedlgd.core.intervals import USUAL_ACCURACY, detectable_gap
+from fedlgd.core.intervals import detectable_gap
 from fedlgd.core.settings import SettingInfo, describe_settings
 from fedlgd.core.text import plural
 from fedlgd.data.describe import Statistics, sheet_of_sites, spark, statistics_of
@@ -47,7 +47,6 @@ MAX_DEFAULT = 20  # letters of a list that is shown as a default
 USUAL_PRESETS = ("paper", "quick", "strong")
 MAX_ALIKE = 3  # problems of one kind at one site in the table of `check`
 MAX_MATRIX = 12  # sites; more are summarised
-MAX_POWER_ROWS = 12  # sites in the table of what test images show
 MAX_PAIRS = 5  # nearest and farthest pairs in a summary
 
 
@@ -308,21 +307,8 @@ def check(given: options.CheckOptions) -> None:
         print_json({**found, "problems": [asdict(problem) for problem in checked.problems], "power": power})
     else:
         print_checked(checked)
-        _show_power(checked.tested)
+        show_power(checked.tested)
     raise typer.Exit(1 if errors or (given.strict and warnings) else 0)
-
-
-def _show_power(tested: Mapping[str, int]) -> None:
-    """Which difference between two models the test images of each site can show, the smallest sites first."""
-    shown = sorted(tested.items(), key=itemgetter(1))[:MAX_POWER_ROWS]
-    gaps = {site: detectable_gap(count) for site, count in shown}
-    rows = [(site, str(count), f"{100 * gaps[site]:.0f}" if gaps[site] < 1 else "none") for site, count in shown]
-    more = len(tested) - len(rows)
-    notes = [f"{plural(more, 'site')} with as many test images or more: --json"] if more else []
-    assumed = f"both near {100 * USUAL_ACCURACY:.0f} % accuracy, found with a probability of 80 %"
-    title = f"\nThe smallest difference between two models that test images show ({assumed}):"
-    if rows:
-        show_table(("site", "test images", "points"), rows, title, notes=notes)
 
 
 def example(given: options.ExampleOptions) -> None:

@@ -98,8 +98,10 @@ class CompareOptions(ConfigOptions, ComputeOptions):
     yours is run anew.
     """
 
-    methods: str = option(
-        "fedavg,fedlgd", "Comma-separated, e.g. fedavg,scaffold+anchors,mine=moon:mu=5,best-fedlgd.toml"
+    methods: str | None = option(
+        None,
+        "Comma-separated, e.g. fedavg,scaffold+anchors,mine=moon:mu=5,best-fedlgd.toml",
+        show_default="fedavg,fedlgd; of your own images what a decision needs",
     )
     seeds: int = option(3, "Number of seeds per method: 0, 1, ...", min=1)
     sweep: list[str] | None = option(None, "Run every method with each of these values: --sweep pull.weight=0,1,10")

@@ -21,7 +21,8 @@ from rich.console import Group as Stack
 from rich.segment import Segments
 from rich.text import Text
 
-from fedlgd.core.text import number_of_bytes, tied
+from fedlgd.core.intervals import USUAL_ACCURACY, detectable_gap
+from fedlgd.core.text import number_of_bytes, plural, tied
 from fedlgd.report.accuracy import LEAD, accuracy_table
 from fedlgd.report.classes import binary_table
 from fedlgd.report.groups import Group
@@ -148,6 +149,19 @@ def print_accuracy(groups: Sequence[Group], title: str = FINAL_ACCURACY) -> None
     show_table(heads, texts, title, notes=table.notes, line=len(texts) - 1)
     if two := two_classes(groups):
         typer.echo(f"\n{two}")
+
+
+def show_power(tested: Mapping[str, int]) -> None:
+    """Which difference between two models the test images of each site can show, the smallest sites first."""
+    shown = sorted(tested.items(), key=lambda item: item[1])[:MAX_ROWS]
+    gaps = {site: detectable_gap(count) for site, count in shown}
+    rows = [(site, str(count), f"{100 * gaps[site]:.0f}" if gaps[site] < 1 else "none") for site, count in shown]
+    more = len(tested) - len(rows)
+    notes = [f"{plural(more, 'site')} with as many test images or more: --json"] if more else []
+    assumed = f"both near {100 * USUAL_ACCURACY:.0f} % accuracy, found with a probability of 80 %"
+    title = f"\nThe smallest difference between two models that test images show ({assumed}):"
+    if rows:
+        show_table(("site", "test images", "points"), rows, title, notes=notes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,18 @@ def enumeration(words: Iterable[str]) -> str:
     return f"{', '.join(rest)} and {last}" if rest else last
 
 
+def percentage_points(difference: float) -> str:
+    """A signed difference of two shares in percentage points; zero has no sign: 0.012 -> "+1.2"."""
+    written = f"{100 * difference:+.1f}".replace("-", "−")
+    return "0.0" if written in {"+0.0", "−0.0"} else written
+
+
+def rounded_up(number: int) -> str:
+    """To two digits upwards: 183 -> "190"; 12_300 -> "13 000"."""
+    unit = 10 ** max(0, len(str(number)) - 2)
+    return f"{-(-number // unit) * unit:,}".replace(",", " ")
+
+
 def number_of_bytes(value: float) -> str:
     """999 -> "999 B"; 45_600_000 -> "45.6 MB"."""
     return scaled(value, BYTES)

@@ -20,6 +20,7 @@ from fedlgd.report.attacks import audit_part, inversion_part
 from fedlgd.report.claims import sets_sentence
 from fedlgd.report.classes import binary_table
 from fedlgd.report.cost import break_even_table, break_evens, clock, cost_table
+from fedlgd.report.decision import decision_section
 from fedlgd.report.grids import ANCHORS, pictures
 from fedlgd.report.groups import Group, group_runs, label_variants, site_names
 from fedlgd.report.plots import save
@@ -90,6 +91,7 @@ def render(runs: Sequence[Run], unreadable: Sequence[str] = ()) -> str:
     return TEMPLATES.get_template("report.html").render(
         header=header_section(groups, unreadable),
         banner=private_images(runs, images, inversion),
+        decision=decision_section(groups),
         accuracy=accuracy_section(groups),
         sweep=sweep_section(groups),
         rounds=rounds_section(groups),

@@ -94,12 +94,6 @@ def share_cell(stat: Stat | None) -> Cell:
     return Cell(percent_stat(stat), stat.mean if stat else None, std=stat.std if stat else None)
 
 
-def percentage_points(difference: float) -> str:
-    """A signed difference of two shares in percentage points; zero has no sign."""
-    written = f"{100 * difference:+.1f}".replace("-", "−")
-    return "0.0" if written in {"+0.0", "−0.0"} else written
-
-
 def operations(value: float) -> str:
     return scaled(value, FLOPS)
 

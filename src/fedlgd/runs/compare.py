@@ -25,16 +25,18 @@ from fedlgd import notebook
 from fedlgd.core.device import Compile, Place
 from fedlgd.core.errors import FedlgdError, RunError, SettingError
 from fedlgd.core.files import make_folder, writing
+from fedlgd.core.train import Local
 from fedlgd.data.federation import Federation
 from fedlgd.data.suites import load
 from fedlgd.engines import registry as engines
 from fedlgd.engines.registry import Loop
 from fedlgd.nets.registry import named_net
+from fedlgd.rundir.decision import Decision, MethodRuns, decide
 from fedlgd.rundir.manifest import read_manifest
 from fedlgd.rundir.order import write_order
 from fedlgd.rundir.records import committed_records
-from fedlgd.runs.config import on_federation, preset_changes
-from fedlgd.runs.entries import Entry, Job, Labelled, plan_jobs, read_entries, sweep_entries
+from fedlgd.runs.config import on_federation, preset_changes, with_setting
+from fedlgd.runs.entries import Entry, Job, Labelled, decision_entries, plan_jobs, read_entries, sweep_entries
 from fedlgd.runs.folder import locked_folder
 from fedlgd.runs.jobs import check_jobs, run_jobs
 from fedlgd.runs.result import Result
@@ -51,9 +53,11 @@ class Comparison(dict[str, list[Result]]):
 
     failed: the errors of failed runs by label and seed; calling `compare` again with the same folder repeats them.
     notes: what a preset gave to method objects, and which methods a sweep skipped.
+    decision: what each site gains by joining, if sites train alone in one of the methods; it prints as sentences.
     """
 
     notes: tuple[str, ...] = ()
+    decision: Decision | None = None
 
     def __init__(self, results: Mapping[str, list[Result]], folder: Path | None, failed: Mapping[str, str]) -> None:
         super().__init__(results)
@@ -86,17 +90,19 @@ class Comparison(dict[str, list[Result]]):
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
         failed = (f"failed: {title}: {error}" for title, error in self.failed.items())
-        return "\n".join([*table, *self.notes, *failed])
+        told = [str(self.decision)] if self.decision else []
+        return "\n".join([*table, *self.notes, *failed, *told])
 
     def _repr_html_(self) -> str:
         failed = notebook.table(("failed run", "error"), list(self.failed.items())) if self.failed else ""
-        notes = "".join(f"<p>{escape(note)}</p>" for note in self.notes)
+        told = str(self.decision).splitlines() if self.decision else ()
+        notes = "".join(f"<p>{escape(note)}</p>" for note in (*self.notes, *told))
         return notebook.table(self.head, self.rows()) + notes + failed
 
 
 def compare(
     data: Federation | str = "builtin-digits",
-    methods: Labelled = ("fedavg", "fedlgd"),
+    methods: Labelled | None = None,
     *,
     seeds: int = 3,
     preset: str = "",
@@ -119,24 +125,48 @@ def compare(
     """Run each method with the seeds 0, 1, ... Options (`rounds`, `ratio`, ...) are those of `run`.
 
     Methods are names, such as "moon:mu=5", or objects; {"mine": method} or ("mine", method) gives one a label.
+    Without them, published data has FedAvg and FedLGD, and your own what a decision to join needs; see `decision`.
     `settings` by path hold for all methods, with a method's name in front for it alone: {"local.lr": 0.1,
     "moon.mu": 5}. `preset` gives a method object the settings in which it has the defaults of its class; see
     `notes`. `sweep` runs every method with each value of one or two settings: {"pull.weight": [0, 1, 10]}; methods
     without them are skipped. With the same seed, methods start from the same model and sampled sites, and share
-    virtual sets if their settings agree. With `out`, calling it again resumes; then `jobs` runs can be computed at
-    a time, in a process each. A failed run stops no other, see `failed`. A run whose code has changed is set aside
-    and run anew, unless `accept_changed_code`.
+    virtual sets if their settings agree. With `out`, calling it again resumes, and `jobs` processes can work at a
+    time. A failed run stops no other, see `failed`. One with changed code is run anew, or `accept_changed_code`.
     """
     federation, folder = load(data) if isinstance(data, str) else data, Path(out) if out else None
-    entries, skipped = sweep_entries(read_entries(methods), sweep or {})
+    deciding = methods is None and not (federation.public or sweep)
+    given = decision_entries() if deciding else read_entries(("fedavg", "fedlgd") if methods is None else methods)
+    entries, skipped = sweep_entries(given, sweep or {})
     _check_size(len(entries), seeds, jobs, folder)
     assignments = {**more, **(settings or {}), "net": named_net(net, features), "real_samples": 0}
     every = plan_jobs(entries, seeds, folder, assignments, preset)
-    planned = [replace(job, config=on_federation(job.config, federation, real_samples)) for job in every]
+    here = (replace(job, config=on_federation(job.config, federation, real_samples)) for job in every)
+    planned = [as_upper_bound(job, federation) if deciding else job for job in here]
     chosen = engines.engine(engine, workers, Place(device=device, autocast=autocast, compile=compile))
     found = _run_on(federation, planned, jobs, chosen, net_object(net), on_round, folder, accept_changed_code)
     found.notes = tuple(filter(None, (*preset_notes(entries, preset), skipped)))
     return found
+
+
+def _decided(found: Comparison, jobs: Sequence[Job], device: str) -> Decision | None:
+    """What the results say about joining. The time is CPU time, or wall time where CPU time is not the work."""
+    by_cpu = device == "cpu" and all(result.spent.cpu for results in found.values() for result in results)
+    arms = []
+    for label, results in found.items():
+        done = [job for job in jobs if job.label == label and job.title not in found.failed]
+        method, spent = done[0].config.method, [result.spent for result in results]
+        scores = [next((r.scores for r in reversed(result.records) if r.scores), {}) for result in results]
+        arms.append(
+            MethodRuns(
+                label=label,
+                method=done[0].entry.name,
+                competes=not (method.personal or method.pooled),
+                scores={job.config.plan.seed: each for job, each in zip(done, scores, strict=True)},
+                bytes=statistics.fmean(each.bytes_up + each.bytes_down for each in spent),
+                seconds=statistics.fmean(sum((each.cpu if by_cpu else each.seconds).values()) for each in spent),
+            )
+        )
+    return decide(arms, "CPU time" if by_cpu else "wall time")
 
 
 def _run_on(
@@ -156,7 +186,9 @@ def _run_on(
         set_aside_changed(job, federation, net)
     refuse_other_runs(planned, federation)
     run = partial(run_job, federation=federation, command="fedlgd.compare(...)", engine=engine, net=net)
-    return _run_all(planned, jobs, partial(run, accept_changed_code=accept_changed_code), on_round, folder)
+    found = _run_all(planned, jobs, partial(run, accept_changed_code=accept_changed_code), on_round, folder)
+    found.decision = _decided(found, planned, engine.place.device)
+    return found
 
 
 def preset_notes(entries: Sequence[Entry], preset: str) -> Iterator[str]:
@@ -211,6 +243,26 @@ def _run_all(
 def matched_steps(per_class: int, anchors: int, classes: int, batch: int, epochs: int) -> int:
     """The SGD steps of FedLGD in an unselected round, E ceil((n_v + n_g) / b): a budget for every method."""
     return epochs * math.ceil(classes * (per_class + anchors) / batch)
+
+
+def pooled_steps(local: Local, sizes: Sequence[int], ratio: float = 1.0) -> int:
+    """The SGD steps of a round in one place that give an image as many steps as a round at the sites does:
+
+    K = ceil(r sum_c m_c / min(b, sum_c n_c)),  m_c the images that the batches of site c have in a round, b their
+    size, n_c its images, r the share of sampled sites.
+    """
+    sampled = max(1, int(ratio * len(sizes) + 1e-9)) / len(sizes)
+    return math.ceil(sampled * sum(map(local.images, sizes)) / min(local.batch, sum(sizes)))
+
+
+def as_upper_bound(job: Job, federation: Federation) -> Job:
+    """Pooled training with as many steps per image as the other methods have; any other job as it is."""
+    method: Any = job.config.method
+    if not method.pooled:
+        return job
+    sizes = [len(site.train) for site in federation.sites]
+    steps = pooled_steps(method.local, sizes, job.config.plan.ratio)
+    return replace(job, config=replace(job.config, method=with_setting(method, "local.steps", steps)))
 
 
 def run_job(

@@ -168,6 +168,19 @@ def read_entries(methods: Labelled) -> list[Entry]:
     ]
 
 
+def decision_entries() -> list[Entry]:
+    """What sites need to decide whether to join: each alone, three ways to join, and all images in one place."""
+    methods = {
+        "local-only": ("local-only", "real"),
+        "fedavg-real": ("fedavg", "real"),
+        "fedavg-virtual": ("fedavg", "virtual"),
+        "fedlgd": ("fedlgd", ""),
+        "pooled": ("pooled", "real"),
+    }
+    entries = [Entry(spec, name, {"train_on": on} if on else {}) for spec, (name, on) in methods.items()]
+    return [replace(entries[0], label="Each site alone"), *entries[1:]]
+
+
 def parse_entry(text: str) -> Entry:
     """Parse `label=method+part:setting=value:...`; a colon before a word without `=` is part of `module:Class`."""
     label, equals, spec = (word.strip() for word in text.partition("="))
