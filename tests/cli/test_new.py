@@ -52,6 +52,14 @@ def test_a_name_that_no_module_can_have_is_refused(name):
         method_files(name, "server")
 
 
+@pytest.mark.parametrize(
+    ("name", "suggested"), [("MyMethod", "my-method"), ("Mine", "mine"), ("own-Head", "own-head")]
+)
+def test_capital_letters_are_refused_with_the_name_in_lower_case(name, suggested):
+    with refuses("method-name-capitals", name=name, suggested=suggested):
+        method_files(name, "server")
+
+
 def test_a_name_of_the_standard_library_is_refused():
     with refuses("method-name-taken", name="random"):
         method_files("random", "server")

@@ -121,6 +121,14 @@ def test_bad_images_are_named(fedlgd, tmp_path, picture):
         assert words in done.err
 
 
+def test_open_says_what_a_private_run_promises(fedlgd, tmp_path):
+    private = [f"--set=distil.private.{each}" for each in ("epsilon=100", "counts=0.4", "releases=2")]
+    assert fedlgd(*tiny_run(tmp_path / "out", *private, rounds=1)).code == 0
+    said = " ".join(fedlgd("open", "out").out.split())
+    assert "Privacy: Each training image of each site: (epsilon, delta) = (100, 1e-05)" in said
+    assert json.loads(fedlgd("open", "out", "--json").out)["promise"]["epsilon"] == 100
+
+
 def test_of_three_files_the_good_two_are_classified_and_the_bad_one_is_named(fedlgd, tmp_path, picture):
     fedlgd(*tiny_run(tmp_path / "out", rounds=1))
     (tmp_path / "broken.png").write_bytes(b"not a picture")

@@ -1,6 +1,7 @@
 """Private distillation: the clipping bound, the level of the noise, how often it is drawn, and what is refused."""
 
 import math
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from fedlgd.core.train import Local
 from fedlgd.core.types import LabelledSet, Scale, Site, SiteState, Stream
 from fedlgd.distill.distribution import real_means
 from fedlgd.distill.settings import Distil, Private
-from fedlgd.dp import accounting, ledger, release
+from fedlgd.dp import accounting, distil, ledger, release
 from fedlgd.dp.budget import Level
 from fedlgd.dp.distil import first_private_set, open_releases, planned_refinements, refine_privately
 from fedlgd.dp.ledger import PrivacyLedger, generator_for
@@ -421,6 +422,17 @@ def wide_margin(monkeypatch):
 def test_a_site_without_a_large_class_is_refused_by_noisy_counts_alone():
     with refuses("no-class-large-enough", PrivacyError):
         first(private(epsilon=1))
+
+
+def test_the_advice_to_a_refused_site_holds_for_counts_that_are_drawn_anew():
+    """As many virtual images as advised are refused for none of the counts that other noise makes of 100 images."""
+    sigma, random = 2.0, np.random.default_rng(0)
+    for _ in range(200):
+        seen, later = (torch.tensor([100 + sigma * random.standard_normal()]) for _ in range(2))
+        with pytest.raises(PrivacyError) as refused:
+            distil._large_enough(seen, 110, sigma, "ape")
+        advised = int(re.search(r"per_class=(\d+)", str(refused.value.values["smaller"]))[1])
+        assert distil._large_enough(later, advised, sigma, "ape") == [0]
 
 
 @pytest.mark.usefixtures("wide_margin")

@@ -106,6 +106,11 @@ def test_a_run_scores_with_noise_and_is_refused_at_enrolment_if_the_budget_is_sp
     assert "epsilon 1 for each of them" in method.budget.statement
 
 
+def test_a_budget_for_several_runs_is_told_beside_that_of_the_run():
+    assert "All runs of a site together: epsilon at most 7.7." in Private(epsilon=4, total=7.7).statement
+    assert "together" not in Private(epsilon=4).statement
+
+
 def _last(run: tiny.Run) -> list[torch.Tensor]:
     return list(run.states[-1].params.values())
 

@@ -43,6 +43,12 @@ def run_with(path: Path, promise: Promise | None = None, **method: Any) -> Run:
         (replace(PROMISE, releases=1), "image", ["over 1 release."], []),
         (replace(PROMISE, releases=60), "image", ["over 60 releases."], ["+"]),
         (replace(PROMISE, releases=60, refinements=15), "image", ["over 60 + 15 releases."], []),
+        (
+            replace(PROMISE, releases=60, shares={"counts": 0.1, "start": 0.1, "distil": 0.8, "refine": 0.0}),
+            "image",
+            ["over 60 releases, noisy counts and the initial images."],
+            [],
+        ),
         (replace(PROMISE, scores=2.0), "image", ["Each test image: epsilon 2.", "time"], ["scores"]),
         (
             replace(PROMISE, protects="site"),

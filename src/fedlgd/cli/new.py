@@ -1,6 +1,7 @@
 """`fedlgd new method`: a method of your own to start from, with its tests. Imports no torch."""
 
 import keyword
+import re
 import sys
 from importlib import resources
 from pathlib import Path
@@ -41,6 +42,9 @@ def method_files(name: str, kind: str) -> dict[Path, str]:
     words = words_of(name)
     if not words["module"].isidentifier() or keyword.iskeyword(words["module"]):
         raise SettingError("method-name-invalid", name=name)
+    if name != name.lower():
+        suggested = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
+        raise SettingError("method-name-capitals", name=name, suggested=suggested)
     if words["module"] in sys.stdlib_module_names:
         raise SettingError("method-name-taken", name=name)
     words["method"] = MAKES.get(kind, "{Class}()").format(**words)

@@ -19,6 +19,7 @@ from fedlgd.report.claims import mismatches, undeclared
 from fedlgd.report.classes import class_facts
 from fedlgd.report.groups import group_runs
 from fedlgd.report.page import TABLES, find_runs, write_figures, write_report
+from fedlgd.report.privacy import promise_sentence
 from fedlgd.report.tables import table_formats
 from fedlgd.report.watch import HOST, Watcher, WatchServer
 from fedlgd.rundir.read import read_run, read_runs
@@ -109,6 +110,7 @@ def open_(given: OpenOptions) -> None:
             "extended": [asdict(each) for each in manifest.extended],
             "code_changed": [asdict(each) for each in manifest.code_changed],
             "mismatches": [asdict(each) for each in mismatches(run)],
+            "promise": asdict(manifest.promise) if manifest.promise else None,
         }
         print_json({**_about(result), **class_facts([group], group), "cost": costs, **told})
         return
@@ -132,6 +134,8 @@ def open_(given: OpenOptions) -> None:
     else:
         typer.echo(f"Wall time: {duration(spent.wall)}")
     typer.echo(f"Sent: {number_of_bytes(spent.bytes_up)} by sites, {number_of_bytes(spent.bytes_down)} to sites")
+    if promised := promise_sentence(run):
+        typer.echo(folded(f"Privacy: {promised}"))
     for note in undeclared(group_runs([run])):
         typer.echo(folded(str(note)))
     typer.echo(how_to_go_on(result, manifest.command))

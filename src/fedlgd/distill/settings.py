@@ -78,7 +78,10 @@ class Budget(Settings):
         if self.test_key:
             return f"Simulation, no privacy: the noise comes from {self.section}.test_key, which is public."
         scores = f"epsilon {self.scores:g} for each of them" if self.scores else "not covered"
-        return f"Privacy of each training image: {self.promise}. Scores on test images: {scores}."
+        run, together = "", ""
+        if self.limit > self.epsilon:
+            run, together = " in this run", f" All runs of a site together: epsilon at most {self.limit:g}."
+        return f"Privacy of each training image{run}: {self.promise}.{together} Scores on test images: {scores}."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -163,7 +163,8 @@ def _large_enough(counts: Tensor, per_class: int, sigma: float, site: str) -> li
     least = per_class + COUNT_MARGIN * sigma
     classes = [k for k, count in enumerate(counts.tolist()) if count >= least]
     if not classes:
-        fits = math.floor(float(counts.max()) - COUNT_MARGIN * sigma)
+        redrawn = 1 + math.sqrt(2)  # other settings draw other counts: the noise of both is between them
+        fits = math.floor(float(counts.max()) - redrawn * COUNT_MARGIN * sigma)
         smaller = f", or distil.per_class={fits}" if fits > 0 else ""
         values = {"wanted": round(least), "largest": float(counts.max()), "smaller": smaller}
         raise PrivacyError("no-class-large-enough", site=site, **values)

@@ -19,6 +19,7 @@ from fedlgd.rundir.manifest import Promise
 from fedlgd.rundir.read import Run
 
 NOT_COVERED = "not known: it is not declared, and not covered by any statement here"
+ONCE_RELEASED = {"counts": "noisy counts", "start": "the initial images"}
 SHARE_NAMES = {"start": "initial images", "refine": "refinement", "distil": "first virtual set"}
 
 
@@ -159,7 +160,9 @@ def promise_sentence(run: Run) -> Sentence | None:
         covers = "the models that the server sends; not what the server receives, nor scores on test images"
         return Sentence("site", f"Each site: {budget}. It covers {covers}.")
     first, later = promised.releases, promised.refinements
+    once = [words for name, words in ONCE_RELEASED.items() if promised.shares.get(name)]
     over = f", over {f'{first} + ' if later else ''}{plural(later or first, 'release')}" if first else ""
+    over += f", {enumeration(once)}" if over and once else ""
     sets = ", virtual sets" if run.manifest.method.train_on == "virtual" else ""
     covers = (
         f"It covers what sites send ({enumeration(claims.kinds_sent(run))}){sets} and what is computed from it; not"
