@@ -61,14 +61,14 @@ def run(
     `net` is a name, {"name": "convnet", "width": 32}, a module (its architecture is used, not its weights), or a
     class or function that makes one. If it returns logits alone, `features` names the layer whose output are the
     features; by default they are the input of the last linear layer. With `out`, the run is stored in that folder;
-    call `run` again with the same arguments to resume, or with more rounds to extend it (a cosine schedule that has
-    ended starts again: `local.restarts`). With changed code of your own it goes on only if `accept_changed_code`.
-    `quorum` is the fraction of the sampled sites that must send a valid update; `clip_update` bounds the norm of an
-    update (0: no limit). `on_round` is called with each record. The engine "pool" uses `workers` processes with one
-    thread each (0: one per core), with the same bits. `device` "cuda" uses a GPU, `autocast` bfloat16 autocast.
-    `compile` "on" compiles the network with torch.compile, "auto" only in a run that is long enough to pay for it.
-    `real_samples` real images per class and site are copied to `out` for its report: by default 4 of published data
-    and none of your own or with differential privacy. `label` is its name in tables, by default that of the method.
+    call `run` again to resume, or with more rounds to extend it (a cosine schedule that has ended starts again:
+    `local.restarts`). With changed code of your own it goes on only if `accept_changed_code`. `quorum` is the
+    fraction of the sampled sites that must send a valid update; `clip_update` bounds its norm (0: no limit).
+    `on_round` is called with each record. The engine "pool" uses `workers` processes with one thread each (0: one
+    per core), with the same bits. `device` "cuda" uses a GPU, `autocast` bfloat16 autocast. `compile` "on", or
+    "auto" in a long run, uses torch.compile. `real_samples` real images per class and site are copied to `out` for
+    its report, by default 4 of published data and none of your own or with differential privacy. `label` is its
+    name in tables.
     """
     how = engines.engine(engine, workers, Place(device=device, autocast=autocast, compile=compile))
     federation = load(data) if isinstance(data, str) else data
@@ -101,8 +101,7 @@ def execute(
 
     `command` and `title` are stored in the manifest: the command of the run, and its name in tables.
     """
-    if out is not None:
-        config = continued(config, out)
+    config = continued(config, out) if out else config
     method, plan, net = config.method, config.plan, config.net_for(federation, given_net)
     if plan.positive is not None and plan.positive not in federation.classes:
         hint = did_you_mean(plan.positive, federation.classes)
