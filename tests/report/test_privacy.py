@@ -81,7 +81,7 @@ def test_no_promise_is_no_sentence(tmp_path: Path) -> None:
 def test_the_parts_of_the_budget_are_in_percent_and_named(tmp_path: Path) -> None:
     promise = replace(PROMISE, shares={"counts": 0.02, "start": 0.0, "refine": 0.18, "distil": 0.8})
     shares = privacy.budget_parts(promise)
-    assert shares == pytest.approx({"counts": 2.0, "refinement": 18.0, "first virtual set": 80.0})
+    assert shares == pytest.approx({"counts": 2.0, "refinement": 18.0, "distillation": 80.0})
     assert sum(shares.values()) == pytest.approx(100)
     page = render([run_with(tmp_path / "a", promise)])
     assert re.findall(r"width: ([\d.]+)%; background", page) == ["2.0", "18.0", "80.0"]

@@ -118,7 +118,7 @@ def sets_sentence(runs: Sequence[Run]) -> Sentence:
     if unknown := [label for label, sent in kinds.items() if sent - DISCLOSES.keys()]:
         text = f"It is not known whether images leave the sites in {enumeration(unknown)}; see Privacy."
         return Sentence("sets-unknown", text)
-    return Sentence("sets-stay", "The virtual set of a site never leaves the site.")
+    return Sentence("sets-stay", "No virtual image of a site leaves it.")
 
 
 def without_training(groups: Sequence[Group]) -> list[str]:

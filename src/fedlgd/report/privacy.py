@@ -20,7 +20,7 @@ from fedlgd.rundir.read import Run
 
 NOT_COVERED = "not known: it is not declared, and not covered by any statement here"
 ONCE_RELEASED = {"counts": "noisy counts", "start": "the initial images"}
-SHARE_NAMES = {"start": "initial images", "refine": "refinement", "distil": "first virtual set"}
+SHARE_NAMES = {"start": "initial images", "refine": "refinement", "distil": "distillation"}
 
 
 def privacy_section(groups: Sequence[Group]) -> dict[str, Any]:
