@@ -112,11 +112,19 @@ class Trained:
 
 
 def sgd(
-    net: Net, start: Params, n: int, objective: Objective, local: Local, rng: Stream, velocity: Params | None = None
+    net: Net,
+    start: Params,
+    n: int,
+    objective: Objective,
+    local: Local,
+    rng: Stream,
+    velocity: Params | None = None,
+    until: Callable[[Params], bool] | None = None,
 ) -> Trained:
     """Minimise `objective(w, index)` over shuffled batches of n items:  v <- m v + g,  w <- w - lr v.
 
-    v starts at `velocity`, or at 0. With `local.optimiser` the steps are those of torch.optim.Adam or AdamW.
+    v starts at `velocity`, or at 0. With `local.optimiser` the steps are those of torch.optim.Adam or AdamW. It
+    ends before the first step from a w for which `until(w)` holds; the mean loss of no step is 0.
     """
     w = clone(start)
     names = [name for name in w if name in net.trainable]
@@ -126,6 +134,8 @@ def sgd(
     losses: list[Tensor] = []
     with net.training(), noise(rng.at("noise").number()):
         for index in batches(n, local, rng.generator("shuffle")):
+            if until and until(w):
+                break
             loss = objective(w, index)
             grads = torch.autograd.grad(loss, leaves, materialize_grads=True)
             if adam:
@@ -135,7 +145,7 @@ def sgd(
             else:
                 v = descend(leaves, list(grads), v, local)
             losses.append(loss.detach())
-    mean = torch.stack(losses).double().mean().item()
+    mean = torch.stack(losses).double().mean().item() if losses else 0.0
     if not (math.isfinite(mean) and all(bool(value.isfinite().all()) for value in w.values())):
         raise DivergedError("training-diverged", lr=local.lr)
     moved = dict(zip(names, v, strict=False))

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
+from torch.nn import functional as F
 
 from fedlgd.core import meter, tree
 from fedlgd.core.compile import Pass
@@ -20,7 +21,8 @@ from fedlgd.core.device import compiling, uncompiled
 from fedlgd.core.losses import cross_entropy
 from fedlgd.core.net import Net
 from fedlgd.core.settings import Settings, setting
-from fedlgd.core.types import Params, VirtualSet
+from fedlgd.core.types import LabelledSet, Params, VirtualSet
+from fedlgd.distill.augment import Transform
 
 NORM_FLOOR = 1e-6
 LBFGS_MEMORY = 10  # history size of L-BFGS
@@ -28,6 +30,7 @@ MIN_CURVATURE = 1e-10  # pairs with s.y / y.y below this are skipped
 MAX_STEP = 0.1  # maximum length of a step relative to the images
 STALL_STEPS = 10  # early stopping: within so many steps the best Dist must fall ...
 STALL_RATIO = 0.99  # ... to this fraction of its value
+REAL_CHUNK = 256  # real images in memory
 GM_PASSES = 8  # cost of a GM step in forward passes: a gradient (3) and its backward pass (5)
 
 
@@ -49,26 +52,47 @@ def distance(a: list[Tensor], b: list[Tensor]) -> Tensor:
     return torch.stack(parts).sum()
 
 
+def row_distance(a: list[Tensor], b: list[Tensor], squared: float = 0.0) -> Tensor:
+    """sum_l mean_i ( 1 - a_i.b_i / (||a_i|| ||b_i|| + 1e-6) ) + squared ||a - b||^2, i the rows of tensor l.
+
+    A tensor with one dimension is one row. Of FedLAP; Dist of FedLGD is a sum over rows, without such tensors.
+    """
+    parts = []
+    for one, other in zip(a, b, strict=True):
+        s, t = (each.flatten(1) if each.ndim > 1 else each[None] for each in (one, other))
+        norms = torch.linalg.vector_norm(s, dim=1) * torch.linalg.vector_norm(t, dim=1)
+        parts.append((1 - (s * t).sum(1) / (norms + NORM_FLOOR)).mean() + squared * (s - t).square().sum())
+    return torch.stack(parts).sum()
+
+
 def matched_names(params: Params, net: Net) -> list[str]:
     """The tensors in Dist: weights with rows, without biases and normalisation vectors."""
     return [name for name, value in params.items() if name in net.trainable and value.ndim > 1]
 
 
 def anchor_gradient(
-    net: Net, params: Params, images: Tensor, labels: Tensor, target: list[Tensor], names: list[str]
+    net: Net,
+    params: Params,
+    images: Tensor,
+    labels: Tensor,
+    target: list[Tensor],
+    names: list[str],
+    dist_of: Callable[[list[Tensor], list[Tensor]], Tensor] = distance,
+    transform: Transform | None = None,
 ) -> tuple[Tensor, float]:
-    """dDist(grad_theta CE_mean(images), target)/d images, and Dist itself."""
+    """dDist(grad_theta CE_mean(A(images)), target)/d images, and Dist itself; A is the `transform`, if any."""
     meter.spend((GM_PASSES - 3) * len(images) * net.flops)
-    if compiling() and net.per_image:
+    if compiling() and net.per_image and dist_of is distance and transform is None:
         meter.spend(3 * len(images) * net.flops)
         gradient, dist = net.one_graph(dist_gradient, params, images, labels, target, names)
         return gradient, dist.item()
     leaf = images.detach().requires_grad_()
     weights = {n: p.detach().requires_grad_(n in names) for n, p in params.items()}
+    x = transform(leaf) if transform else leaf
     with uncompiled():
-        loss = cross_entropy(net.by_batch(weights, leaf).logits, labels)
+        loss = cross_entropy(net.by_batch(weights, x).logits, labels)
     gradients = torch.autograd.grad(loss, [weights[n] for n in names], create_graph=True, materialize_grads=True)
-    dist = distance(list(gradients), target)
+    dist = dist_of(list(gradients), target)
     (gradient,) = torch.autograd.grad(dist, leaf)
     return gradient, dist.item()
 
@@ -87,6 +111,33 @@ def dist_gradient(
 
     found: tuple[Tensor, Tensor] = torch.func.grad_and_value(dist)(images)
     return found
+
+
+Gradients = Callable[[Params], Callable[[Transform], list[Tensor]]]
+"""w -> (A -> the gradient of a batch of real images A(x) at w, for each trainable tensor)"""
+
+
+def batch_gradients(net: Net, data: LabelledSet, rate: float, generator: Generator) -> Gradients:
+    """g = sum_{i in B} grad_w CE(A(x_i)) / (q n),  each image in B with probability q = `rate`."""
+
+    def at(w: Params) -> Callable[[Transform], list[Tensor]]:
+        weights = {name: value.detach().requires_grad_(name in net.trainable) for name, value in w.items()}
+        leaves = [value for name, value in weights.items() if name in net.trainable]
+
+        def gradient(transform: Transform) -> list[Tensor]:
+            chosen = (torch.rand(len(data), generator=generator) < rate).nonzero().flatten()
+            total = [torch.zeros_like(leaf) for leaf in leaves]
+            for index in chosen.split(REAL_CHUNK) if len(chosen) else ():
+                part = data.take(index)
+                logits = net.by_batch(weights, transform(part.x)).logits
+                loss = F.cross_entropy(logits, part.y, reduction="sum") / (rate * len(data))
+                more = torch.autograd.grad(loss, leaves, materialize_grads=True)
+                total = [a + b for a, b in zip(total, more, strict=True)]
+            return total
+
+        return gradient
+
+    return at
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 import math
 import os
 from dataclasses import asdict, dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from fedlgd.core.errors import PrivacyError, SettingError, check
 from fedlgd.core.settings import Settings, setting
@@ -109,6 +109,20 @@ class Private(Budget):
         check(self.counts + self.start + self.refine < 1, "distil.private.refine", self.refine, left)
         if self.on and self.rate < 1 and self.adjacency == "replace":
             raise SettingError("rate-with-replace")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientBudget(Budget):
+    """Noisy sums of clipped gradients, in all rounds of a run together."""
+
+    section: ClassVar[str] = "dp"
+
+    clip: float = setting(1.0, "Clipping norm of the gradient of an image.", above=0)
+    rounds: int = setting(0, "Rounds that share the budget; 0: all rounds of the run.", least=0, most=1_000_000)
+
+    def shrunk(self) -> Self:
+        """One round that spends nothing, for an estimate of the time."""
+        return replace(self, rounds=1, test_key="estimate")
 
 
 @dataclass(frozen=True, kw_only=True)

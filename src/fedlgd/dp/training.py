@@ -18,9 +18,9 @@ The parts that are stacked on a method are in `methods/private.py`.
 
 import math
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -37,30 +37,36 @@ from fedlgd.core.settings import setting
 from fedlgd.core.train import Local, descend
 from fedlgd.core.tree import Mean, cast, double, only, scale, sqnorm, sub
 from fedlgd.core.types import LabelledSet, Params, Site, Update
-from fedlgd.distill.settings import Budget
+from fedlgd.distill.augment import Transform
+from fedlgd.distill.gradient import Gradients
+from fedlgd.distill.settings import Budget, GradientBudget
 from fedlgd.dp.budget import Level, budget_mu, noise_for
 from fedlgd.dp.ledger import Book, account_name, charged_settings, gaussian, generator_for, open_book
+from fedlgd.dp.release import check_delta, check_protected, noisy_counts
 
 MIN_SITES = 50  # of DP-FedAvg
 MAX_GRADIENTS_IN_MEMORY = 64  # one for each image
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dp(Budget):
+class Dp(GradientBudget):
     """DP-SGD at each site. `local.batch` is the expected number of images in a step."""
 
-    section: ClassVar[str] = "dp"
-
     epsilon: float = setting(4.0, "Privacy budget of all rounds together at each site.", above=0, most=100)
-    clip: float = setting(1.0, "Clipping norm of the gradient of an image.", above=0)
-    rounds: int = setting(0, "Rounds that share the budget; 0: all rounds of the run.", least=0, most=1_000_000)
-
-    def shrunk(self) -> "Dp":
-        """One round that spends nothing, for an estimate of the time."""
-        return replace(self, rounds=1, test_key="estimate")
 
 
-def training_level(dp: Dp, local: Local, counts: Tensor, site: str) -> Level:
+def reserve_training(dp: GradientBudget, local: Local, site: Site, net: Net, book: Book, account: str) -> Tensor:
+    """The noisy number of images per class. All steps of all rounds are charged before the first one."""
+    check_protected(site, net, "dp.epsilon")
+    level = counts_level(dp)
+    book.reserve(account, {"counts": level})
+    counts = noisy_counts(book, account, level, unsealed(site).train, net.classes)
+    check_delta(counts, dp)
+    book.reserve(account, {"train": training_level(dp, local, counts, site.name)})
+    return counts
+
+
+def training_level(dp: GradientBudget, local: Local, counts: Tensor, site: str) -> Level:
     """The noise of all rounds: q = batch / n, and 1 / q steps in an epoch."""
     size, mu, rounds = float(counts.sum()), budget_mu(dp), max(1, dp.rounds)
     if size < 2 * dp.counts**-0.5 / mu:
@@ -74,7 +80,7 @@ def training_level(dp: Dp, local: Local, counts: Tensor, site: str) -> Level:
     return Level(sigma, rate, rounds, each)
 
 
-def counts_level(dp: Dp) -> Level:
+def counts_level(dp: GradientBudget) -> Level:
     """The noise of the number of images per class."""
     return Level(1 / (budget_mu(dp) * math.sqrt(dp.counts)))
 
@@ -101,24 +107,61 @@ def dp_sgd(
     leaves = [leaf for leaf in module.parameters() if leaf.requires_grad]
     velocity: list[Tensor] = []
     for _ in meter.track("train", level.each):
-        chosen = torch.from_numpy((generator.random(len(data)) < level.rate).nonzero()[0])
-        sums = clipped_gradients(module, leaves, data, chosen, clip)
+        grads = noisy_gradient(module, data, level, clip, size, generator)
         meter.spend(int(3 * level.rate * size * net.flops))
-        noisy = [s.double() + level.sigma * clip * gaussian(generator, tuple(s.shape)).to(s.device) for s in sums]
-        grads = [(each / (level.rate * size)).to(leaf) for each, leaf in zip(noisy, leaves, strict=True)]
         velocity = descend(leaves, grads, velocity, local)
     return {name: value.detach().clone() for name, value in module._module.state_dict().items()}
 
 
+def noisy_gradient(
+    module: Any,
+    data: LabelledSet,
+    level: Level,
+    clip: float,
+    size: float,
+    generator: np.random.Generator,
+    transform: Transform | None = None,
+) -> list[Tensor]:
+    """g of the formula above, of images that are drawn in secret and changed by one `transform`."""
+    leaves = [leaf for leaf in module.parameters() if leaf.requires_grad]
+    chosen = torch.from_numpy((generator.random(len(data)) < level.rate).nonzero()[0])
+    sums = clipped_gradients(module, leaves, data, chosen, clip, transform)
+    noisy = [s.double() + level.sigma * clip * gaussian(generator, tuple(s.shape)).to(s.device) for s in sums]
+    return [(each / (level.rate * size)).to(leaf) for each, leaf in zip(noisy, leaves, strict=True)]
+
+
+def noisy_gradients(
+    net: Net, data: LabelledSet, level: Level, clip: float, size: float, generator: np.random.Generator
+) -> Gradients:
+    """`noisy_gradient` at any weights; each call is a release."""
+
+    def at(w: Params) -> Callable[[Transform], list[Tensor]]:
+        module = per_sample(net, w)
+
+        def gradient(transform: Transform) -> list[Tensor]:
+            meter.spend(int(3 * level.rate * size * net.flops))
+            return noisy_gradient(module, data, level, clip, size, generator, transform)
+
+        return gradient
+
+    return at
+
+
 def clipped_gradients(
-    module: Any, leaves: list[Any], data: LabelledSet, chosen: Tensor, clip: float
+    module: Any,
+    leaves: list[Any],
+    data: LabelledSet,
+    chosen: Tensor,
+    clip: float,
+    transform: Transform | None = None,
 ) -> list[Tensor]:
     """sum_i clip_C(grad CE(x_i)) over the chosen images; the norm is over all parameters together."""
     sums = [torch.zeros_like(leaf) for leaf in leaves]
     for index in chosen.split(MAX_GRADIENTS_IN_MEMORY) if len(chosen) else ():
         part = data.take(index)
         with _unwarned():
-            F.cross_entropy(module(part.x)[1], part.y, reduction="sum").backward()
+            x = transform(part.x) if transform else part.x
+            F.cross_entropy(module(x)[1], part.y, reduction="sum").backward()
         each = [leaf.grad_sample.flatten(1) for leaf in leaves]
         norm = torch.stack([g.double().square().sum(1) for g in each]).sum(0).sqrt()
         factor = torch.where(norm.isfinite(), (clip / norm).clamp(max=1), torch.zeros_like(norm)).float()

@@ -348,13 +348,21 @@ def fit(
 
 
 def fit_on(
-    net: Net, model: Params, data: LabelledSet, local: Local, rng: Stream, *, terms: Sequence[Term] = ()
+    net: Net,
+    model: Params,
+    data: LabelledSet,
+    local: Local,
+    rng: Stream,
+    *,
+    terms: Sequence[Term] = (),
+    until: Callable[[Params], bool] | None = None,
 ) -> Trained:
     """SGD from `model` on the cross-entropy of any labelled set, with `local.augment`, also at the server.
 
-    At a site its cost is that of `train`; all that a server does has the cost of `server`.
+    It ends with the first weights for which `until` holds, if there are any. At a site its cost is that of `train`;
+    all that a server does has the cost of `server`.
     """
     generator = rng.generator("augment")
     batches = Batches(data, partial(augmented, generator=generator, augment=local.augment))
     with phase("train"):
-        return sgd(net, model, len(data), plain(net, batches, terms), local, rng)
+        return sgd(net, model, len(data), plain(net, batches, terms), local, rng, None, until)

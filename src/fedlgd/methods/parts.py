@@ -134,17 +134,16 @@ def default_settings(method: Method) -> dict[str, Any]:
 
 
 def for_rounds(method: Method, rounds: int) -> Method:
-    """The method with the budgets of its parts divided among `rounds`, unless their settings give the number."""
-    if not isinstance(method, Part):
-        return method
-    shared = {}
-    for name, budget in method.sections.items():
-        if isinstance(budget, Budget):
-            given: int = budget.rounds
+    """The method with its budgets and those of its parts divided among `rounds`, unless they give the number."""
+    inner: dict[str, Any] = {"method": for_rounds(method.method, rounds)} if isinstance(method, Part) else {}
+    shared: dict[str, Budget] = {}
+    for name, budget in (method.sections if isinstance(method, Part) else all_settings(method)).items():
+        if isinstance(budget, Budget) and budget.on:
+            given: int = getattr(budget, "rounds", 0)
             if 0 < given < rounds:
                 raise PrivacyError("rounds-beyond-budget", section=name, given=given, rounds=rounds)
-            shared[name] = replace(budget, rounds=given or rounds)
-    return replace(method, method=for_rounds(method.method, rounds), **shared)
+            shared[name] = replace(budget, rounds=given or rounds)  # type: ignore[call-arg]
+    return replace(method, **inner, **shared) if inner or shared else method  # type: ignore[type-var]
 
 
 def name_of(method: Method) -> str:

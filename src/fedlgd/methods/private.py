@@ -20,7 +20,6 @@ from fedlgd.core.train import Local
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState
 from fedlgd.dp import training
 from fedlgd.dp.ledger import params_digest
-from fedlgd.dp.release import check_delta, check_protected, noisy_counts
 from fedlgd.methods.common import fit
 from fedlgd.methods.parts import Part
 from fedlgd.methods.protocol import Fit, Hellos, Method, Net, Presets, Stream, Trained, Updates, Visit
@@ -66,14 +65,9 @@ class DpSgd(Part):
         return self.dp
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
-        check_protected(site, net, "dp.epsilon")
         state, hello = self.method.enrol(blank_site(site), net, rng)
         book, account = training.training_account(self.dp, self.local, site, net, rng.seed)
-        level = training.counts_level(self.dp)
-        book.reserve(account, {"counts": level})
-        counts = noisy_counts(book, account, level, unsealed(site).train, net.classes)
-        check_delta(counts, self.dp)
-        book.reserve(account, {"train": training.training_level(self.dp, self.local, counts, site.name)})
+        counts = training.reserve_training(self.dp, self.local, site, net, book, account)
         sent = counts.round().clamp(min=0).long()
         return replace(state, trees={"released": {"counts": counts}}), replace(hello, counts=sent)
 

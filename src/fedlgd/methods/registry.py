@@ -28,6 +28,7 @@ FAMILY = (
     "desa",
     "fedaf",
     "feddm",
+    "fedlap",
     "fedmix",
     "fedmix-naive",
     "collabdm",

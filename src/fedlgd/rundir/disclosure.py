@@ -24,6 +24,7 @@ DISCLOSES = {
     "single ones",
     "prototypes": "the mean features of each class: of a class with few images nearly those of single images",
     "control variates": "the mean gradient of local training: about as much as weights",
+    "radius": "how far from the model the images of the site describe its loss, one number; constant with epsilon",
     "work": "the number of training steps, and from it about how many images the site has",
     "statistics": "mean and spread of the pixels",
     "counts": "the number of training images of each class; the weight of an update in the mean is their sum, or 1",
