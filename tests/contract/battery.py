@@ -42,6 +42,8 @@ SYNTHESIS = {
     "finetune.epochs": 2,
 }
 FEW = SYNTHESIS | {"per_class": 2, "virtual_batch": 4}
+LAP = {"real_batch": 6, "outer": 2, "batches": 2, "boost": 2, "inner": 0, "search": 0}
+"""FedLAP whose sites take no step of SGD, so that all that are counted are those of the server."""
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "feddm-new": ("feddm", {"images": "new", "logits": False, "radius": 0.0}),
@@ -72,7 +74,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 def quick(name: str, **settings: Any) -> Any:
     """A registered method with all that makes it slow turned down; a double underscore is a dot."""
     own = {f.name for f in fields(registry.recipe(name).settings)}
-    few = tiny.SETTINGS | {"local.epochs": 1, "distil.steps": 1} | REFINE | FEW | ANCHORS
+    few = tiny.SETTINGS | {"local.epochs": 1, "distil.steps": 1} | REFINE | FEW | LAP | ANCHORS
     known = {path: value for path, value in few.items() if path.partition(".")[0] in own}
     return tiny.settings(
         tiny.stacked(name), known | {path.replace("__", "."): value for path, value in settings.items()}

@@ -22,6 +22,7 @@ from fedlgd.distill.settings import STARTS
 from fedlgd.engines.wire import nbytes, pack
 from fedlgd.methods import common, registry
 from fedlgd.methods.fedavg import FedAvg
+from fedlgd.methods.parts import for_rounds
 from fedlgd.methods.protocol import Expected
 from fedlgd.runs.config import Config, RunSettings, resolve
 from tests import tiny
@@ -179,6 +180,7 @@ MORE = {
     "fedlgd": {"pull.weight": 0.1, "distil.steps": 10, "distil.lr": 0.3},
     "collabdm": {"distil.steps": 40, "distil.lr": 0.3},
     "fedvck": {"distil.steps": 50},  # images begin as noise in every round
+    "fedlap": {"batches": 10, "distil.lr": 1.0, "local.epochs": 10},
 }
 """What a method needs to learn from so little."""
 
@@ -349,6 +351,7 @@ TABLE = {
     "pooled": Row(P, P, 0, 0),
     "dynafed": Row(P, P, 0, IMAGES + SET * K + 1),  # images with soft labels, and a step size
     "feddm": Row(P, IMAGES + K, IMAGES + SET, 0),  # and how many images of each class are present
+    "fedlap": Row(P, IMAGES + K + 1, IMAGES + SET, 0),  # and the radius
 }
 in_table = pytest.mark.parametrize("name", TABLE)
 
@@ -628,7 +631,7 @@ def test_every_single_setting_survives_the_way_through_a_file_and_names_another_
             continue
         assert method != plain
         config = Config(method=method)
-        assert _again(config).method == method
+        assert _again(config).method == for_rounds(method, config.plan.rounds)
         assert config.digest != Config(method=plain).digest
     private = {"distil.private.scores", *(["distil.private.epsilon"] if plain.train_on == "real" else [])}
     assert refused == NOT_ALONE.get(name, set()) | private

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedlgd.core import meter
+from fedlgd.core.device import uncompiled
 from fedlgd.core.errors import PrivacyError
 from fedlgd.core.losses import cross_entropy
 from fedlgd.core.net import Output
@@ -60,7 +61,8 @@ def taylor_mixup(net: Net, w: Params, part: LabelledSet, mean: Tensor, label: Te
     CE is a mean over the batch, so its slope in x'_i has the 1 / B of the mean, and the last term is a sum.
     """
     x = ((1 - share) * part.x).requires_grad_()
-    out = net(w, x)
+    with uncompiled():
+        out = net(w, x)
     own = cross_entropy(out.logits, part.y)
     (slope,) = torch.autograd.grad(own, x, create_graph=True)
     meter.spend(TAYLOR_PASSES * len(x) * net.flops)
