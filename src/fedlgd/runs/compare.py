@@ -124,14 +124,13 @@ def compare(
 ) -> Comparison:
     """Run each method with the seeds 0, 1, ... Options (`rounds`, `ratio`, ...) are those of `run`.
 
-    Methods are names, such as "moon:mu=5", or objects; {"mine": method} or ("mine", method) gives one a label.
-    Without them, published data has FedAvg and FedLGD, and your own what a decision to join needs; see `decision`.
-    `settings` by path hold for all methods, with a method's name in front for it alone: {"local.lr": 0.1,
-    "moon.mu": 5}. `preset` gives a method object the settings in which it has the defaults of its class; see
-    `notes`. `sweep` runs every method with each value of one or two settings: {"pull.weight": [0, 1, 10]}; methods
-    without them are skipped. With the same seed, methods start from the same model and sampled sites, and share
-    virtual sets if their settings agree. With `out`, calling it again resumes, and `jobs` processes can work at a
-    time. A failed run stops no other, see `failed`. One with changed code is run anew, or `accept_changed_code`.
+    Methods are names, such as "moon:mu=5", or objects; {"mine": method} gives one a label. Without them, published
+    data has FedAvg and FedLGD, and your own what a decision to join needs; see `decision`. `settings` by path hold
+    for all methods, with a method's name in front for it alone: {"local.lr": 0.1, "moon.mu": 5}. `preset` gives a
+    method object the settings in which it has the defaults of its class; see `notes`. `sweep` runs each method with
+    each value of one or two settings: {"pull.weight": [0, 1, 10]}; methods without them are skipped. With one seed,
+    methods have the same start and sampled sites, and share virtual sets if they can. With `out`, calling it again
+    resumes; `jobs` run at a time. A failed run is in `failed`. Changed code runs anew, or `accept_changed_code`.
     """
     federation, folder = load(data) if isinstance(data, str) else data, Path(out) if out else None
     deciding = methods is None and not (federation.public or sweep)

@@ -27,9 +27,13 @@ def settle_compile(
     `auto` is the mode of the run in `out`; for a new run it is on if the run is long. That is a number of FLOPs and
     not of seconds, so that the decision is the same at any time. If compiling fails, a warning says why.
     """
-    before, mode = _stored(out), place.compile
-    if mode == "auto":
-        mode = before or ("on" if find_compiler() and _is_long(config, federation, net) else "off")
+    before: Compile | None = None
+    if out and (out / "state").exists():
+        before = "on" if read_manifest(out).engine.compile else "off"
+    mode = before or "off" if place.compile == "auto" else place.compile
+    if place.compile == "auto" and not before and find_compiler():
+        found = estimate(config, federation, net)
+        mode = "on" if found and sum(found.flops.values()) >= COMPILE_FLOPS else "off"
     if before and mode != before:
         text = f"{out} was started with compile={before} and is resumed with compile={mode}"
         warnings.warn(f"{text}: the last bits of results can differ", stacklevel=2)
@@ -39,18 +43,6 @@ def settle_compile(
         warnings.warn(f"the network is not compiled: {problem}", stacklevel=2)
         return replace(place, compile="off")
     return place
-
-
-def _stored(out: Path | None) -> Compile | None:
-    """The mode of a run that has started in this folder."""
-    if not out or not (out / "state").exists():
-        return None
-    return "on" if read_manifest(out).engine.compile else "off"
-
-
-def _is_long(config: Config, federation: Federation, net: Net) -> bool:
-    found = estimate(config, federation, net)
-    return found is not None and sum(found.flops.values()) >= COMPILE_FLOPS
 
 
 def _compile_problem(place: Place, config: Config, federation: Federation, net: Net) -> str:

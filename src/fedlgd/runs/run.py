@@ -67,8 +67,7 @@ def run(
     `on_round` is called with each record. The engine "pool" uses `workers` processes with one thread each (0: one
     per core), with the same bits. `device` "cuda" uses a GPU, `autocast` bfloat16 autocast. `compile` "on", or
     "auto" in a long run, uses torch.compile. `real_samples` real images per class and site are copied to `out` for
-    its report, by default 4 of published data and none of your own or with differential privacy. `label` is its
-    name in tables.
+    its report, by default 4 of published data and none of your own or with differential privacy. `label` names it.
     """
     how = engines.engine(engine, workers, Place(device=device, autocast=autocast, compile=compile))
     federation = load(data) if isinstance(data, str) else data
