@@ -615,6 +615,7 @@ NOT_ALONE = {
     "collabdm": {"distil.start"},
     "dynafed": {"finetune.momentum"},  # Adam has none
     "fedvck": {"distil.private.epsilon"},
+    "fedlap": {"distil.private.epsilon", "distil.tiles", "dp.scores"},
 }
 """Settings that refuse any other value where nothing else changes, or that must name something there is."""
 
