@@ -14,7 +14,7 @@ from fedlgd.paper.items import FOLDER
 from fedlgd.paper.verdicts import MEASURED, to_ship
 from fedlgd.rundir.read import read_runs
 from results import DOCS, RECORDS, ROOT
-from results.pages import accuracy, comparisons, deploy, paper, privacy, settings, shift, speed
+from results.pages import accuracy, comparisons, deploy, family, paper, privacy, settings, shift, speed
 
 KEPT = ("config.toml", "manifest.json", "records.jsonl", "analysis.json")
 BLOCKS: Mapping[str, Callable[[str], str]] = {
@@ -32,6 +32,7 @@ BLOCKS: Mapping[str, Callable[[str], str]] = {
     "headline": speed.headline,
     "reach": speed.reached,
     "deploy": deploy.measured,
+    "leaves": family.leaves,
 }
 """What makes the text between the marks `generated: NAME ARGUMENT` and `end` of a page."""
 
@@ -46,7 +47,8 @@ def generated() -> dict[Path, str]:
     }
     whole |= {DOCS / "results" / f"{folder.name}.md": comparisons.page(folder) for folder in comparisons.stored()}
     whole |= {DOCS / "results" / "paper" / name: text for name, text in paper.pages().items()}
-    whole |= {DOCS / "images" / name: text for name, text in (accuracy.figures() | speed.figures()).items()}
+    drawn = accuracy.figures() | speed.figures() | family.figures(*comparisons.FAMILY)
+    whole |= {DOCS / "images" / name: text for name, text in drawn.items()}
     pages = [page for page in (ROOT / "README.md", *sorted(DOCS.rglob("*.md"))) if page not in whole]
     return whole | {page: filled(text) for page in pages if "<!-- generated:" in (text := page.read_text())}
 

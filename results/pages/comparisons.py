@@ -21,11 +21,14 @@ RULE = (
 SETTINGS = "The settings of each run are in its `config.toml`. The current defaults and presets can differ."
 PAPER = "paper/full/table-digits/C10"  # the stored comparison of all methods
 REACH = "reach"  # stored runs that are shown in speed.md, not in a page of their own
+FAMILY = ("family-digits", "family-cifar10c")  # stored comparisons of all methods, shown in family.md
 
 
 def stored() -> list[Path]:
     """The stored comparisons; those of the paper have pages of their own."""
-    return sorted(folder for folder in RECORDS.glob("*") if folder.is_dir() and folder.name not in ("paper", REACH))
+    return sorted(
+        folder for folder in RECORDS.glob("*") if folder.is_dir() and folder.name not in ("paper", REACH, *FAMILY)
+    )
 
 
 @cache

@@ -1,0 +1,75 @@
+"""What leaves a site: accuracy, bytes and kinds of messages of all methods, from a stored comparison."""
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from fedlgd.core.text import number_of_bytes
+from fedlgd.report.claims import declared_reads
+from fedlgd.report.groups import Group
+from fedlgd.report.plots import FAINT, INK, SERIES, canvas, styled, svg
+from fedlgd.report.tables import Cell, Column, Table, percent_stat
+from fedlgd.rundir.read import Run
+from results import RECORDS
+from results.pages.comparisons import groups_of, markdown
+
+TELLING = ("images", "weights", "logits", "feature means", "prototypes")  # kinds, the most telling first
+MB = 1e6
+WIDTH, HEIGHT = 8.4, 5.2  # inches
+
+
+def uploaded(run: Run) -> float:
+    """Bytes that a site sent in the whole run, mean over sites."""
+    return sum(record.bytes_up for record in run.records) / len(run.manifest.data.sites)
+
+
+def kinds(group: Group) -> list[str]:
+    """The kinds of what the sites declare to send."""
+    return list(dict.fromkeys(group.runs[0].manifest.method.sends.values()))
+
+
+def most_telling(group: Group) -> str:
+    return next((kind for kind in TELLING if kind in kinds(group)), "other")
+
+
+def leaves(name: str) -> str:
+    """All methods of a stored comparison, the best first: accuracy, bytes, what leaves, what is read."""
+    if not (RECORDS / name).exists():
+        return "No stored runs."
+    groups = sorted(groups_of(RECORDS / name), key=lambda group: -group.accuracy.mean if group.accuracy else 0.0)
+    heads = ("method", "seeds", "accuracy (%)", "sent by a site", "what leaves", "private images are read")
+    rows = [
+        (
+            *(group.label, str(len(group.counted)), percent_stat(group.accuracy)),
+            *(number_of_bytes(fmean(map(uploaded, group.counted))), ", ".join(kinds(group))),
+            declared_reads(group.runs[0].manifest.method),
+        )
+        for group in groups
+    ]
+    columns = tuple(Column(head, number=1 <= i <= 3) for i, head in enumerate(heads))
+    return markdown(Table(columns, tuple(tuple(map(Cell, row)) for row in rows)))
+
+
+def figures(*names: str) -> dict[str, str]:
+    """SVG texts by file name, one for each stored comparison."""
+    stored = [name for name in names if (RECORDS / name).exists()]
+    return {f"{name}.svg": drawn(groups_of(RECORDS / name), name) for name in stored}
+
+
+@styled()
+def drawn(groups: Sequence[Group], salt: str) -> str:
+    """Accuracy against the bytes that a site sends; the colour says what is the most telling part of them."""
+    figure, axes = canvas("accuracy, %", HEIGHT)
+    figure.set_size_inches(WIDTH, HEIGHT)
+    colours = {kind: SERIES[i] for i, kind in enumerate(TELLING)} | {"other": FAINT}
+    shown = [group for group in groups if group.accuracy]
+    for kind in dict.fromkeys(map(most_telling, shown)):
+        own = [group for group in shown if most_telling(group) == kind]
+        x = [max(fmean(map(uploaded, group.counted)) / MB, 1e-3) for group in own]
+        y = [100 * group.accuracy.mean for group in own if group.accuracy]
+        axes.scatter(x, y, color=colours[kind], s=28, label=kind, zorder=3)
+        for group, at, height in zip(own, x, y, strict=True):
+            axes.annotate(group.label, (at, height), (5, 3), textcoords="offset points", fontsize=7.5, color=INK)
+    axes.set_xscale("log")
+    axes.set_xlabel("MB that a site sends in the whole run")
+    axes.legend(title="most telling part", loc="lower left", fontsize=8)
+    return svg(figure, salt)
