@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from fedlgd.cli.data import declared_by, sent_rows
+from fedlgd.cli.methods import declared_by, sent_rows
 from fedlgd.core.settings import SettingInfo
 from fedlgd.core.settings import describe_settings as describe
 from fedlgd.data.suites import SUITES, DataChoice

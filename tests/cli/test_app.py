@@ -157,7 +157,7 @@ def test_a_slip_in_the_command_is_exit_code_2_without_a_traceback(line, fedlgd):
 
 
 def test_ctrl_c_that_no_command_answers_is_one_line_and_exit_code_130(fedlgd, monkeypatch):
-    monkeypatch.setattr("fedlgd.cli.data.nets", lambda _: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr("fedlgd.cli.methods.nets", lambda _: signal.raise_signal(signal.SIGINT))
     done = fedlgd("nets")
     assert (done.code, done.out, done.err) == (130, "", "\nfedlgd: interrupted\n")
 
@@ -182,7 +182,7 @@ SHORT = [
 
 @pytest.mark.parametrize("error", SHORT, ids=str)
 def test_memory_that_ran_out_is_said_without_a_traceback(error, fedlgd, monkeypatch):
-    monkeypatch.setattr("fedlgd.cli.data.nets", lambda _: (_ for _ in ()).throw(error))
+    monkeypatch.setattr("fedlgd.cli.methods.nets", lambda _: (_ for _ in ()).throw(error))
     done = fedlgd("nets")
     assert (done.code, done.err) == (2, f"fedlgd: {in_words(error)}\n")
     assert "memory" in done.err
@@ -190,7 +190,7 @@ def test_memory_that_ran_out_is_said_without_a_traceback(error, fedlgd, monkeypa
 
 @pytest.mark.parametrize("error", [RuntimeError("size mismatch"), ValueError("a bug"), KeyError("x")])
 def test_a_bug_keeps_its_traceback(error, fedlgd, monkeypatch):
-    monkeypatch.setattr("fedlgd.cli.data.nets", lambda _: (_ for _ in ()).throw(error))
+    monkeypatch.setattr("fedlgd.cli.methods.nets", lambda _: (_ for _ in ()).throw(error))
     with pytest.raises(type(error)):
         fedlgd("nets")
     assert in_words(error) == ""

@@ -1,7 +1,7 @@
 """The command line: the `fedlgd` command with its subcommands, and memory for large batches.
 
 The commands are declared in `options`, as `command` says. They are in `run` (run, demo, distil), `compare`
-(compare, tune), `paper`, `data` (data, methods, nets), `new`, `report` (report, watch, open, predict, export),
+(compare, tune), `paper`, `data`, `methods` (methods, nets), `new`, `report` (report, watch, open, predict, export),
 `privacy` (audit, invert) and `deploy` (provision, serve, join). They share `common`, `progress` and `terminal`.
 Only typer is imported for `--help`; a command imports the rest.
 """

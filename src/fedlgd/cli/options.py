@@ -16,10 +16,7 @@ PRIVACY, REAL_SITES, DATA = "Privacy", "Real sites", "Data"
 
 @command(START, "demo", "run:demo", "fedlgd demo")
 class DemoOptions(Output):
-    """Run FedAvg and FedLGD on five built-in sites, with a report.
-
-    FedAvg is trained on virtual data, too.
-    """
+    """Run FedAvg and FedLGD on virtual data of five built-in sites."""
 
     out: Path = option(Path("runs/demo"), "Output folder.", "-o")
     rounds: int = option(20, "Number of rounds per method.")
@@ -27,7 +24,7 @@ class DemoOptions(Output):
     threads: int = shared.thread_count()
 
 
-@command(START, "methods", "data:methods", "fedlgd methods fedprox")
+@command(START, "methods", "methods:methods", "fedlgd methods fedprox")
 class MethodsOptions:
     """List the methods, or show the settings and presets of one."""
 
@@ -35,7 +32,7 @@ class MethodsOptions:
     json: bool = shared.as_json()
 
 
-@command(START, "nets", "data:nets", "fedlgd nets")
+@command(START, "nets", "methods:nets", "fedlgd nets")
 class NetsOptions:
     """List the networks with their settings and sizes."""
 

@@ -194,10 +194,10 @@ def draws(
             batches = [each[chances[each].multinomial(count, True, generator=generator)] for each in members]
         return Pair(params, transforms, real_means(net, params, real, batches, transforms))
 
-    yield from in_order(distil, pair)
+    yield from scheduled(distil, pair)
 
 
-def in_order(distil: Distil, pair: Callable[[int], Pair]) -> Iterator[Pair]:
+def scheduled(distil: Distil, pair: Callable[[int], Pair]) -> Iterator[Pair]:
     """The pair of each step: with `exact` a new one per step; `bank` cycles through a few, then draws new ones."""
     size, uses = (1, 1) if distil.plan == "exact" else (distil.pairs, distil.reuse)
     for first in range(0, distil.distinct, size):

@@ -170,7 +170,7 @@ class CollabDM(common.Training):
 
         optimiser, images = distribution.PixelOptimiser(distil), virtual.images
         with phase("distil"):
-            pairs = distribution.in_order(distil, pair)
+            pairs = distribution.scheduled(distil, pair)
             for _, each in zip(track("distil", distil.steps), pairs, strict=False):
                 gradient = distribution.image_gradient(random, each, images, virtual.labels, distil.tiles)
                 images = optimiser(images, gradient)
