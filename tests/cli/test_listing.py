@@ -42,7 +42,8 @@ def test_methods_lists_every_method_with_its_presets_and_settings(fedlgd):
     assert all(part in plain.out for part in registry.stacks())
 
 
-def test_methods_of_the_family_are_listed_apart(fedlgd):
+def test_methods_of_the_family_are_listed_apart(fedlgd, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")  # no line is folded
     family, _, others = fedlgd("methods").out.partition("\n\n")
     others = others.partition("\n\n")[0]
     assert {line.split()[0] for line in family.splitlines()[3:]} == {*registry.FAMILY}

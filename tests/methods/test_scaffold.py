@@ -73,8 +73,8 @@ def _spied(monkeypatch, net) -> list[dict[str, Tensor]]:
     """Gradients of the cross-entropy alone at every step of local training."""
     gradients = []
 
-    def plain(net_, data, terms=(), wrapped=common.plain):
-        alone, whole = wrapped(net_, data), wrapped(net_, data, terms)
+    def plain(net_, data, terms=(), criterion=None, wrapped=common.plain):
+        alone, whole = wrapped(net_, data), wrapped(net_, data, terms, criterion)
 
         def loss(w, index):
             names = sorted(net.trainable)

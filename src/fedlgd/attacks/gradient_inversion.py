@@ -22,7 +22,7 @@ from fedlgd.core.net import Net
 from fedlgd.core.train import Local, sgd
 from fedlgd.core.types import LabelledSet, Params, Scale, Stream
 from fedlgd.distill.gradient import pseudo_gradient
-from fedlgd.methods.common import AnchorLoss, Criterion, Term, batch_loss, classified
+from fedlgd.methods.common import AnchorLoss, Criterion, Term, batch_loss
 
 LR_DROPS = (3 / 8, 5 / 8, 7 / 8)  # of the iterations, after which the learning rate is divided by 10
 ADAM_BETAS = (0.9, 0.999)
@@ -63,7 +63,7 @@ class Step:
     index: Tensor
     terms: Sequence[Term] = ()
     anchors_in_loss: AnchorLoss | None = None
-    criterion: Criterion = classified
+    criterion: Criterion | None = None
 
     def loss(self, weights: Params, images: Tensor) -> Tensor:
         """The loss of the site if these were its images."""

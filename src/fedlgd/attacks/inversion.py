@@ -25,7 +25,7 @@ from fedlgd.core import files
 from fedlgd.core.errors import RunError, SettingError, check
 from fedlgd.core.meter import tick
 from fedlgd.core.types import LabelledSet, Site, Stream, VirtualSet
-from fedlgd.methods.common import AnchorLoss, Criterion, Term, classified, training_set
+from fedlgd.methods.common import AnchorLoss, Criterion, Term, training_set
 from fedlgd.rundir.results import results_of, unused_file, write_sheet
 from fedlgd.runs.folder import DIVISOR
 
@@ -68,7 +68,7 @@ class Case:
     data: LabelledSet
     terms: Sequence[Term] = ()
     anchors_in_loss: AnchorLoss | None = None
-    criterion: Criterion = classified
+    criterion: Criterion | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +117,7 @@ def _cases(run: Replay, moment: Moment, site: Site, t: int) -> Iterator[Case]:
     for u in run.next_rounds(t):
         seen = training_of(run, moment, site, u)
         moved = seen.state.virtual is not None and seen.state.virtual is not state.virtual
-        if seen.terms or seen.anchors_in_loss or moved or seen.criterion is not classified:
+        if seen.terms or seen.anchors_in_loss or moved or seen.criterion:
             parts = {"with known anchors": seen.anchors_in_loss is not None, "after refinement": moved}
             words = " and ".join(text for text, there in parts.items() if there) or "with its own loss"
             title = f"{run.config.method.label}, {words}"

@@ -19,7 +19,7 @@ from fedlgd.core.types import Params, ServerState, Site, SiteState
 from fedlgd.data.federation import Federation
 from fedlgd.engines.registry import Loop
 from fedlgd.engines.storage import RamStates, RamStorage
-from fedlgd.methods.common import AnchorLoss, Criterion, Term, classified
+from fedlgd.methods.common import AnchorLoss, Criterion, Term
 from fedlgd.methods.parts import all_settings
 from fedlgd.methods.protocol import Method, Net, Stream, Trained
 from fedlgd.rundir.disclosure import UNDECLARED, declared_kind, observed
@@ -224,7 +224,7 @@ class SiteTraining:
     terms: Sequence[Term] = ()
     anchors_in_loss: AnchorLoss | None = None
     velocity: Params | None = None
-    criterion: Criterion = classified
+    criterion: Criterion | None = None
 
 
 def training_of(run: Replay, moment: Moment, site: Site, t: int) -> SiteTraining:

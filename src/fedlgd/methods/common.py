@@ -265,18 +265,12 @@ Criterion = Callable[[Net, Params, LabelledSet], tuple[Tensor, Output]]
 """The loss of a batch before terms are added, and the output of the network that it is computed from."""
 
 
-def classified(net: Net, w: Params, part: LabelledSet) -> tuple[Tensor, Output]:
-    """mean CE over a batch: the criterion of all methods that have no other"""
-    out = net(w, part.x)
-    return cross_entropy(out.logits, part.y), out
-
-
 def batch_loss(
     net: Net,
     data: BatchSource,
     terms: Sequence[Term],
     anchors: AnchorLoss | None,
-    criterion: Criterion = classified,
+    criterion: Criterion | None = None,
 ) -> tuple[int, Objective]:
     """The number of images that batches are drawn from, anchors last, and the loss of a batch.
 
@@ -290,12 +284,16 @@ def batch_loss(
     return n, plain(net, Joined(data, anchors.images), terms, criterion)
 
 
-def plain(net: Net, data: BatchSource, terms: Sequence[Term] = (), criterion: Criterion = classified) -> Objective:
+def plain(net: Net, data: BatchSource, terms: Sequence[Term] = (), criterion: Criterion | None = None) -> Objective:
     """criterion of a batch of `data`, by default its mean CE, + terms"""
 
     def loss(w: Params, index: Tensor) -> Tensor:
         part = data.take(index)
-        value, out = criterion(net, w, part)
+        if criterion:
+            value, out = criterion(net, w, part)
+        else:
+            out = net(w, part.x)
+            value = cross_entropy(out.logits, part.y)
         return value + _sum(terms, w, Batch(part.x, part.y, *out))
 
     return loss
@@ -338,7 +336,7 @@ def fit(
     terms: Sequence[Term] = (),
     anchors_in_loss: AnchorLoss | None = None,
     velocity: Params | None = None,
-    criterion: Criterion = classified,
+    criterion: Criterion | None = None,
 ) -> Trained:
     """Local SGD from `model` on cross-entropy or another criterion, the terms of the method, and the anchors."""
     data = Batches(training_set(state, site), partial(method.batch, generator=rng.generator("augment")))

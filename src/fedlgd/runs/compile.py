@@ -37,9 +37,10 @@ def settle_compile(
     if before and mode != before:
         text = f"{out} was started with compile={before} and is resumed with compile={mode}"
         warnings.warn(f"{text}: the last bits of results can differ", stacklevel=2)
-    unfinished = not out or len(committed_records(out)) <= config.plan.rounds
     place = replace(place, compile=mode)
-    if mode == "on" and unfinished and (problem := _compile_problem(place, config, federation, net)):
+    if mode == "off" or (out and before and len(committed_records(out)) > config.plan.rounds):  # finished
+        return place
+    if problem := _compile_problem(place, config, federation, net):
         warnings.warn(f"the network is not compiled: {problem}", stacklevel=2)
         return replace(place, compile="off")
     return place

@@ -92,7 +92,7 @@ def test_an_image_of_one_colour(root):
 @pytest.mark.parametrize(
     ("stray", "site", "code"),
     [
-        ("readme.txt", "", "not-an-image"),
+        ("notes.txt", "", "not-an-image"),
         ("a/x.png", "a", "image-outside-class"),
     ],
 )

@@ -139,7 +139,7 @@ class TestLayouts:
 
     def test_other_files_are_skipped_with_a_warning_that_counts_them(self, root):
         tree(root)
-        for stray in ("readme.txt", "a/notes.pdf", "a/no/scan.doc", "a/stray.png"):
+        for stray in ("notes.txt", "a/notes.pdf", "a/no/scan.doc", "a/stray.png"):
             (root / stray).write_text("stray")
         with pytest.warns(UserWarning, match="folders: 4"):
             assert len(load(root).by_name["a"].train) == 10
