@@ -130,7 +130,7 @@ def test_updates_that_wait_in_a_file_are_read_too(monkeypatch):
 
 
 def test_the_methods_that_take_a_robust_average_are_those_that_average_plainly():
-    assert ROBUST == ["fedavg", "fedbn", "fedlgd", "fedprox", "moon", "vhl"]
+    assert ROBUST == ["fedavg", "fedbn", "fedlgd", "fedmix", "fedmix-naive", "fedprox", "moon", "vhl"]
 
 
 @pytest.mark.parametrize("part", ["median", "trimmed"])
@@ -145,7 +145,7 @@ def test_a_method_with_a_robust_average_runs_and_resumes_bit_equal(name, part):
     assert of.name == f"{name}+{part}"
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "moon", "vhl", "fedlgd"])
+@pytest.mark.parametrize("name", [name for name in ROBUST if name != "fedbn"])
 def test_nothing_trimmed_on_virtual_sets_is_the_method_itself(name):
     data, plan = tiny.federation(test=1), RunSettings(rounds=2, evaluate_every=2)
     more = {} if name == "fedlgd" else {"train_on": "virtual"}

@@ -414,8 +414,9 @@ def leaves(raw: dict[str, Any], prefix: str = "") -> list[str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_default_given_by_hand_is_the_same_configuration(name):
     plain = resolve({"method": name})
-    by_hand = resolve({"method": name}, {"local.lr": Local().lr, "seed": 0, "rounds": RunSettings().rounds})
     by_class = Config(method=configure(name))
+    lr = by_class.method.local.lr
+    by_hand = resolve({"method": name}, {"local.lr": lr, "seed": 0, "rounds": RunSettings().rounds})
     assert plain.toml() == by_hand.toml() == by_class.toml()
     assert plain.digest == by_hand.digest == by_class.digest
 

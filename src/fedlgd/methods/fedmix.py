@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedlgd.core import meter
-from fedlgd.core.device import uncompiled
+from fedlgd.core.device import to_device, uncompiled
 from fedlgd.core.errors import PrivacyError
 from fedlgd.core.losses import cross_entropy
 from fedlgd.core.net import Output
@@ -25,6 +25,7 @@ from fedlgd.methods.protocol import WEIGHTS, Fit, Hellos, Net, Stream, Visit, se
 from fedlgd.methods.registry import register
 
 MEANS, POOL = "means", "pool"  # what a site uploads, and what the server sends
+FORMS = ("images", "labels")  # of each mean; other trees of the server are those of parts
 RECOGNISABLE = 8  # a mean of fewer images can show one of them
 CHUNK = 256  # images in memory while a mean is computed
 TAYLOR_PASSES = 3  # beyond the 3 of training: the slope of the loss (1), and its backward pass (2)
@@ -38,12 +39,12 @@ def group_means(data: LabelledSet, groups: Sequence[Tensor], classes: int, most:
 
     Messages of all sites have the same form: a row without a group is 0, also its label.
     """
-    labels = torch.zeros(most, classes)
-    images = torch.zeros(most, *data.take(slice(0, 1)).x.shape[1:])
+    labels = to_device(torch.zeros(most, classes))
+    images = to_device(torch.zeros(most, *data.take(slice(0, 1)).x.shape[1:]))
     for g, group in enumerate(groups):
         total = sum(data.take(part).x.double().sum(0) for part in group.split(CHUNK))
         images[g] = total / len(group)
-        labels[g] = torch.bincount(data.y[group], minlength=classes).double() / len(group)
+        labels[g] = torch.bincount(to_device(data.y[group]), minlength=classes).double() / len(group)
     return {"images": images, "labels": labels}
 
 
@@ -115,8 +116,7 @@ class MeanAugmented(common.Training):
         """The means of each site, without empty rows. A site that enrols later adds none."""
         there = {hello.site: hello.trees[MEANS]["labels"].sum(1) > 0 for hello in hellos}
         pool = {
-            form: {hello.site: hello.trees[MEANS][form][there[hello.site]] for hello in hellos}
-            for form in ("images", "labels")
+            form: {hello.site: hello.trees[MEANS][form][there[hello.site]] for hello in hellos} for form in FORMS
         }
         return ServerState(params=params, trees=pool)
 
@@ -127,9 +127,9 @@ class MeanAugmented(common.Training):
             return message
         pool = {
             form: torch.cat(
-                [rows for name, rows in by_site.items() if self.own or name != site] or [torch.empty(0)]
+                [rows for name, rows in state.trees[form].items() if self.own or name != site] or [torch.empty(0)]
             )
-            for form, by_site in state.trees.items()
+            for form in FORMS
         }
         return replace(message, trees={POOL: pool}, kept=0) if len(pool["images"]) else message
 
