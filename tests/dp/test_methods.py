@@ -60,7 +60,18 @@ class Closed:
         raise AssertionError("the method counted the private images")
 
 
-@pytest.mark.parametrize("name", [*(n for n in registry.names() if n != "pooled"), "scaffold+anchors+refine"])
+NOT_OFFERED = ("fedaf", "feddm", "fedlap", "fedvck")  # they read private images in every round
+OFFERED = [name for name in registry.names() if name not in (*NOT_OFFERED, "pooled")]
+
+
+@pytest.mark.parametrize("name", NOT_OFFERED)
+def test_a_method_that_reads_private_images_in_every_round_refuses_private_sets(name):
+    assert "every" in quick(name).reads
+    with refuses("private-not-offered", PrivacyError, epsilon=60.0, method=name):
+        private(name)
+
+
+@pytest.mark.parametrize("name", [*OFFERED, "scaffold+anchors+refine"])
 def test_after_the_releases_no_method_reads_private_images(name):
     """What a site sends is post-processing: rounds without refinement work although nobody can read the images."""
     stacked = "refine" in name or name == "fedlgd"

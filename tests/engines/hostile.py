@@ -13,7 +13,7 @@ from fedlgd.core.device import Place
 from fedlgd.core.net import Net
 from fedlgd.core.types import Update
 from fedlgd.data.federation import Federation
-from fedlgd.engines.server import Server
+from fedlgd.engines.server import Server, Work
 from fedlgd.engines.settings import RoundSettings
 from fedlgd.engines.site import Answer, Sites, Task
 from fedlgd.engines.storage import RamStorage
@@ -96,9 +96,14 @@ def hostile(update: Update) -> Iterator[tuple[str, Update]]:
             yield attack, changed(update, leaf, spoil(value_at(update, leaf)))
 
 
+def exchange_of(task: Task) -> int | None:
+    """The exchange that a site trains in; None: it does something else."""
+    return task.message.exchange if task.what == "train" and task.message else None
+
+
 @dataclass(frozen=True, eq=False)
 class Honest:
-    """A federation after enrolment, and what its sites answer in the first round."""
+    """A federation after enrolment, and what its sites answer in an exchange of the first round."""
 
     method: Any
     data: Federation
@@ -106,15 +111,31 @@ class Honest:
     memory: tiny.Kept
     sites: Sites
     answers: dict[str, Answer]
+    exchange: int = 0
 
     def server(self, answers: list[Answer], plan: RoundSettings = PLAN) -> tuple[Server, RamStorage]:
-        """A server that is at the first round and gets these answers, and its memory."""
+        """A server that is at the first round and gets these answers in the exchange, and its memory."""
 
         def work(tasks: Iterator[Task]) -> Iterator[Answer]:
             asked = list(tasks)
-            training = asked[0].what == "train"
-            yield from answers if training else map(self.sites, asked)
+            yield from answers if exchange_of(asked[0]) == self.exchange else map(self.sites, asked)
 
+        return self._server(work, plan)
+
+    def at(self, exchange: int) -> "Honest":
+        """With what the sites answer in this exchange, if all are honest in those before it."""
+        found: dict[str, Answer] = {}
+
+        def work(tasks: Iterator[Task]) -> Iterator[Answer]:
+            for task in tasks:
+                answer = self.sites(task)
+                found.update({task.site: answer} if exchange_of(task) == exchange else {})
+                yield answer
+
+        list(self._server(work, PLAN)[0].run())
+        return replace(self, answers=found, exchange=exchange)
+
+    def _server(self, work: Work, plan: RoundSettings) -> tuple[Server, RamStorage]:
         memory = RamStorage()
         memory.commit(self.memory.server(), None, {})
         names, tested = list(self.data.by_name), [site.name for site in self.data.tested]

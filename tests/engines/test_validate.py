@@ -54,15 +54,16 @@ def engine_of(name: str) -> Any:
 
 @every_case
 def test_every_hostile_update_is_refused_with_its_sender_named_and_the_model_stays(case):
-    of = honest(case)
-    *others, sender = of.answers.values()
-    before = battery.bits(of.memory.server())
-    for attack, update in hostile(sender.update):
-        server, memory = of.server([*others, replace(sender, update=update)])
-        with refuses("too-few-updates", RunError, valid=len(others), asked=len(others) + 1) as refused:
-            list(server.run())
-        assert refused.value.values["sites"].startswith(repr(sender.site)), attack
-        assert battery.bits(memory.server()) == before, attack
+    for exchange in range(battery.CASES[case].exchanges):
+        of = honest(case).at(exchange)
+        *others, sender = of.answers.values()
+        before = battery.bits(of.memory.server())
+        for attack, update in hostile(sender.update):
+            server, memory = of.server([*others, replace(sender, update=update)])
+            with refuses("too-few-updates", RunError, valid=len(others), asked=len(others) + 1) as refused:
+                list(server.run())
+            assert refused.value.values["sites"].startswith(repr(sender.site)), attack
+            assert battery.bits(memory.server()) == before, attack
 
 
 def test_there_are_enough_attacks_to_mean_something():
@@ -73,9 +74,10 @@ def test_there_are_enough_attacks_to_mean_something():
 
 @every_case
 def test_honest_answers_are_accepted(case):
-    of = honest(case)
-    server, _ = of.server(list(of.answers.values()))
-    assert [record.refused for record in server.run()] == [{}]
+    for exchange in range(battery.CASES[case].exchanges):
+        of = honest(case).at(exchange)
+        server, _ = of.server(list(of.answers.values()))
+        assert [record.refused for record in server.run()] == [{}]
 
 
 @settings(deadline=None, max_examples=60)

@@ -213,7 +213,10 @@ def test_fedavg_with_a_proximal_term_is_fedprox_bit_for_bit(train_on):
     assert _same(off, _run(_stacked("fedavg", {"train_on": train_on}), data=data))
 
 
-@pytest.mark.parametrize("name", registry.names())
+WITHOUT_MODEL = [name for name in registry.names() if registry.find_method(name).train_on == "nothing"]
+
+
+@pytest.mark.parametrize("name", [name for name in registry.names() if name not in WITHOUT_MODEL])
 def test_every_method_can_be_given_a_regulariser(name):
     """One that holds every weight at its place: the model moves less."""
     values = {"train_on": "real"} if name != "fedlgd" else {}
@@ -224,6 +227,14 @@ def test_every_method_can_be_given_a_regulariser(name):
     models = [run.memory.site("bee").trees.get("model") or run.states[-1].params for run in runs]
     heavy, light = (sum(float(v.abs().sum()) for v in model.values()) for model in models)
     assert heavy < light
+
+
+@pytest.mark.parametrize("name", WITHOUT_MODEL)
+def test_a_method_whose_sites_train_no_model_accepts_no_part(name):
+    """A part acts on the training of the sites: on these methods it would do nothing, and nobody would notice."""
+    for part in (*registry.stacks(), "tests.methods.own:Heavy"):
+        with refuses("part-not-accepted", SettingError, method=name, possible=["nothing"]):
+            tiny.stacked(f"{name}+{part}")
 
 
 def test_a_regulariser_of_ones_own_has_a_section_named_after_it():

@@ -40,6 +40,7 @@ PRIVATE = {
     "distil.private.epsilon": 8.0,
     "distil.private.test_key": "k",
 }
+ONCE = {"collabdm"}  # sites send feature means at their enrolment, and then do nothing
 NEWER = {*registry.FAMILY} - {"fedlgd", "vhl"}  # than any manifest of another format
 CASES: dict[str, Any] = {name: (name, {}) for name in registry.names() if name not in NEWER}
 CASES |= {f"{name} on virtual data": (name, {"train_on": "virtual"}) for name in ("fedavg", "fedprox")}
@@ -105,7 +106,7 @@ def test_a_site_has_a_virtual_set_if_the_manifest_says_so(name, train_on):
     said = manifest_of(how).method
     without = "nothing" if how.method.train_on == "nothing" else "real"
     assert said.train_on == ("virtual" if state.virtual else without)
-    assert (said.reads == ("every",)) == (state.virtual is None)
+    assert (said.reads == ("every",)) == (state.virtual is None and name not in ONCE)
 
 
 @pytest.mark.parametrize("name", ["fedlgd", "scaffold+anchors+refine", "fedavg"])

@@ -12,7 +12,7 @@ from fedlgd.core.files import safe_name
 from fedlgd.core.types import Params
 from fedlgd.data.federation import Federation
 from fedlgd.data.suites import DataChoice
-from fedlgd.engines.storage import version_name
+from fedlgd.engines.storage import version_after, version_name
 from fedlgd.methods import registry
 from fedlgd.rundir.records import RoundRecord
 from fedlgd.runs.config import Config, RunSettings
@@ -116,20 +116,31 @@ def _continued(folder: Path) -> list[Path]:
     ]
 
 
-def leftovers(folder: Path) -> list[str]:
+def leftovers(folder: Path, exchanges: int = 1) -> list[str]:
     """Files that no resume would read and no reader would look at, but for the one state that every site keeps
-    from before."""
+    from before, and those within the last round it took part in."""
     state = folder / "state"
     servers = {p.name for p in state.glob("server-*")} - {head(folder)["server"]}
-    older = [set(current.parent.iterdir()) - {current} for current in _continued(folder)]
-    extra = [str(p) for files in older for p in sorted(files)[: max(0, len(files) - 1)]]
-    newer = [str(p) for current in _continued(folder) for p in current.parent.iterdir() if _after(p, current)]
-    return sorted({*servers, *extra, *newer, *(str(p) for p in folder.rglob("*.part"))})
+    extra: list[str] = []
+    for current in _continued(folder):
+        others = sorted({*current.parent.iterdir()} - {current, *_within(current, exchanges)})
+        extra += [str(p) for p in others if p != others[-1] or _after(p, current)]
+    return sorted({*servers, *extra, *(str(p) for p in folder.rglob("*.part"))})
+
+
+def _within(current: Path, exchanges: int) -> list[Path]:
+    """The states within the round that this state was made in."""
+    if current.stem == "start":
+        return []
+    versions = [version_after(int(current.stem), exchange, exchanges) for exchange in range(exchanges - 1)]
+    return [current.with_stem(version_name(version)) for version in versions]
 
 
 def _after(file: Path, current: Path) -> bool:
-    """Was this state made in a later round?"""
-    return file.stem != "start" and (current.stem == "start" or int(file.stem) > int(current.stem))
+    """Was this state made in a later round, or within another one?"""
+    if file.stem == "start":
+        return False
+    return current.stem == "start" or not file.stem.isdecimal() or int(file.stem) > int(current.stem)
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:
