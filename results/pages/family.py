@@ -22,6 +22,11 @@ def uploaded(run: Run) -> float:
     return sum(record.bytes_up for record in run.records) / len(run.manifest.data.sites)
 
 
+def work(run: Run) -> float:
+    """TFLOP of all sites and of the server in the whole run."""
+    return sum(sum(record.flops.values()) for record in run.records) / 1e12
+
+
 def kinds(group: Group) -> list[str]:
     """The kinds of what the sites declare to send."""
     return list(dict.fromkeys(group.runs[0].manifest.method.sends.values()))
@@ -32,20 +37,20 @@ def most_telling(group: Group) -> str:
 
 
 def leaves(name: str) -> str:
-    """All methods of a stored comparison, the best first: accuracy, bytes, what leaves, what is read."""
+    """All methods of a stored comparison, the best first: accuracy, bytes, work, what leaves, what is read."""
     if not (RECORDS / name).exists():
         return "No stored runs."
     groups = sorted(groups_of(RECORDS / name), key=lambda group: -group.accuracy.mean if group.accuracy else 0.0)
-    heads = ("method", "seeds", "accuracy (%)", "sent by a site", "what leaves", "private images are read")
+    heads = ("method", "seeds", "accuracy (%)", "sent by a site", "TFLOP", "what leaves", "private images are read")
     rows = [
         (
             *(group.label, str(len(group.counted)), percent_stat(group.accuracy)),
-            *(number_of_bytes(fmean(map(uploaded, group.counted))), ", ".join(kinds(group))),
-            declared_reads(group.runs[0].manifest.method),
+            *(number_of_bytes(fmean(map(uploaded, group.counted))), f"{fmean(map(work, group.counted)):.2f}"),
+            *(", ".join(kinds(group)), declared_reads(group.runs[0].manifest.method)),
         )
         for group in groups
     ]
-    columns = tuple(Column(head, number=1 <= i <= 3) for i, head in enumerate(heads))
+    columns = tuple(Column(head, number=1 <= i <= 4) for i, head in enumerate(heads))
     return markdown(Table(columns, tuple(tuple(map(Cell, row)) for row in rows)))
 
 

@@ -23,11 +23,12 @@ def test_rows_have_the_best_first_with_the_bytes_of_a_site_and_what_it_sends(sto
     head, _, *rows = family.leaves("all").splitlines()
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     assert [row[0] for row in cells] == ["FedProto", "FedAvg"]
-    assert ["weights" in row[4].split(", ") for row in cells] == [False, True]
-    assert "prototypes" in cells[0][4].split(", ")
+    assert ["weights" in row[5].split(", ") for row in cells] == [False, True]
+    assert "prototypes" in cells[0][5].split(", ")
     run = groups_of(stored)[0].runs[0]
     assert cells[1][3] == number_of_bytes(sum(record.bytes_up for record in run.records) / 2)
-    assert head.count("|") == 7
+    assert cells[1][4] == f"{family.work(run):.2f}"
+    assert head.count("|") == 8
 
 
 def test_the_figure_names_every_method_in_the_colour_of_its_most_telling_message(stored):

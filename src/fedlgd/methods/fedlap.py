@@ -92,14 +92,10 @@ class FedLAP(union.Uploading):
     outer: int = setting(5, "Points w of a path at which gradients are matched.", least=1, most=10_000)
     batches: int = setting(10, "Gradients of real images at a point.", least=1, most=100_000)
     boost: int = setting(5, "Steps on the pixels with the same gradient.", least=1, most=100_000)
-    inner: int = setting(
-        2, "Epochs of SGD on the images between two points; 0: w stays at theta_t.", least=0, most=100_000
-    )
+    inner: int = setting(2, "Epochs on the images between two points; 0: w stays at theta_t.", least=0, most=10_000)
     squared: float = setting(0.1, "Weight of the squared distance of gradients; not used with epsilon.", least=0)
     radius: float = setting(10.0, "Largest distance from theta_t, of paths and of the server.", least=0, most=1e6)
-    search: int = setting(
-        10, "Epochs in which a site looks for its radius; 0 or epsilon: it is `radius`.", least=0, most=100_000
-    )
+    search: int = setting(10, "Epochs to look for the radius; 0 or epsilon: it is `radius`.", least=0, most=10_000)
     vote: Literal["min", "median", "max"] = setting("min", "The radius of the server from those of the sites.")
     images: Literal["keep", "new"] = setting("keep", "Before a round: `keep` images, or `new` from `distil.start`.")
     local: Local = Local(epochs=20, batch=256, lr=0.1)
