@@ -1,6 +1,7 @@
 """What leaves a site: accuracy, bytes and kinds of messages of all methods, from a stored comparison."""
 
 from collections.abc import Sequence
+from math import inf, log10
 from statistics import fmean
 
 from fedlgd.core.text import number_of_bytes
@@ -13,8 +14,8 @@ from results import RECORDS
 from results.pages.comparisons import groups_of, markdown
 
 TELLING = ("images", "weights", "logits", "feature means", "prototypes")  # kinds, the most telling first
-MB = 1e6
 WIDTH, HEIGHT = 8.4, 5.2  # inches
+LINE = 1.4  # points of accuracy between two names
 
 
 def uploaded(run: Run) -> float:
@@ -66,15 +67,23 @@ def drawn(groups: Sequence[Group], salt: str) -> str:
     figure, axes = canvas("accuracy, %", HEIGHT)
     figure.set_size_inches(WIDTH, HEIGHT)
     colours = {kind: SERIES[i] for i, kind in enumerate(TELLING)} | {"other": FAINT}
-    shown = [group for group in groups if group.accuracy]
-    for kind in dict.fromkeys(map(most_telling, shown)):
-        own = [group for group in shown if most_telling(group) == kind]
-        x = [max(fmean(map(uploaded, group.counted)) / MB, 1e-3) for group in own]
-        y = [100 * group.accuracy.mean for group in own if group.accuracy]
-        axes.scatter(x, y, color=colours[kind], s=28, label=kind, zorder=3)
-        for group, at, height in zip(own, x, y, strict=True):
-            axes.annotate(group.label, (at, height), (5, 3), textcoords="offset points", fontsize=7.5, color=INK)
+    points = [
+        (fmean(map(uploaded, group.counted)), 100 * group.accuracy.mean, group)
+        for group in sorted(groups, key=lambda group: -group.accuracy.mean if group.accuracy else 0.0)
+        if group.accuracy
+    ]
+    for kind in (kind for kind in colours if kind in map(most_telling, groups)):
+        own = [(x, y) for x, y, group in points if most_telling(group) == kind]
+        axes.scatter(*zip(*own, strict=True), color=colours[kind], s=28, label=kind, zorder=3)
+    lowest: dict[int, float] = {}  # height of the last name, by the decade of its point
+    for x, y, group in points:
+        decade = round(log10(x))
+        lowest[decade] = min(y, lowest.get(decade, inf) - LINE)
+        name = group.label.partition(" (")[0]
+        axes.annotate(name, (x, y), (1.12 * x, lowest[decade]), fontsize=7.5, color=INK, va="center")
     axes.set_xscale("log")
-    axes.set_xlabel("MB that a site sends in the whole run")
+    axes.set_xlim(right=6 * max(x for x, _, _ in points))
+    axes.xaxis.set_major_formatter(lambda x, _: number_of_bytes(x))
+    axes.set_xlabel("sent by a site in the whole run")
     axes.legend(title="most telling part", loc="lower left", fontsize=8)
     return svg(figure, salt)
