@@ -192,7 +192,7 @@ def test_every_stored_run_is_read():
     folders = run_folders(RECORDS)
     assert len(folders) > 400
     runs = [read_run(folder) for folder in folders[::7]]
-    assert {run.manifest.method.train_on for run in runs} == {"real", "virtual"}
+    assert {run.manifest.method.train_on for run in runs} == {"real", "virtual", "nothing"}
     assert all(run.manifest.format == FORMAT and run.manifest.promise is None for run in runs)
     assert all(site.real_work for run in runs for site in run.manifest.data.sites)
     for run in runs:
