@@ -74,7 +74,8 @@ def drawn(groups: Sequence[Group], salt: str) -> str:
     ]
     for kind in (kind for kind in colours if kind in map(most_telling, groups)):
         own = [(x, y) for x, y, group in points if most_telling(group) == kind]
-        axes.scatter(*zip(*own, strict=True), color=colours[kind], s=28, label=kind, zorder=3)
+        across, up = zip(*own, strict=True)
+        axes.scatter(across, up, color=colours[kind], s=28, label=kind, zorder=3)
     lowest: dict[int, float] = {}  # height of the last name, by the decade of its point
     for x, y, group in points:
         decade = round(log10(x))
