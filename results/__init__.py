@@ -2,12 +2,14 @@
 
 `records` has stored runs, and `measured` has other stored numbers. `accuracy`, `epsilon`, `inversion`, `reach`,
 `search` and `shift` are the experiments that measured some of them (`python -m results.NAME`); `agreement` compares
-methods with another package. `pages` turns what is stored into pages. `screenshot` takes pictures of a report.
+methods with another package. `pages` turns what is stored into pages. `notes` has pages that the documentation
+names but does not contain, such as what was tried. `screenshot` takes pictures of a report.
 """
 
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+NOTES = ROOT / "results" / "notes"
 RECORDS = ROOT / "results" / "records"
 MEASURED = ROOT / "results" / "measured"

@@ -13,7 +13,7 @@ from pathlib import Path
 from fedlgd.paper.items import FOLDER
 from fedlgd.paper.verdicts import MEASURED, to_ship
 from fedlgd.rundir.read import read_runs
-from results import DOCS, RECORDS, ROOT
+from results import DOCS, NOTES, RECORDS, ROOT
 from results.pages import accuracy, comparisons, deploy, family, paper, privacy, settings, shift, speed
 
 KEPT = ("config.toml", "manifest.json", "records.jsonl", "analysis.json")
@@ -24,6 +24,7 @@ BLOCKS: Mapping[str, Callable[[str], str]] = {
     "results": comparisons.own_results,
     "demo": comparisons.demo,
     "paper": paper.main_table,
+    "compared": accuracy.compared,
     "holds": accuracy.holds,
     "tried": accuracy.tried,
     "searched": accuracy.searched,
@@ -49,8 +50,9 @@ def generated() -> dict[Path, str]:
     whole |= {DOCS / "results" / "paper" / name: text for name, text in paper.pages().items()}
     drawn = accuracy.figures() | speed.figures() | family.figures(*comparisons.FAMILY)
     whole |= {DOCS / "images" / name: text for name, text in drawn.items()}
-    pages = [page for page in (ROOT / "README.md", *sorted(DOCS.rglob("*.md"))) if page not in whole]
-    return whole | {page: filled(text) for page in pages if "<!-- generated:" in (text := page.read_text())}
+    pages = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")), *sorted(NOTES.glob("*.md")))
+    own = {page: page.read_text() for page in pages if page not in whole}
+    return whole | {page: filled(text) for page, text in own.items() if "<!-- generated:" in text}
 
 
 def filled(text: str) -> str:

@@ -30,14 +30,17 @@ def test_every_equation_has_a_function_that_its_test_names(claim, module, name, 
     assert re.search(rf"\b{name}\b", (ROOT / test).read_text(), re.I), f"{test} never mentions {name}"
 
 
-@pytest.mark.parametrize("page", ["README.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))])
+LINKED = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "results/notes").glob("*.md")]
+
+
+@pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in LINKED])
 def test_links_between_documents_lead_somewhere(page):
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\((?!http)([^)#]+)", text):
         assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
 
 
-TEXTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+TEXTS = [*ROOT.glob("*.md"), *LINKED[1:]]
 
 
 @pytest.mark.parametrize(
@@ -48,8 +51,7 @@ def test_source_files_named_in_the_pages_exist(page):
         assert (ROOT / name).exists() or (ROOT / "src/fedlgd" / name).exists(), f"{page.name} names {name}"
 
 
-PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
-COMMANDS = sorted({line for page in PAGES for line in re.findall(r"^ {4,}(fedlgd .+)$", page.read_text(), re.M)})
+COMMANDS = sorted({line for page in LINKED for line in re.findall(r"^ {4,}(fedlgd .+)$", page.read_text(), re.M)})
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedlgd.report.groups import Group, SeedCurve, group_runs, summarise
 from fedlgd.report.plots import line_plot, svg
-from fedlgd.report.summary import Difference, difference, paired_difference
+from fedlgd.report.summary import Difference, by_seed, difference, paired_difference
 from fedlgd.rundir.read import Run, read_runs
 from fedlgd.runs.space import show_value
 from fedlgd.runs.tune import Trial, cpu_seconds
@@ -30,6 +30,31 @@ def holds(name: str) -> str:
         ends = " to ".join(f"{100 * end:+.1f}" for end in gap.interval or ()) or "too few seeds" if gap else ""
         rows.append([group.label, str(len(values)), spread(values), f"{100 * gap.mean:+.1f}" if gap else "", ends])
     return table(["", "seeds", "mean", "difference", "95 % interval"], rows)
+
+
+def compared(names: str) -> str:
+    """FedLGD and FedAvg on its first virtual set, a row for each stored comparison with both."""
+    rows = []
+    for name in names.split(","):
+        arms = {arm: group for group in groups_of(name) if (arm := arm_of(group.runs[0])) in ("FedLGD", "FedAvg")}
+        run = arms["FedLGD"].runs[0]
+        values = {arm: {seed: 100 * value for seed, value in by_seed(group).items()} for arm, group in arms.items()}
+        steps, width = run.settings["local"]["steps"], run.settings["net"]["width"]
+        what = [str(len(run.manifest.data.sites)), f"{run.planned} x {steps}", str(width)]
+        ours, theirs = (values[arm] for arm in ("FedLGD", "FedAvg"))
+        means = [str(len(ours)), spread(list(ours.values())), spread(list(theirs.values()))]
+        rows.append([*what, *means, shown(paired_difference(ours, theirs))])
+    heads = ["sites", "rounds x steps", "width", "seeds", "FedLGD", "FedAvg", "difference, 95 % interval"]
+    return table(heads, rows)
+
+
+def arm_of(run: Run) -> str:
+    """FedLGD, FedAvg on the virtual set that FedLGD starts with, real images, or picks of real images."""
+    if run.settings.get("train_on") == "real":
+        return "real"
+    if run.settings["distil"]["start"] != "neighbours":
+        return "picks"
+    return "FedLGD" if run.manifest.method.name == "fedlgd" else "FedAvg"
 
 
 def groups_of(name: str) -> tuple[Group, ...]:
@@ -138,21 +163,18 @@ def per_class(name: str) -> str:
     counts = sorted({count for arm in found.values() for count in arm if count})
     rows = [[str(n), *(spread(arm[n]) if n in arm else "" for arm in found.values())] for n in counts]
     rows += [["all real images", *(spread(arm[0]) if 0 in arm else "" for arm in found.values())]]
-    return (
-        table(["virtual images per class", *found], rows)
-        + "\n\n![Accuracy by images per class](../images/accuracy-count.svg)"
-    )
+    return table(["virtual images per class", *found], rows)
 
 
 def by_count() -> Mapping[str, Mapping[int, Sequence[float]]]:
     """Accuracies (%) by arm and number of virtual images per class; 0 stands for all real images."""
     found: dict[str, dict[int, list[float]]] = {"FedLGD": {}, "FedAvg": {}}
     for run in (run for run in runs_of(*COUNTED) if run.evaluated):
-        distil, real = run.settings["distil"], run.settings.get("train_on") == "real"
-        if not real and distil["start"] != "neighbours":
-            continue  # picks of real images
-        arm = found["FedLGD" if run.manifest.method.name == "fedlgd" else "FedAvg"]
-        arm.setdefault(0 if real else distil["per_class"], []).append(100 * run.evaluated[-1].accuracy)
+        arm, accuracy = arm_of(run), 100 * run.evaluated[-1].accuracy
+        if arm == "real":
+            found["FedAvg"].setdefault(0, []).append(accuracy)
+        elif arm in found:
+            found[arm].setdefault(run.settings["distil"]["per_class"], []).append(accuracy)
     return found
 
 
