@@ -4,6 +4,7 @@
 `search` and `shift` are the experiments that measured some of them (`python -m results.NAME`); `agreement` compares
 methods with another package. `pages` turns what is stored into pages. `notes` has pages that the documentation
 names but does not contain, such as what was tried. `screenshot` takes pictures of a report.
+`style` checks the English of the pages.
 """
 
 from pathlib import Path
