@@ -51,9 +51,14 @@ def test_without_runs_the_verdicts_of_the_package_are_listed_and_with_runs_their
 def test_what_undecided_claims_wait_for_is_listed(fedlgd, tmp_path):
     listed = json.loads(fedlgd("paper", "--undecided", "--estimate", "--json").out)
     assert [(each["item"], each["part"], each["runs"]) for each in listed["waiting"]] == [
-        (each.item.name, each.part, len(each.jobs)) for each in missing_runs(tmp_path, "desk")
+        (each.item.name, each.part, len(each.jobs))
+        for each in missing_runs(tmp_path, "desk", 0, undecided(tmp_path))
     ]
     assert listed["undecided"] == [each.key for each in undecided(tmp_path)]
+    one = json.loads(fedlgd("paper", "table-alpha", "--part", "5", "--undecided", "--estimate", "--json").out)
+    assert [each for each in listed["waiting"] if (each["item"], each["part"]) == ("table-alpha", "5")] == one[
+        "waiting"
+    ]
     shown = fedlgd("paper", "--undecided", "--estimate")
     assert shown.code == 0
     assert all(f"{each['item']} {each['part']}".strip() in shown.out for each in listed["waiting"])
@@ -83,7 +88,16 @@ def test_an_item_runs_resumes_and_is_reported(fedlgd, tmp_path):
         ("table-digit", "unknown-item", {"item": "table-digit", "hint": did_you_mean("table-digit", items())}),
         ("table-digits --part C11", "unknown-part", {"item": "table-digits", "part": "C11", "parts": PARTS}),
         ("table-batch --part x", "item-without-parts", {"item": "table-batch"}),
-        ("table-batch --undecided", "undecided-with-item", {"item": "table-batch"}),
+        (
+            "table-digit --undecided",
+            "unknown-item",
+            {"item": "table-digit", "hint": did_you_mean("table-digit", items())},
+        ),
+        (
+            "table-digits --part C11 --undecided",
+            "unknown-part",
+            {"item": "table-digits", "part": "C11", "parts": PARTS},
+        ),
         ("report --out nowhere", "no-paper-runs", {"folder": "nowhere"}),
         ("figure-communication", "item-without-runs", {"item": "figure-communication", "command": COMMAND}),
     ],

@@ -10,13 +10,13 @@ from tests.paper.test_verdicts import store
 EPOCHS = ("fedlgd:local.epochs=5", "fedavg:local.epochs=5")
 
 
-def waiting(folder, name: str, part: str = "", **more):
-    found = {(each.item.name, each.part): each for each in missing_runs(folder, "desk", **more)}
+def waiting(folder, name: str, part: str = "", seeds: int = 0):
+    found = {(each.item.name, each.part): each for each in missing_runs(folder, "desk", seeds, undecided(folder))}
     return found.get((name, part))
 
 
 def test_only_undecided_claims_wait_and_only_for_the_entries_that_their_rules_compare(tmp_path):
-    found = missing_runs(tmp_path, "desk")
+    found = missing_runs(tmp_path, "desk", 0, undecided(tmp_path))
     texts = [text for each in found for text in each.claims]
     assert len(texts) == len(set(texts))
     assert set(texts) <= {each.claim.text for each in undecided(tmp_path)}
@@ -27,7 +27,7 @@ def test_only_undecided_claims_wait_and_only_for_the_entries_that_their_rules_co
 
 
 def test_the_most_claims_per_cpu_hour_come_first_and_unknown_costs_last(tmp_path):
-    found = missing_runs(tmp_path, "desk")
+    found = missing_runs(tmp_path, "desk", 0, undecided(tmp_path))
     known = [each for each in found if each.seconds is not None]
     assert known
     assert found[: len(known)] == known

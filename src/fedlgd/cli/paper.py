@@ -15,6 +15,7 @@ from fedlgd.core.files import writing
 from fedlgd.core.text import duration, plural, rough_duration
 from fedlgd.paper.items import (
     Item,
+    check_part,
     command_of,
     cpu_times,
     find_item,
@@ -95,10 +96,7 @@ def _run_item(item: Item, given: PaperOptions) -> None:
     """Run the parts of an item and show their accuracies and the verdicts, or estimate their time."""
     if not item.methods:
         raise SettingError("item-without-runs", item=item.name, command=item.command)
-    if given.part is not None and given.part not in item.parts:
-        if "" in item.parts:
-            raise SettingError("item-without-parts", item=item.name)
-        raise SettingError("unknown-part", item=item.name, part=given.part, parts=list(item.parts))
+    check_part(item, given.part)
     check_jobs(given.jobs, given.threads, place_of(given))
     set_up(given.threads)
     parts = parts_at(item, given.scale) if given.part is None else (given.part,)
@@ -128,18 +126,20 @@ def _run_part(item: Item, part: str, jobs: Sequence[Job], given: PaperOptions) -
 
 
 def _run_undecided(given: PaperOptions) -> None:
-    """What the undecided claims wait for: a table, and then, unless only an estimate is asked for, the runs."""
-    if given.item is not None or given.part is not None:
-        raise SettingError("undecided-with-item", item=given.item or given.part)
+    """A table of what undecided claims wait for, of all items or of one, and then the runs, unless `estimate` is
+    given."""
+    if given.item is not None:
+        check_part(find_item(given.item), given.part)
     check_jobs(given.jobs, given.threads, place_of(given))
     set_up(given.threads)
-    waiting, claims = missing_runs(given.out, given.scale, given.seeds), undecided(given.out)
+    claims = undecided(given.out, given.item, given.part)
+    waiting = missing_runs(given.out, given.scale, given.seeds, claims)
     if not given.silent or (given.estimate and not given.json):
         typer.echo(_waiting_text(waiting, len(claims), given))
     failed: dict[str, str] = {}
     for each in () if given.estimate else waiting:
         failed |= _run_part(each.item, each.part, each.jobs, given)
-    left = claims if given.estimate else undecided(given.out)
+    left = claims if given.estimate else undecided(given.out, given.item, given.part)
     if given.json:
         rows = [
             {

@@ -226,6 +226,14 @@ def find_item(name: str) -> Item:
     return items()[name]
 
 
+def check_part(item: Item, part: str | None) -> None:
+    """Refuse the name of a part that the item does not have; None stands for all."""
+    if part is not None and part not in item.parts:
+        if "" in item.parts:
+            raise SettingError("item-without-parts", item=item.name)
+        raise SettingError("unknown-part", item=item.name, part=part, parts=list(item.parts))
+
+
 def owner_of(item: Item) -> Item:
     """The item whose runs this one uses, which can be itself."""
     return find_item(item.runs_of or item.name)

@@ -1,6 +1,6 @@
 """What would decide the claims that are not decided: the runs that are missing, their CPU time, and an order."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,23 +38,29 @@ class Missing:
         return HOUR * len(self.claims) / self.seconds if self.seconds else 0.0
 
 
-def undecided(folder: Path) -> list[Verdict]:
-    """Verdicts on the claims that are not decided."""
-    return [each for each in known_verdicts(folder) if each.word == "not decided"]
+def undecided(folder: Path, item: str | None = None, part: str | None = None) -> list[Verdict]:
+    """Verdicts on the claims that are not decided, of all items or of one, or of one part of it."""
+    found = known_verdicts(folder, {item: find_item(item)} if item else None)
+    return [
+        each
+        for each in found
+        if each.word == "not decided"
+        and (part is None or (each.claim.rule is not None and each.claim.rule.part == part))
+    ]
 
 
-def missing_runs(folder: Path, scale: str, seeds: int = 0) -> list[Missing]:
-    """What the undecided claims wait for at a scale, most claims per CPU hour first, parts of unknown cost last.
+def missing_runs(folder: Path, scale: str, seeds: int, claims: Sequence[Verdict]) -> list[Missing]:
+    """What these undecided claims wait for at a scale, most claims per CPU hour first, parts of unknown cost last.
 
     Only the entries that a rule compares are run, each with `seeds` seeds, or with as many as the item fixes. A
     claim that as many seeds did not decide waits for nothing.
     """
-    return sorted(_missing(folder, scale, seeds), key=lambda each: -each.claims_per_hour)
+    return sorted(_missing(folder, scale, seeds, claims), key=lambda each: -each.claims_per_hour)
 
 
-def _missing(folder: Path, scale: str, seeds: int) -> Iterator[Missing]:
+def _missing(folder: Path, scale: str, seeds: int, undecided_claims: Sequence[Verdict]) -> Iterator[Missing]:
     waiting: dict[tuple[str, str], list[tuple[Claim, Rule]]] = {}
-    for verdict in undecided(folder):
+    for verdict in undecided_claims:
         claim, owner = verdict.claim, owner_of(find_item(verdict.item))
         rule = claim.at.get(scale, claim.rule)
         if rule is None or rule.part not in parts_at(owner, scale):
