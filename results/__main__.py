@@ -14,7 +14,20 @@ from fedlgd.paper.items import FOLDER
 from fedlgd.paper.verdicts import MEASURED, to_ship
 from fedlgd.rundir.read import read_runs
 from results import DOCS, NOTES, RECORDS, ROOT
-from results.pages import accuracy, comparisons, deploy, family, paper, privacy, settings, shift, speed
+from results.pages import (
+    accuracy,
+    comparisons,
+    deploy,
+    epsilon,
+    family,
+    inversion,
+    paper,
+    privacy,
+    settings,
+    shift,
+    speed,
+)
+from results.pages.figures import themed
 
 KEPT = ("config.toml", "manifest.json", "records.jsonl", "analysis.json")
 BLOCKS: Mapping[str, Callable[[str], str]] = {
@@ -34,6 +47,9 @@ BLOCKS: Mapping[str, Callable[[str], str]] = {
     "reach": speed.reached,
     "deploy": deploy.measured,
     "leaves": family.leaves,
+    "membership": privacy.membership,
+    "inversion": inversion.inversion,
+    "epsilon": epsilon.epsilon,
 }
 """What makes the text between the marks `generated: NAME ARGUMENT` and `end` of a page."""
 
@@ -44,12 +60,12 @@ def generated() -> dict[Path, str]:
         DOCS / "settings.md": settings.page(),
         Path(str(FOLDER / MEASURED)): to_ship(RECORDS / "paper"),
         DOCS / "results" / "shift.md": shift.page(),
-        DOCS / "results" / "privacy.md": privacy.page(),
     }
     whole |= {DOCS / "results" / f"{folder.name}.md": comparisons.page(folder) for folder in comparisons.stored()}
     whole |= {DOCS / "results" / "paper" / name: text for name, text in paper.pages().items()}
     drawn = accuracy.figures() | speed.figures() | family.figures(*comparisons.FAMILY)
-    whole |= {DOCS / "images" / name: text for name, text in drawn.items()}
+    drawn |= privacy.figures() | epsilon.figures() | inversion.figures()
+    whole |= {DOCS / "images" / name: themed(text) for name, text in drawn.items()}
     pages = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")), *sorted(NOTES.glob("*.md")))
     own = {page: page.read_text() for page in pages if page not in whole}
     return whole | {page: filled(text) for page, text in own.items() if "<!-- generated:" in text}

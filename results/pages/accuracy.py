@@ -192,8 +192,10 @@ def figures() -> dict[str, str]:
     return {"accuracy-count.svg": svg(figure, "accuracy-count")} if figure else {}
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(heads)} |", f"| :-- |{' --: |' * (len(heads) - 1)}"]
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence[str] = ()) -> str:
+    """The first column and those of words are aligned to the left, numbers to the right."""
+    sides = [":--" if i == 0 or head in words else "--:" for i, head in enumerate(heads)]
+    lines = [f"| {' | '.join(heads)} |", f"| {' | '.join(sides)} |"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 

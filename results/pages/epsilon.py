@@ -1,88 +1,66 @@
-"""The part of docs/results/privacy.md about what differential privacy costs."""
+"""The generated parts of the page about what differential privacy costs."""
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
 from fedlgd.core.text import plural
+from fedlgd.report.groups import SeedCurve, summarise
+from fedlgd.report.plots import line_plot, svg
 from fedlgd.report.tables import Cell, Column, Table, as_markdown, percent
-from results import epsilon as measured
+from results import MEASURED
 
+FOLDER = MEASURED / "privacy"
 BAR = 0.02
 MAIN, DP = "FedLGD", "DP-SGD on real images"
 START = "start only"
 LONG, TWICE = "FedLGD, converged", "FedLGD, twice the steps of converged"
-LONGER = """Where the loss of converged distillation comes from, seed 0. Without noise, what is left of private
-distillation are releases of clipped features of a tenth of the images, under networks that are drawn once:
-"""
-SETUP = """\
-`python -m results.epsilon`: the sites MNIST, USPS and MNIST-M, at most 8 000 training images each, reduced
-to 16x16 pixels; a ConvNet of width 32, 15 rounds. Distillation: 10 images per class, 600 steps from mean images,
-random networks of width 16; `converged` takes {long} steps. With privacy: 300 releases for the first virtual sets,
-each of a tenth of the images, and one in each of three refinements. DP-SGD takes {steps} steps a round on {batch}
-real images at each site, with a learning rate of {rate:g}; without noise it is FedAvg on real images with these
-steps and a learning rate of 0.1, because gradients are not clipped. A cell without a standard deviation has one
-seed, and a dash is a run that was not made."""
-WHY = """The difference without noise is that
-of all real images to ten distilled ones per class; the other differences say what privacy costs each of them on top
-of it. Virtual sets are one release: any method can train on them for ever at no further cost in budget. DP-SGD
-spends its budget in one training."""
-SVHN = """### MNIST and SVHN
-
-The same settings at two sites that differ more, `python -m results.epsilon OUT svhn`; `converged` takes 2400 steps:
-"""
-DP_SGD = """### Settings of DP-SGD
-
-Chosen by these runs with epsilon 4, on seed 0 as for FedLGD:
-"""
-NETWORKS = """So most of this loss is not the noise: 300 networks that are drawn once lose {lost:.1f} points without
-any, and 1200 regain {back:.1f} of them. With noise they regain little (last rows of the next table), because each
-of more releases has more noise. This is one seed."""
-TRIALS = """### Where the loss came from
-
-With 30 releases, as measured before, FedLGD lost more than that, also without noise. One change at a time on
-seed 0, whose accuracy therefore chose the settings of the table above; its other seeds are new:
-"""
-CAUSE = """Without noise and with the same clipping, 30 releases cost {few} points and 300 releases {many}: the loss
-came from the few networks under which the sites are seen, not from clipping ({clip} points without it) and not
-from refinement. More releases cost no more privacy: sigma grows with the square root of their number, and the
-noise of their mean stays. So `distil.private.releases` is now 300 (60 before), at most one for each step."""
+NETWORKS = """Most of this loss is not due to noise: 300 fixed networks lose {lost:.1f} points without noise, and
+1200 regain {back:.1f} of them. With noise, more releases gain little, because each of them gets more noise."""
+CAUSE = """Without noise and with the same clipping, 30 releases cost {few} points and 300 releases {many}. The loss
+came from having few networks, not from clipping ({clip} points without it) and not from refinement. More releases
+cost no more privacy: sigma grows with the square root of their number, and the noise of their mean stays. So
+`distil.private.releases` is now 300 (60 before), at most one for each step."""
+Rows = Sequence[Mapping[str, Any]]
 
 
-def epsilon(folder: Path) -> str:
-    """Accuracy against epsilon, whether it is within the bar, and the trials that explain it."""
-    file = folder / "epsilon.json"
-    if not file.exists():
-        return ""
-    rows = json.loads(file.read_text())
-    parts = [
-        "## What differential privacy costs",
-        _curve(rows),
-        _setup(),
-        _price(rows),
-        *_converged(rows),
-    ]
-    tried = json.loads(file.read_text()) if (file := folder / "trials.json").exists() else []
-    parts += [*_cause(rows, tried), _best(rows)]
-    if short := [row for row in tried if not row["method"].startswith("converged")]:
-        parts += [TRIALS.rstrip(), *_trials(short)]
-    if (other := folder / "svhn.json").exists():
-        parts += [SVHN.rstrip(), *_svhn(json.loads(other.read_text()))]
-    if (tried := folder / "dp-sgd.json").exists():
-        parts += [DP_SGD.rstrip(), _dp_trials(json.loads(tried.read_text()))]
-    return "\n\n".join(parts) + "\n"
+def epsilon(part: str) -> str:
+    """A part of the page, from the stored file that it is about."""
+    parts: Mapping[str, tuple[str, Callable[[Rows], str]]] = {
+        "answer": ("epsilon", answer),
+        "curve": ("epsilon", curve),
+        "prices": ("epsilon", prices),
+        "best": ("epsilon", best),
+        "networks": ("trials", networks),
+        "trials": ("trials", trials),
+        "svhn": ("svhn", two_sites),
+        "dp-sgd": ("dp-sgd", settings_of_dp_sgd),
+    }
+    file, written = parts[part]
+    return written(stored(file))
 
 
-def _setup() -> str:
-    sgd = measured.DP_SGD
-    steps, batch, rate = (sgd[f"local.{name}"] for name in ("steps", "batch", "lr"))
-    return SETUP.format(steps=steps, batch=batch, rate=rate, long=measured.CONVERGED["epsilon"])
+def stored(name: str) -> Rows:
+    rows: Rows = json.loads((FOLDER / f"{name}.json").read_text())
+    return rows
 
 
-def _best(rows: Sequence[Mapping[str, Any]]) -> str:
+def answer(rows: Rows) -> str:
+    """What epsilon 4 costs, with short and with long distillation, at both groups of sites."""
+    similar, differing = (
+        [f"{100 * loss:.1f}" for method in (MAIN, LONG) if (loss := cost_of_four(each, method)) is not None]
+        for each in (rows, stored("svhn"))
+    )
+    return (
+        "Only differential privacy bounds all attacks. At epsilon 4 the accuracy of FedLGD falls by "
+        f"{' or '.join(similar)} points at three similar sites, and by {' or '.join(differing)} at MNIST and SVHN: "
+        "the first number is for short distillation, the second for distillation until convergence."
+    )
+
+
+def best(rows: Rows) -> str:
     """Which method is more accurate with the same promise."""
     found: dict[tuple[float, str], list[float]] = {}
     for row in rows:
@@ -93,7 +71,7 @@ def _best(rows: Sequence[Mapping[str, Any]]) -> str:
         if (budget, DP) in found and (budget, LONG) in found
     }
     said = ", ".join(f"{gap:+.1f} points {_words(budget)}" for budget, gap in gaps.items())
-    return f"{DP} against {LONG}: {said}. {WHY}" if gaps else ""
+    return f"{DP} against {LONG}: {said}." if gaps else ""
 
 
 def _order(budgets: Iterable[float]) -> list[float]:
@@ -105,10 +83,8 @@ def _words(budget: float) -> str:
     return f"at epsilon {budget:g}" if budget else "without noise"
 
 
-def _svhn(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The curve, each site with and without noise, and whether more steps of distillation would gain anything."""
-    yield _curve(rows)
-    yield _price(rows)
+def two_sites(rows: Rows) -> str:
+    """The curve, each site with and without noise, and what longer distillation gains."""
     found: dict[float, dict[str, list[float]]] = {}
     for row in rows:
         if row["method"] == LONG:
@@ -118,11 +94,16 @@ def _svhn(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         f"{_words(budget)} " + ", ".join(f"{site} {fmean(values):.1f}" for site, values in found[budget].items())
         for budget in _order(found)
     )
-    yield f"By site, mean over seeds: {'; '.join(each)}."
-    yield from _converged(rows)
+    by_site = f"By site, mean over seeds: {'; '.join(each)}."
+    return "\n\n".join((curve(rows), by_site, prices(rows)))
 
 
-def _converged(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def prices(rows: Rows) -> str:
+    """What epsilon 4 costs, and what longer distillation gains."""
+    return "\n\n".join((_price(rows), *_converged(rows)))
+
+
+def _converged(rows: Rows) -> Iterator[str]:
     """What longer distillation gains at each epsilon, whether it has converged, and what epsilon 4 then costs."""
     found = {(row["method"], row["epsilon"], row["seed"]): _mean(row) for row in rows}
     gains: dict[float, list[float]] = {}
@@ -143,24 +124,52 @@ def _converged(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield _price(rows, LONG)
 
 
-def _cause(rows: Sequence[Mapping[str, Any]], tried: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def networks(tried: Rows) -> str:
     """The trials of converged distillation between the runs without privacy and with epsilon 4."""
-    known = {row["epsilon"]: _mean(row) for row in rows if (row["method"], row["seed"]) == (LONG, 0)}
+    known = {row["epsilon"]: _mean(row) for row in stored("epsilon") if (row["method"], row["seed"]) == (LONG, 0)}
     named = {row["method"]: _mean(row) for row in tried if row["method"].startswith("converged")}
-    if named and known.keys() >= {0.0, 4.0}:
-        yield LONGER.rstrip()
-        yield _against({"converged, no privacy": known[0.0], **named, "converged, epsilon 4": known[4.0]})
-        few, many = (named.get(f"converged, {count} releases, no noise") for count in (300, 1200))
-        if few and many:
-            yield NETWORKS.format(lost=100 * (known[0.0] - few), back=100 * (many - few))
+    text = _against({"converged, no privacy": known[0.0], **named, "converged, epsilon 4": known[4.0]})
+    few, many = (named.get(f"converged, {count} releases, no noise") for count in (300, 1200))
+    if few and many:
+        text += "\n" + NETWORKS.format(lost=100 * (known[0.0] - few), back=100 * (many - few))
+    return text
 
 
-def _dp_trials(rows: Sequence[Mapping[str, Any]]) -> str:
+def trials(tried: Rows) -> str:
+    """The trials of short distillation, and why few releases lose accuracy."""
+    named = {row["method"]: _mean(row) for row in tried if not row["method"].startswith("converged")}
+    plain = named["no privacy"]
+    few, many, clip = (
+        f"{100 * (plain - named[name]):.1f}"
+        for name in ("30 releases, no noise", "300 releases, no noise", "30 releases, no noise, no clipping")
+    )
+    return f"{_against(named)}\n{CAUSE.format(few=few, many=many, clip=clip)}"
+
+
+def settings_of_dp_sgd(rows: Rows) -> str:
     table = tuple((Cell(row["method"]), Cell(percent(_mean(row)))) for row in rows)
-    return as_markdown(Table((Column("DP-SGD, epsilon 4", number=False), Column("accuracy, %")), table))
+    return as_markdown(Table((Column("DP-SGD, epsilon 4", number=False), Column("accuracy, %")), table)).rstrip()
 
 
-def _curve(rows: Sequence[Mapping[str, Any]]) -> str:
+def figures() -> dict[str, str]:
+    """SVG texts by file name."""
+    rows = stored("epsilon")
+    budgets = _order({row["epsilon"] for row in rows})
+    curves = []
+    for style, method in enumerate((MAIN, LONG, DP, START)):
+        stats = [
+            summarise([100 * _mean(row) for row in rows if (row["method"], row["epsilon"]) == (method, budget)])
+            for budget in budgets
+        ]
+        places = {float(place): stat for place, stat in enumerate(stats) if stat}
+        curves.append(SeedCurve(method, tuple(places), tuple(places.values()), style))
+    names = ["none" if not budget else f"{budget:g}" for budget in budgets]
+    figure = line_plot(curves, "accuracy, %", "epsilon", names)
+    return {"privacy-epsilon.svg": svg(figure, "privacy-epsilon")} if figure else {}
+
+
+def curve(rows: Rows) -> str:
+    """Accuracy of each method with each budget."""
     found: dict[tuple[str, float], list[float]] = {}
     for row in rows:
         found.setdefault((row["method"], row["epsilon"]), []).append(_mean(row))
@@ -170,19 +179,7 @@ def _curve(rows: Sequence[Mapping[str, Any]]) -> str:
         (Cell(method), *(_over_seeds(found.get((method, budget), [])) for budget in budgets))
         for method in dict.fromkeys(method for method, _ in found)
     ]
-    counts = [len(values) for values in found.values()]
-    seeds = " to ".join(sorted({str(min(counts)), str(max(counts))}))
-    known = [f"Accuracy (%), mean over sites; mean ± standard deviation over {seeds} seeds."]
-    known += ["delta = 1e-5, one image added or removed."]
-    if any(method == START for method, _ in found):
-        known += [f"`{START}` stops before distillation: what the initial images alone are worth."]
-    return "\n".join(
-        [
-            *known,
-            "",
-            as_markdown(Table((Column(heads[0], number=False), *map(Column, heads[1:])), tuple(table))),
-        ]
-    )
+    return as_markdown(Table((Column(heads[0], number=False), *map(Column, heads[1:])), tuple(table))).rstrip()
 
 
 def _over_seeds(values: list[float]) -> Cell:
@@ -197,32 +194,31 @@ def _mean(row: Mapping[str, Any]) -> float:
     return fmean(row["accuracy"].values())
 
 
-def _price(rows: Sequence[Mapping[str, Any]], method: str = MAIN) -> str:
-    """Whether a method loses at most two points at epsilon 4, over the seeds that have both."""
+def losses_at_four(rows: Rows, method: str) -> list[float]:
+    """Accuracy without noise minus that at epsilon 4, for each seed that has both."""
     by_seed = {
         budget: {row["seed"]: _mean(row) for row in rows if (row["method"], row["epsilon"]) == (method, budget)}
         for budget in (0.0, 4.0)
     }
-    both = sorted(by_seed[0.0].keys() & by_seed[4.0].keys())
-    if not both:
+    return [by_seed[0.0][seed] - by_seed[4.0][seed] for seed in sorted(by_seed[0.0].keys() & by_seed[4.0].keys())]
+
+
+def cost_of_four(rows: Rows, method: str) -> float | None:
+    losses = losses_at_four(rows, method)
+    return fmean(losses) if losses else None
+
+
+def _price(rows: Rows, method: str = MAIN) -> str:
+    """Whether a method loses at most two points at epsilon 4, over the seeds that have both."""
+    losses = losses_at_four(rows, method)
+    if not losses:
         return f"What epsilon 4 costs {method} was not measured."
-    losses = [by_seed[0.0][seed] - by_seed[4.0][seed] for seed in both]
     within = "within" if fmean(losses) <= BAR else "more than"
     each = ", ".join(f"{100 * loss:.1f}" for loss in losses)
     return (
         f"At epsilon 4 {method} loses {100 * fmean(losses):.1f} points against no privacy "
-        f"({plural(len(both), 'seed')}: {each}), {within} the {100 * BAR:g} points that it should lose at most."
+        f"({plural(len(losses), 'seed')}: {each}), {within} the target of {100 * BAR:g} points."
     )
-
-
-def _trials(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    named = {row["method"]: _mean(row) for row in rows}
-    plain = named["no privacy"]
-    few, many, clip = (
-        f"{100 * (plain - named[name]):.1f}"
-        for name in ("30 releases, no noise", "300 releases, no noise", "30 releases, no noise, no clipping")
-    )
-    return _against(named), CAUSE.format(few=few, many=many, clip=clip)
 
 
 def _against(named: Mapping[str, float]) -> str:

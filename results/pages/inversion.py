@@ -1,48 +1,75 @@
-"""The part of docs/results/privacy.md about gradient inversion.
+"""The generated parts of the page about gradient inversion.
 
 python -m results.pages.inversion NAME RUN   adds RUN/invert.json to results/measured/privacy/invert.json as NAME
 """
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from fedlgd.report.tables import Cell, Column, Row, Table, as_markdown, percent
 from fedlgd.rundir.results import Attacked, Inversion
 from results import MEASURED
+from results.pages.figures import dots
 
 FOLDER = MEASURED / "privacy"
 FILE = "invert.json"
-INTRO = """## Gradient inversion
-
-Can the server compute the images of a site from its update? The attack is that of Geiping et al. (2020) on one
-local step, with known labels: the worst case for a site. *Identified*: the true image is the nearest to its
-reconstruction among up to 100 images of its class at the site, with a 95 % interval. For updates on virtual images
-the true image is a virtual one: to find it is harmless unless it is nearer to training images than to held-out
-images, which the last columns show. Distances are 1 - correlation of pixels; higher = safer. How to repeat it:
-[invert](../invert.md).
-
-"""
 SIGNIFICANT = 0.05
-CAVEATS = """`python -m results.inversion`: a ConvNet of width 16, images of 16x16 pixels, at most 2 000 training
-images at a site. One seed, one site, short attacks; the script now draws other targets. Longer attacks find more.
-Feature distances are those of random networks, and cannot be compared with the LPIPS of the paper.
-"""
 
 
-def inversion(folder: Path = FOLDER) -> str:
+def inversion(part: str) -> str:
+    """A part of the page about gradient inversion: its answer, or the tables of all stored attacks."""
+    found = stored_attacks(FOLDER)
+    return answer(found) if part == "answer" else tables(found)
+
+
+def stored_attacks(folder: Path) -> dict[str, tuple[dict[str, Any], Inversion]]:
+    """Settings and results of the attack on each data set."""
+    stored = json.loads((folder / FILE).read_text())
+    return {name: (each["settings"], msgspec.convert(each, Inversion)) for name, each in stored.items()}
+
+
+def answer(stored: Mapping[str, tuple[dict[str, Any], Inversion]]) -> str:
+    """How many private images updates on real images give away, and what was found in other updates."""
+    cells = [cell for _, found in stored.values() for cell in found.cells.values()]
+    real = [100 * cell.identified for cell in cells if "on real" in cell.title]
+    chance = max(100 * cell.chance for cell in cells if "on real" in cell.title)
+    near = [name for name, (_, found) in stored.items() if leaking(found)]
+    other = (
+        f"a leak was found at {', '.join(near)}"
+        if near
+        else "no leak was found, which does not prove that there is none"
+    )
+    return (
+        "From an update on real images, the attack reconstructs images so well that the original is identified in "
+        f"{min(real):.0f} to {max(real):.0f} % of the cases ({chance:.0f} % by chance). From updates on virtual "
+        f"images it reconstructs virtual images; whether these show private ones is not decided: {other}."
+    )
+
+
+def tables(stored: Mapping[str, tuple[dict[str, Any], Inversion]]) -> str:
     """A table for each stored run."""
-    if not (folder / FILE).exists():
-        return ""
-    lines = [INTRO]
-    for name, stored in json.loads((folder / FILE).read_text()).items():
-        found = msgspec.convert(stored, Inversion)
-        attack = stored["settings"]["attack"]
+    lines = []
+    for name, (settings, found) in stored.items():
+        attack = settings["attack"]
         lines += [f"### {name}\n", f"{attack['iterations']} iterations, total variation {attack['tv']:g}.\n"]
         lines += [as_markdown(_table(tuple(found.cells.values()))), "", _claim(found), "", _memory(found), ""]
-    return "\n".join([*lines, CAVEATS])
+    return "\n".join(lines).rstrip()
+
+
+def figures() -> dict[str, str]:
+    """SVG texts by file name."""
+    cells = [(name, cell) for name, (_, found) in stored_attacks(FOLDER).items() for cell in found.cells.values()]
+    rows: dict[str, dict[str, tuple[float, float, float]]] = {}
+    for name, cell in cells:
+        low, high = cell.interval
+        row = rows.setdefault(cell.title, {})
+        row[f"{name}, batch {cell.batch}"] = (100 * low, 100 * cell.identified, 100 * high)
+    return {"privacy-inversion.svg": dots(rows, "identified, %", "privacy-inversion")}
 
 
 def _table(cells: tuple[Attacked, ...]) -> Table:
@@ -62,22 +89,25 @@ def _row(cell: Attacked) -> Row:
     return (Cell(cell.title), *map(Cell, (str(cell.round), str(cell.batch), *texts, *shares)))
 
 
+def leaking(found: Inversion) -> list[str]:
+    """The updates on virtual images whose reconstructions are nearer to training images than by chance."""
+    other = [cell for cell in found.cells.values() if "on real" not in cell.title]
+    return [cell.title for cell in other if (cell.p_value or 1.0) < SIGNIFICANT / len(other)]
+
+
 def _claim(found: Inversion) -> str:
     """The paper: training on virtual images alleviates gradient inversion."""
     real, other = (
         [c for c in found.cells.values() if ("on real" in c.title) is wanted] for wanted in (True, False)
     )
-    exposed = any(cell.interval[0] > cell.chance for cell in real)
-    near = [cell.title for cell in other if (cell.p_value or 1.0) < SIGNIFICANT / len(other)]
-    if not exposed or not other:
+    if not other or not any(cell.interval[0] > cell.chance for cell in real):
         return ""
-    images = sum(cell.images for cell in other)
-    found_there = f"a leak was found in {', '.join(near)}" if near else "no leak found by this attack"
+    near = leaking(found)
+    where = f"a leak was found in {', '.join(near)}" if near else "no leak found by this attack"
     return (
-        "The paper says that virtual images alleviate gradient inversion. Private images are identified in\n"
-        "updates on real images. Are reconstructions of virtual images nearer to training images than by\nchance? "
-        f"**{'Not confirmed' if near else 'Not decidable'}**: {found_there} ({images} images, level "
-        f"{SIGNIFICANT:g} for all {len(other)} tests together)."
+        "Are reconstructions of virtual images nearer to training images than by chance? "
+        f"**{'Not confirmed' if near else 'Not decidable'}**: {where} ({sum(cell.images for cell in other)} "
+        f"images, level {SIGNIFICANT:g} for all {len(other)} tests together)."
     )
 
 

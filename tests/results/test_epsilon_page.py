@@ -1,82 +1,101 @@
-"""The part of the results page about the price of epsilon follows the stored numbers."""
+"""The generated parts of the page about the price of epsilon follow the stored numbers."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from results.pages.epsilon import TRIALS, epsilon
+from results.pages import epsilon
+
+LONG, TWICE = "FedLGD, converged", "FedLGD, twice the steps of converged"
+DP = "DP-SGD on real images"
 
 
-def keep(folder: Path, file: str, *rows: tuple[str, float, int, float]) -> None:
-    stored = [
-        {"method": method, "epsilon": epsilon, "seed": seed, "accuracy": {"a": accuracy}}
-        for method, epsilon, seed, accuracy in rows
-    ]
-    (folder / file).write_text(json.dumps(stored))
+@pytest.fixture
+def keep(tmp_path, monkeypatch):
+    monkeypatch.setattr(epsilon, "FOLDER", tmp_path)
+
+    def write(name: str, *rows: tuple[str, float, int, float]) -> None:
+        stored = [
+            {"method": method, "epsilon": budget, "seed": seed, "accuracy": {"a": accuracy}}
+            for method, budget, seed, accuracy in rows
+        ]
+        (tmp_path / f"{name}.json").write_text(json.dumps(stored))
+
+    return write
 
 
-def test_without_files_there_is_nothing(tmp_path):
-    assert epsilon(tmp_path) == ""
-
-
-@pytest.mark.parametrize(("private", "words"), [(0.89, "within the 2"), (0.8, "more than the 2")])
-def test_the_loss_at_epsilon_four_is_compared_with_the_bar(tmp_path, private, words):
-    keep(tmp_path, "epsilon.json", ("FedLGD", 0.0, 0, 0.9), ("FedLGD", 0.0, 1, 0.5), ("FedLGD", 4.0, 0, private))
-    text = epsilon(tmp_path)
+@pytest.mark.parametrize(("private", "words"), [(0.89, "within the"), (0.8, "more than the")])
+def test_the_loss_at_epsilon_four_is_compared_with_the_target(keep, private, words):
+    keep("epsilon", ("FedLGD", 0.0, 0, 0.9), ("FedLGD", 0.0, 1, 0.5), ("FedLGD", 4.0, 0, private))
+    text = epsilon.epsilon("prices")
     assert words in text
     assert f"loses {100 * (0.9 - private):.1f} points" in text
     assert "1 seed:" in text
 
 
-def test_trials_tell_what_few_releases_cost(tmp_path):
-    keep(tmp_path, "epsilon.json", ("FedLGD", 0.0, 0, 0.9))
+def test_a_cost_without_runs_is_not_measured(keep):
+    keep("epsilon", ("FedLGD", 0.0, 0, 0.9))
+    assert "was not measured" in epsilon.epsilon("prices")
+
+
+def test_accuracy_against_epsilon_is_a_mean_over_sites_and_seeds(keep):
+    rows = [("FedLGD", budget, seed, 0.7 + seed / 20) for budget in (0.0, 4.0) for seed in (0, 1)]
+    keep("epsilon", *rows)
+    text = epsilon.epsilon("curve")
+    assert "| method | no noise | epsilon 4 |" in text
+    assert "| FedLGD | 72.5 ± 3.5 | 72.5 ± 3.5 |" in text
+
+
+def test_trials_tell_what_few_releases_cost(keep):
     keep(
-        tmp_path,
-        "trials.json",
+        "trials",
         ("no privacy", 0.0, 0, 0.72),
         ("30 releases, no noise", 100.0, 0, 0.69),
         ("300 releases, no noise", 100.0, 0, 0.725),
         ("30 releases, no noise, no clipping", 100.0, 0, 0.68),
     )
-    text = epsilon(tmp_path)
-    assert "was not measured" in text
+    text = epsilon.epsilon("trials")
     assert "30 releases cost 3.0 points and 300 releases -0.5" in text
     assert "| 30 releases, no noise | 69.0 | -3.0 |" in text
 
 
-def test_dp_sgd_is_compared_at_every_epsilon_that_both_have(tmp_path):
-    real, long = "DP-SGD on real images", "FedLGD, converged"
-    both = [(long, 0.0, 0, 0.7), (long, 4.0, 0, 0.69), (real, 0.0, 0, 0.85), (real, 4.0, 0, 0.75)]
-    keep(tmp_path, "epsilon.json", *both, (real, 1.0, 0, 0.6))
-    keep(tmp_path, "dp-sgd.json", ("rate 2", 4.0, 0, 0.751))
-    text = epsilon(tmp_path)
-    assert "Longer distillation" not in text
-    assert f"{real} against {long}: +15.0 points without noise, +6.0 points at epsilon 4." in text
-    assert "| rate 2 | 75.1 |" in text
+def test_dp_sgd_is_compared_at_every_epsilon_that_both_have(keep):
+    both = [(LONG, 0.0, 0, 0.7), (LONG, 4.0, 0, 0.69), (DP, 0.0, 0, 0.85), (DP, 4.0, 0, 0.75)]
+    keep("epsilon", *both, (DP, 1.0, 0, 0.6))
+    keep("dp-sgd", ("rate 2", 4.0, 0, 0.751))
+    assert "Longer distillation" not in epsilon.epsilon("prices")
+    expected = f"{DP} against {LONG}: +15.0 points without noise, +6.0 points at epsilon 4."
+    assert epsilon.epsilon("best") == expected
+    assert "| rate 2 | 75.1 |" in epsilon.epsilon("dp-sgd")
 
 
-def test_what_longer_distillation_gains_and_what_epsilon_costs_it(tmp_path):
-    keep(tmp_path, "epsilon.json", ("FedLGD", 0.0, 0, 0.9))
-    rows = [("FedLGD", 0.0, 0, 0.60), ("FedLGD", 4.0, 0, 0.55)]
-    rows += [("FedLGD, converged", 0.0, 0, 0.65), ("FedLGD, converged", 4.0, 0, 0.56)]
-    rows += [("FedLGD, twice the steps of converged", 0.0, 0, 0.652)]
-    keep(tmp_path, "svhn.json", *rows)
-    text = epsilon(tmp_path)
+def test_what_longer_distillation_gains_and_what_epsilon_costs_it(keep):
+    rows = [("FedLGD", 0.0, 0, 0.60), ("FedLGD", 4.0, 0, 0.55), (LONG, 0.0, 0, 0.65), (LONG, 4.0, 0, 0.56)]
+    keep("epsilon", ("FedLGD", 0.0, 0, 0.60), ("FedLGD", 4.0, 0, 0.57))
+    keep("svhn", *rows, (TWICE, 0.0, 0, 0.652))
+    text = epsilon.epsilon("svhn")
     assert "+5.0 without noise, +1.0 at epsilon 4." in text
     assert "by +0.2 points (one seed)" in text
     assert "converged loses 9.0 points" in text
     assert "without noise a 65.0; at epsilon 4 a 56.0." in text
+    answer = epsilon.epsilon("answer")
+    assert "3.0 points" in answer
+    assert "5.0 or 9.0" in answer
 
 
-def test_trials_without_noise_stand_between_no_privacy_and_epsilon_four(tmp_path):
-    keep(tmp_path, "epsilon.json", ("FedLGD, converged", 0.0, 0, 0.8), ("FedLGD, converged", 4.0, 0, 0.7))
-    keep(tmp_path, "trials.json", ("converged, 300 releases, no noise", 100.0, 0, 0.75))
-    text = epsilon(tmp_path)
-    rows = [line for line in text.splitlines() if line.startswith("| converged")]
+def test_trials_without_noise_stand_between_no_privacy_and_epsilon_four(keep):
+    keep("epsilon", (LONG, 0.0, 0, 0.8), (LONG, 4.0, 0, 0.7))
+    keep("trials", ("converged, 300 releases, no noise", 100.0, 0, 0.75), ("no privacy", 0.0, 0, 0.9))
+    rows = [line for line in epsilon.epsilon("networks").splitlines() if line.startswith("| ")][2:]
     assert rows == [
         "| converged, no privacy | 80.0 | +0.0 |",
         "| converged, 300 releases, no noise | 75.0 | -5.0 |",
         "| converged, epsilon 4 | 70.0 | -10.0 |",
     ]
-    assert TRIALS.splitlines()[0] not in text
+
+
+def test_the_figure_has_a_line_for_each_method(keep):
+    keep("epsilon", ("FedLGD", 0.0, 0, 0.8), ("FedLGD", 4.0, 0, 0.7), (DP, 0.0, 0, 0.9))
+    (drawn,) = epsilon.figures().values()
+    assert "FedLGD" in drawn
+    assert "DP-SGD" in drawn

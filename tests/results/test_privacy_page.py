@@ -1,4 +1,4 @@
-"""The results page about privacy: sections without their file are absent, and claims follow the numbers."""
+"""The result pages about membership inference: claims and answers follow the stored audits."""
 
 import json
 from dataclasses import asdict
@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlgd.report.attacks import NO_LEAK
-from results.pages.privacy import LEAK as FOUND
-from results.pages.privacy import page
+from results.pages import privacy
 from tests.report.audits import CONTROLS, LEAK, audit, found
 
 
@@ -18,14 +17,10 @@ def keep(folder: Path, name: str, content: Any) -> None:
 
 def states(folder: Path) -> dict[str, str]:
     """The word on a claim of the paper, by a word of the claim."""
-    rows = [line.strip("| ").split(" | ") for line in page(folder).splitlines() if line.startswith("| ")]
+    rows = [line.strip("| ").split(" | ") for line in privacy.claims(privacy.audits(folder)).splitlines()]
     return {
         subject: row[1] for subject in ("FedAvg", "Anchors", "virtual set") for row in rows if subject in row[0]
     }
-
-
-def test_without_files_only_the_introduction_is_there(tmp_path):
-    assert "## " not in page(tmp_path)
 
 
 def test_a_lower_curve_confirms_a_leak_refutes_and_no_leak_decides_nothing(tmp_path):
@@ -34,7 +29,7 @@ def test_a_lower_curve_confirms_a_leak_refutes_and_no_leak_decides_nothing(tmp_p
     words = states(tmp_path)
     assert words["FedAvg"] == "confirmed"
     assert words["Anchors"] == f"not decidable: {NO_LEAK}"
-    assert words["virtual set"] == f"not confirmed: {FOUND}"
+    assert words["virtual set"] == f"not confirmed: {privacy.LEAK}"
 
 
 def test_overlapping_intervals_decide_nothing(tmp_path):
@@ -42,13 +37,42 @@ def test_overlapping_intervals_decide_nothing(tmp_path):
     assert states(tmp_path)["FedAvg"] == "not decidable"
 
 
-def test_accuracy_against_epsilon_is_a_mean_over_sites_and_seeds(tmp_path):
-    rows = [
-        {"method": "FedLGD", "epsilon": epsilon, "seed": seed, "accuracy": {"a": 0.8 + seed / 10, "b": 0.6}}
-        for epsilon in (0.0, 4.0)
-        for seed in (0, 1)
-    ]
-    (tmp_path / "epsilon.json").write_text(json.dumps(rows))
-    text = page(tmp_path)
-    assert "| method | no noise | epsilon 4 |" in text
-    assert "| FedLGD | 72.5 ± 3.5 | 72.5 ± 3.5 |" in text
+def test_the_summary_has_the_smallest_site_first_and_marks_areas_above_chance(tmp_path):
+    leaky = audit(images=100, findings=(found(), found(target="virtual", auc=LEAK), *CONTROLS))
+    keep(tmp_path, "a-large", audit(images=60_000))
+    keep(tmp_path, "b-small", leaky)
+    keep(tmp_path, "c-paper", audit(attack="paper"))
+    _, _, small, large = privacy.summary(privacy.audits(tmp_path)).splitlines()
+    assert small.startswith("| b-small | 0.512 | **0.700** | – |")
+    assert large.startswith("| a-large | 0.512 | – |")
+
+
+def test_the_answer_says_that_a_missed_control_proves_nothing(tmp_path):
+    virtual = found(target="virtual", auc=LEAK)
+    keep(tmp_path, "small", audit(images=100, findings=(found(), virtual, *CONTROLS)))
+    missed = found(kind="positive", auc=(0.48, 0.5, 0.52))
+    for kept, words in ((CONTROLS, False), ((*CONTROLS[:-1], missed), True)):
+        keep(tmp_path, "full", audit(images=60_000, findings=(found(), *kept)))
+        text = privacy.answer(privacy.audits(tmp_path))
+        assert "0.70 on the" in text
+        assert "at most 0.512" in text
+        assert ("proves nothing" in text) == words
+
+
+def test_a_model_that_leaks_less_is_counted_with_what_it_loses_in_accuracy(tmp_path):
+    virtual = found(target="virtual", auc=LEAK)
+    keep(tmp_path, "one", audit(findings=(found(accuracy=0.6), virtual, *CONTROLS)))
+    assert privacy.beside_fedavg(privacy.audits(tmp_path)).startswith("1 audit of 1")
+    overlapping = audit(findings=(found(auc=LEAK, accuracy=0.6), virtual, *CONTROLS))
+    keep(tmp_path, "one", overlapping)
+    text = privacy.beside_fedavg(privacy.audits(tmp_path))
+    assert text.startswith("No audit of 1")
+    assert "30 to 30 points" in text
+
+
+def test_what_all_audits_share_is_said_once(tmp_path):
+    for name in ("one", "two"):
+        keep(tmp_path, name, audit())
+    text = privacy.each_audit(privacy.audits(tmp_path))
+    assert text.count("bootstrap") == 1
+    assert text.count("    fedlgd audit") == 2
