@@ -22,6 +22,7 @@ import msgspec
 from fedlgd.core.errors import SettingError, did_you_mean
 from fedlgd.core.text import duration, plural
 from fedlgd.report.groups import Group, group_runs
+from fedlgd.report.tables import NONE
 from fedlgd.rundir.read import Run, read_runs, run_folders
 from fedlgd.runs.entries import Entry, Job, parse_entry, plan_jobs
 from fedlgd.runs.parse import entry_folder, swept
@@ -32,8 +33,8 @@ FOLDER = resources.files("fedlgd.paper") / "content"
 OF_ANY_DATA = ("data.name", "data.limit", "data.test_limit")
 MEAN = "Average"  # in the place of a printed number, where sites have their names
 SCALES = ("tiny", "desk", "half", "full", "paper")
-Metric = Literal["accuracy", "distance", "shift"]
-Word = Literal["confirmed", "not confirmed", "not decided"]
+Metric = Literal["accuracy", "distance", "shift", "area"]
+Word = Literal["confirmed", "not confirmed", "not decided", "cannot be decided"]
 NAMES = {
     "fedavg": "FedAvg",
     "fedprox": "FedProx",
@@ -69,6 +70,7 @@ class Rule:
     Left and right are entries of the part `part`. Metric `accuracy` is in points. `distance` is the decrease of the
     distance between virtual sets and anchors from the first to the last measurement, and has no `right`. `shift` is
     the share of the mean squared MMD between sites under the model of `right` that is gone under that of `left`.
+    `area` is that under the ROC curve of two classes at every site, with its interval over test images; no `right`.
     """
 
     left: str
@@ -82,14 +84,18 @@ class Rule:
 class Claim:
     """A statement of the paper, what it prints, and the rule that decides it, written before the runs.
 
-    `at` has the rule of a scale that is run with other values of the swept settings. Without a rule, `verdict` is
-    decided in another way, and `why` says how, or why nothing here can decide it.
+    `at` has the rule of a scale that is run with other values of the swept settings. `needs`: if this rule does not
+    hold, such as that a model learns anything on these sites, the claim cannot be decided there. Without a rule or
+    its runs, `verdict` is decided in another way: `ours` is what was measured, and `why` says how the claim was
+    decided, or why nothing here can decide it.
     """
 
     text: str
     printed: str
     rule: Rule | None = None
     at: Mapping[str, Rule] = field(default_factory=dict)
+    needs: Rule | None = None
+    ours: str = NONE
     verdict: Word = "not decided"
     why: str = ""
 

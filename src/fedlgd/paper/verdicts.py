@@ -17,6 +17,7 @@ from fedlgd.core.text import enumeration, percentage_points
 from fedlgd.paper import items as paper
 from fedlgd.paper.items import FOLDER, Claim, Found, Item, Rule, Word, entry_name, items, owner_of, printed, stored
 from fedlgd.report import figures
+from fedlgd.report.classes import positive_class, two_class_rates
 from fedlgd.report.groups import Group, site_names
 from fedlgd.report.page import TEMPLATES
 from fedlgd.report.summary import Difference, caveats, difference, few_seeds, paired_difference
@@ -53,13 +54,16 @@ def verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> Iterator
     for item in (wanted or items()).values():
         found = list(stored(folder, item))
         for claim in item.claims:
-            if (rule := claim.rule) is None:
-                yield Verdict(item=item.name, claim=claim, word=claim.verdict, why=claim.why)
-                continue
-            own = [each for each in found if each.part == claim.at.get(each.scale, rule).part]
-            made = [_decided(item, claim, claim.at.get(each.scale, rule), each) for each in own]
-            made = made or [_decided(item, claim, rule, None)]
-            yield max(made, key=lambda each: (each.seeds >= MIN_SEEDS, each.seeds > 0))
+            own = [(claim.at.get(each.scale, claim.rule), each) for each in found] if claim.rule else []
+            made = [_decided(item, claim, rule, each) for rule, each in own if rule.part == each.part]
+            made = made or [_without_runs(item, claim)]
+            refused = (_refused(item, claim, claim.needs, each) for each in found) if claim.needs else ()
+            yield next(filter(None, refused), max(made, key=_weight))
+
+
+def _weight(verdict: Verdict) -> tuple[bool, bool]:
+    """Verdicts with an interval come before those without; of equals, that of the largest scale is the first."""
+    return verdict.seeds >= MIN_SEEDS, verdict.seeds > 0
 
 
 class Shipped(NamedTuple):
@@ -99,12 +103,15 @@ def known_verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> It
         yield each if each.scale or each.key not in measured else replace(each, **measured[each.key])
 
 
-def _decided(item: Item, claim: Claim, rule: Rule, found: Found | None) -> Verdict:
-    entries = (rule.left, *rule.right)
-    missing = [entry for entry in entries if found is None or entry not in found.groups]
-    if found is None or missing:
-        names = enumeration(map(entry_name, missing))
-        what = "no runs are stored" if found is None else f"no runs of {names} are stored"
+def _without_runs(item: Item, claim: Claim) -> Verdict:
+    why = _sentence("no runs are stored", claim.why) if claim.rule and claim.verdict == "not decided" else claim.why
+    return Verdict(item=item.name, claim=claim, ours=claim.ours, word=claim.verdict, why=why)
+
+
+def _decided(item: Item, claim: Claim, rule: Rule, found: Found) -> Verdict:
+    missing = [entry for entry in (rule.left, *rule.right) if entry not in found.groups]
+    if missing:
+        what = f"no runs of {enumeration(map(entry_name, missing))} are stored"
         return Verdict(item=item.name, claim=claim, why=_sentence(what, claim.why))
     gaps = _gaps(rule, found.groups)
     if not gaps:
@@ -114,6 +121,30 @@ def _decided(item: Item, claim: Claim, rule: Rule, found: Found | None) -> Verdi
     ours = _ours(rule, found.groups, rival, gaps[rival])
     why, seeds = _why(word, gaps[rival], claim), gaps[rival].seeds
     return Verdict(item=item.name, claim=claim, ours=ours, scale=found.scale, word=word, why=why, seeds=seeds)
+
+
+def _refused(item: Item, claim: Claim, needs: Rule, found: Found) -> Verdict | None:
+    """That the claim cannot be decided, if `needs` does not hold at every site: the area under the ROC curve is not
+    above its margin."""
+    if found.part != needs.part or needs.left not in found.groups:
+        return None
+    group = found.groups[needs.left]
+    rates = {site: two_class_rates(group, site, positive_class([group]))["AUC"] for site in site_names([group])}
+    if all(rate and rate.ends and rate.ends[0] > needs.margin for rate in rates.values()):
+        return None
+    ours = f"{entry_name(needs.left)}: area under the ROC curve in percent " + enumeration(
+        [f"{rate.cell.text} at {site}" for site, rate in rates.items() if rate]
+    )
+    seeds = len(group.counted)
+    return Verdict(
+        item=item.name,
+        claim=claim,
+        ours=ours,
+        scale=found.scale,
+        word="cannot be decided",
+        why=claim.why,
+        seeds=seeds,
+    )
 
 
 def _gaps(rule: Rule, groups: Mapping[str, Group]) -> dict[str, Difference]:
