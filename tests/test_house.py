@@ -31,7 +31,8 @@ DULL = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokeni
 class Bound(NamedTuple):
     """`most` is what is allowed now, `aim` what was aimed at before methods declared what they read and send: 19037
     code lines in 156 modules, and 4478 in the reader's core, were reached then. Since then came declarations, the
-    decision to join, agreed classes, homes, compilation, and the family, whose files the core does not count."""
+    decision to join, agreed classes, homes, compilation, losses of moments and kernels, redrawing, and the family,
+    whose files the core does not count."""
 
     most: float
     aim: float
@@ -41,8 +42,8 @@ BOUNDS = {
     "files entered by a tiny run": Bound(90, 75),
     "files of dp entered by a run without epsilon": Bound(0, 0),
     "frames at the first gradient on a pixel": Bound(14, 14),
-    "code lines of the reader's core": Bound(5450, 4400),
-    "code lines": Bound(23800, 18500),
+    "code lines of the reader's core": Bound(5540, 4400),
+    "code lines": Bound(23950, 18500),
     "modules": Bound(190, 150),
     "% of the code are imports": Bound(11.2, 11),
     "public names defined in two modules": Bound(0, 10),

@@ -150,17 +150,17 @@ class Watch:
 
     def __init__(self, monkeypatch) -> None:
         self.batches, self.transforms, self.params = [], [], []
-        monkeypatch.setattr(distribution, "real_means", self._real(distribution.real_means))
+        monkeypatch.setattr(distribution, "real_features", self._real(distribution.real_features))
         monkeypatch.setattr(distribution, "image_gradient", self._images(distribution.image_gradient))
 
     def _real(self, wrapped):
-        def real_means(net, params, real, batches, transforms):
+        def real_features(net, params, real, batches, transforms):
             self.batches.append(batches)
             self.transforms.append(transforms)
             self.params.append(params)
             return wrapped(net, params, real, batches, transforms)
 
-        return real_means
+        return real_features
 
     def _images(self, wrapped):
         def image_gradient(net, pair, images, labels, *how):

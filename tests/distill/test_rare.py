@@ -98,7 +98,9 @@ def test_picks_of_a_small_class_are_its_images_repeated():
 def test_the_setting_changes_no_key_of_a_set_and_no_account():
     site, strict = site_with([4, 5, 6]), replace(FAST, short="refuse")
     assert first_set_key(site, NET, FAST, Stream(0)) == first_set_key(site, NET, strict, Stream(0))
-    assert strict.made_from == {name: value for name, value in asdict(FAST).items() if name != "short"}
+    assert strict.made_from == {
+        name: value for name, value in asdict(FAST).items() if name not in ("short", "match")
+    }
     made = [first_set(site, NET, how, Stream(0)).images for how in (FAST, strict)]
     assert torch.equal(*made)
 

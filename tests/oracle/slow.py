@@ -109,18 +109,53 @@ def dm_gradient(
     images: Tensor,
     labels: Tensor,
     transforms: dict[int, Callable[[Tensor], Tensor]],
+    gap: Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor] | None = None,
 ) -> Tensor:
-    """dL/d images of Eq. 1: class by class, one image at a time, all real images of the class."""
+    """dL/d images of Eq. 1: class by class, one image at a time, all real images of the class.
+
+    gap: another loss of the features of real images of a class and those of virtual ones.
+    """
     leaf = images.clone().requires_grad_()
     total = torch.zeros((), dtype=images.dtype)
     for k in sorted(set(labels.tolist())):
         change = transforms[k]
         of_real = [net(params, change(x[None])).features[0] for x in real.x[real.y == k]]
         of_made = [net(params, change(leaf[i][None])).features[0] for i in range(len(leaf)) if labels[i] == k]
-        gap = torch.stack(of_real).mean(0).detach() - torch.stack(of_made).mean(0)
-        total = total + (gap**2).sum()
+        total = total + (gap or _means_apart)([row.detach() for row in of_real], of_made)
     (gradient,) = torch.autograd.grad(total, leaf)
     return gradient
+
+
+def _means_apart(real: Sequence[Tensor], made: Sequence[Tensor]) -> Tensor:
+    return ((sum(real) / len(real) - sum(made) / len(made)) ** 2).sum()
+
+
+def moments_apart(real: Sequence[Tensor], made: Sequence[Tensor]) -> Tensor:
+    """|| difference of means ||^2 + || difference of stds ||^2"""
+
+    def std(rows: Sequence[Tensor]) -> Tensor:
+        mean = sum(rows) / len(rows)
+        return (sum((row - mean) ** 2 for row in rows) / len(rows)).sqrt()
+
+    return _means_apart(real, made) + ((std(real) - std(made)) ** 2).sum()
+
+
+def kernels_apart(real: Sequence[Tensor], made: Sequence[Tensor], kernels: int = 5) -> Tensor:
+    """MMD^2 with five Gaussian kernels, times s / 15.5; s is a number, through which no gradient goes."""
+    joint = [*real, *made]
+    apart = [
+        float(((u - v) ** 2).sum().detach()) for i, u in enumerate(joint) for j, v in enumerate(joint) if i != j
+    ]
+    s = sum(apart) / len(apart)
+
+    def mean_kernel(left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+        values = [
+            sum((-((u - v) ** 2).sum() / (s * 2**i / 4)).exp() for i in range(kernels)) for u in left for v in right
+        ]
+        return sum(values) / len(values)
+
+    factor = s / sum(2 / (2**i / 4) for i in range(kernels))
+    return factor * (mean_kernel(real, real) + mean_kernel(made, made) - 2 * mean_kernel(real, made))
 
 
 def feddm_gradient(

@@ -14,7 +14,7 @@ from fedlgd.core.net import Net
 from fedlgd.core.train import Local, batches, sgd
 from fedlgd.core.types import LabelledSet, Params, ServerState, Stream, Update, VirtualSet
 from fedlgd.distill import augment
-from fedlgd.distill.distribution import Pair, image_gradient, match, perturbed, real_means
+from fedlgd.distill.distribution import Pair, image_gradient, match, perturbed, real_features, real_means, target_of
 from fedlgd.distill.gradient import anchor_gradient as gm_gradient
 from fedlgd.distill.gradient import match_gradient, matched_names
 from fedlgd.distill.settings import Distil
@@ -53,6 +53,19 @@ def test_dm_gradient_with_a_transform_per_class(per_class):
     target = real_means(net, params, real, [real.of_class(k) for k in range(3)], transforms)
     got = image_gradient(net, Pair(params, transforms, target), made.x, made.y)
     _near(got, slow.dm_gradient(net, params, real, made.x, made.y, TRANSFORMS))
+
+
+@pytest.mark.parametrize(("how", "apart"), [("moments", slow.moments_apart), ("kernel", slow.kernels_apart)])
+@pytest.mark.parametrize("per_class", [3, 5])
+def test_gradient_of_other_losses_than_eq_1(how, apart, per_class):
+    net, params, real = _setting(per_class)
+    keep = torch.arange(len(real)) > 0  # classes of different sizes
+    real = LabelledSet(real.x[keep], real.y[keep])
+    made, transforms = tiny.labelled(net, 2, 9, torch.float64), [TRANSFORMS[k] for k in range(3)]
+    features = real_features(net, params, real, [real.of_class(k) for k in range(3)], transforms)
+    pair = Pair(params, transforms, *target_of(features, torch.arange(3), how))
+    got = image_gradient(net, pair, made.x, made.y)
+    _near(got, slow.dm_gradient(net, params, real, made.x, made.y, TRANSFORMS, apart))
 
 
 @given(st.lists(st.integers(0, 4), min_size=3, max_size=3).filter(any), st.integers(1, 4), st.integers(0, 99))

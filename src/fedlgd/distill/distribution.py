@@ -1,6 +1,6 @@
 """Distribution matching (DM): virtual images match the class means of real images in feature space.
 
-Eq. 1:  L = sum_k || mean_{x in D_k} psi(A x) - mean_{v in V_k} psi(A v) ||^2
+Eq. 1:  L = sum_k || mean_{x in D_k} psi(A x) - mean_{v in V_k} psi(A v) ||^2, or what `distil.match` names.
 
 Batch norm normalises the real batch (all classes together) by its own statistics and the virtual batch by its own.
 Running statistics are not used: a random network has none, and those of a global model follow its training slowly.
@@ -10,18 +10,19 @@ Both take the steps of `match`.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedlgd.core import losses, meter
+from fedlgd.core import meter
 from fedlgd.core.device import to_cpu, to_device
 from fedlgd.core.errors import DivergedError
 from fedlgd.core.files import digest_json
+from fedlgd.core.losses import class_means, class_moments, kernel_gap, means_gap, moments_gap
 from fedlgd.core.net import Net
 from fedlgd.core.source import code_digests
 from fedlgd.core.types import Cached, LabelledSet, Params, Site, Stream, VirtualSet, cut
@@ -29,7 +30,7 @@ from fedlgd.data.federation import site_digest
 from fedlgd.distill import init
 from fedlgd.distill.augment import Sides, Transform, draw_transform
 from fedlgd.distill.files import set_digest
-from fedlgd.distill.settings import Distil, is_file_name
+from fedlgd.distill.settings import Distil, Match, is_file_name
 from fedlgd.nets.registry import build_net
 
 BETAS = 0.5, 0.9  # of Adam
@@ -42,6 +43,9 @@ ParamsOf = Callable[[int], Params]
 
 LogitTerm = Callable[[Tensor, Tensor], Tensor]
 """A term that is added to Eq. 1: of the mean logits of the virtual images of each class, and the classes."""
+
+Gap = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""The loss of a step, of what is kept of real features, and of virtual features, their labels, and the classes."""
 
 
 def first_set(site: Site, net: Net, distil: Distil, rng: Stream) -> VirtualSet:
@@ -98,13 +102,15 @@ def refine_set(
     """Iterative DM: `distil.steps` further steps under the features of the received model, which stays fixed.
 
     A bank (see `draws`) without augmentation needs one pair: the means of whole classes, which batches estimate.
-    A net with batch norm keeps its draws: it would need all real images in one batch.
+    A net with batch norm keeps its draws, because it would need all real images in one batch, and so does a kernel,
+    which compares every real image with all others.
 
     Batch norm uses batch statistics here too, not the model's running ones. In the first rounds the running ones
     are still near their start (mean 0, variance 1), and images would hardly move. Later they are a mean over sites,
     which need not fit any of them. Sites train under batch statistics as well.
     """
-    if distil.plan == "bank" and not distil.augment and net.per_image:
+    few = net.per_image and distil.match != "kernel"
+    if few and distil.plan == "bank" and not distil.augment:
         distil = replace(distil, pairs=1, reuse=max(1, distil.steps), real_per_class=len(real))
     images = match(virtual.images, virtual.labels, real, net, lambda _: params, distil, rng)
     check_finite(images, distil.lr, "refinement of the virtual set")
@@ -161,11 +167,13 @@ def match(
 
 
 class Pair(NamedTuple):
-    """The target of one step: network weights, an augmentation for each class, and the real class means."""
+    """The target of one step: network weights, an augmentation for each class, and what is compared of real images:
+    their class means."""
 
     params: Params
     transforms: list[Transform]
     target: Tensor
+    gap: Gap = means_gap
 
 
 def draws(
@@ -192,7 +200,8 @@ def draws(
             batches = [each if len(each) <= count else init.pick(each, count, generator) for each in members]
         else:
             batches = [each[chances[each].multinomial(count, True, generator=generator)] for each in members]
-        return Pair(params, transforms, real_means(net, params, real, batches, transforms))
+        features = real_features(net, params, real, batches, transforms)
+        return Pair(params, transforms, *target_of(features, classes, distil.match))
 
     yield from scheduled(distil, pair)
 
@@ -212,20 +221,36 @@ def draw_transforms(classes: Tensor, distil: Distil, sides: Sides, rng: Stream) 
     return [draw_transform(distil.augment, sides, generator) for _ in classes]
 
 
-def real_means(
+def real_features(
     net: Net, params: Params, real: LabelledSet, batches: list[Tensor], transforms: list[Transform]
-) -> Tensor:
-    """mean of psi(A_k x) over the chosen real images of each class; no gradient goes through it.
+) -> list[Tensor]:
+    """psi(A_k x) of the chosen real images of each class; no gradient goes through it.
 
     A net with batch norm sees all classes in one batch, as it sees the virtual images.
     """
     parts = (transform(real.take(index).x) for index, transform in zip(batches, transforms, strict=True))
     with torch.no_grad():
         if net.per_image:
-            features = [net.by_batch(params, part).features for part in parts]
-        else:
-            features = list(net.by_batch(params, torch.cat(list(parts))).features.split([len(b) for b in batches]))
-    return torch.stack([part.mean(0) for part in features])
+            return [net.by_batch(params, part).features for part in parts]
+        return list(net.by_batch(params, torch.cat(list(parts))).features.split([len(b) for b in batches]))
+
+
+def real_means(
+    net: Net, params: Params, real: LabelledSet, batches: list[Tensor], transforms: list[Transform]
+) -> Tensor:
+    """mean of psi(A_k x) over the chosen real images of each class."""
+    return torch.stack([part.mean(0) for part in real_features(net, params, real, batches, transforms)])
+
+
+def target_of(features: Sequence[Tensor], classes: Tensor, match: Match) -> tuple[Tensor, Gap]:
+    """What a step needs of the real features of each class, and the loss that reads it."""
+    if match == "means":
+        return torch.stack([part.mean(0) for part in features]), means_gap
+    joint, sizes = torch.cat([*features]), torch.tensor([len(part) for part in features], device=classes.device)
+    owners = classes.repeat_interleave(sizes)
+    if match == "moments":
+        return class_moments(joint, owners, classes), moments_gap
+    return joint, partial(kernel_gap, owners=owners)
 
 
 def image_gradient(
@@ -237,7 +262,7 @@ def image_gradient(
     term: LogitTerm | None = None,
     running: bool = False,
 ) -> Tensor:
-    """dL/dV of Eq. 1 and the term, all classes in one pass; with `running` statistics in eval mode."""
+    """dL/dV of the gap and the term, all classes in one pass; with `running` statistics in eval mode."""
     leaf = images.detach().requires_grad_()
     pictures, labels = cut(leaf, tiles), labels.repeat_interleave(tiles**2)
     classes = labels.unique()
@@ -246,9 +271,9 @@ def image_gradient(
     with net.training(False):
         out = net(pair.params, x) if running else net.by_batch(pair.params, x)
     sorted_labels = labels[torch.cat(members)]
-    loss = losses.mean_gap(pair.target, losses.class_means(out.features, sorted_labels, classes))
+    loss = pair.gap(pair.target, out.features, sorted_labels, classes)
     if term:
-        loss = loss + term(losses.class_means(out.logits, sorted_labels, classes), classes)
+        loss = loss + term(class_means(out.logits, sorted_labels, classes), classes)
     (gradient,) = torch.autograd.grad(loss, leaf)
     return gradient
 

@@ -13,6 +13,7 @@ STARTS = ("statistics", "noise", "mean-image", "real", "kmeans", "neighbours")
 PICKS = ("real", "kmeans")  # virtual images that are private images
 SET_SUFFIXES = (".npz", ".safetensors")  # of files with a virtual set
 
+Match = Literal["means", "moments", "kernel"]
 Plan = Literal["bank", "exact"]
 Statistics = Literal["class", "site"]
 Optimiser = Literal["sgd", "adam"]
@@ -141,6 +142,10 @@ class Distil(Settings):
         "A class with fewer images than `per_class`: `fewer` virtual images of it (default), or `refuse` to run.",
     )
     steps: int = setting(2000, "SGD steps on the pixels; 0 keeps the initial images.", least=0, most=10_000_000)
+    match: Match = setting(
+        "means",
+        "Features of a class have the same `means` (Eq. 1), means and stds (`moments`), or MMD 0 (`kernel`).",
+    )
     plan: Plan = setting("bank", "`exact`, as published, or `bank`, which reuses real class means.")
     pairs: int = setting(10, "Pairs of network and augmentation in the bank.", least=1, most=100_000)
     reuse: int = setting(2, "Steps of plan `bank` with each pair.", least=1, most=10_000_000)
@@ -178,6 +183,8 @@ class Distil(Settings):
             raise PrivacyError("private-start-file", start=self.start)
         if self.plan == "exact":
             raise PrivacyError("private-plan-exact", steps=self.steps)
+        if self.match != "means":
+            raise PrivacyError("private-match", match=self.match)
         if 0 < self.steps < self.private.releases:  # a sum that no step uses would only add to the noise
             object.__setattr__(self, "private", replace(self.private, releases=self.steps))
 
@@ -205,8 +212,9 @@ class Distil(Settings):
 
     @property
     def made_from(self) -> dict[str, Any]:
-        """What a virtual set depends on. `short` only says whether there is one."""
-        return {name: value for name, value in asdict(self).items() if name != "short"}
+        """What a virtual set depends on. `short` only says whether; sets are older than `match`."""
+        without = ("short", "match") if self.match == "means" else ("short",)
+        return {name: value for name, value in asdict(self).items() if name not in without}
 
     @property
     def optimiser(self) -> Optimiser:

@@ -104,6 +104,8 @@ class CollabDM(common.Training):
         super().__post_init__()
         if self.distil.start != "noise":
             raise SettingError("collab-start", start=self.distil.start)
+        if self.distil.match != "means":
+            raise SettingError("collab-match", match=self.distil.match)
         if self.distil.private.on:  # a release for each draw, and nothing is refined
             private = replace(self.distil.private, releases=max(1, self.distil.distinct), refine=0.0)
             object.__setattr__(self, "distil", replace(self.distil, private=private))
