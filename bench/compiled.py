@@ -19,9 +19,9 @@ from fedlgd.core.device import Place
 
 PLACES = {
     "eager": Place(),
-    "bfloat16": Place(autocast=True),
+    "bfloat16": Place(precision="bf16"),
     "compiled": Place(compile="on"),
-    "both": Place(compile="on", autocast=True),
+    "both": Place(compile="on", precision="bf16"),
 }
 TEST_IMAGES = 512
 

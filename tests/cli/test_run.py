@@ -74,11 +74,11 @@ def test_json_is_all_there_is_on_stdout(fedlgd, tmp_path):
 
 
 def test_where_it_is_computed_is_said_and_kept(fedlgd, tmp_path):
-    done = fedlgd(*tiny_run(tmp_path / "out", "--autocast", rounds=1))
+    done = fedlgd(*tiny_run(tmp_path / "out", "--precision=bf16", rounds=1))
     assert done.code == 0
-    assert "bfloat16 autocast" in done.err.splitlines()[0]
+    assert "; bfloat16" in done.err.splitlines()[0]
     engine = json.loads((tmp_path / "out" / "manifest.json").read_text())["engine"]
-    assert (engine["device"], engine["autocast"]) == ("cpu", True)
+    assert (engine["device"], engine["precision"]) == ("cpu", "bf16")
 
 
 def test_quiet_prints_the_result_alone_and_a_complete_run_says_so(fedlgd, tmp_path):

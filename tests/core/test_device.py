@@ -157,7 +157,7 @@ def test_dropout_draws_on_the_gpu_and_leaves_its_state(gpu, monkeypatch):
 def test_in_memory_nothing_is_copied():
     message = Broadcast(round=0, params=tiny.params(tiny.net()))
     assert Place().do(lambda given: given, message) is message
-    kept = Place(autocast=True).do(lambda given: given, message)
+    kept = Place(precision="bf16").do(lambda given: given, message)
     assert all(kept.params[name] is value for name, value in message.params.items())
 
 
@@ -199,7 +199,7 @@ def test_a_gpu_is_not_shared_by_processes(gpu):
 
 def test_virtual_sets_of_another_device_are_other_sets(gpu, monkeypatch, tmp_path):
     monkeypatch.setenv("FEDLGD_CACHE", str(tmp_path))
-    places = Place(), Place(autocast=True), Place(device="cuda"), Place(device="cuda:0", autocast=True)
+    places = Place(), Place(precision="bf16"), Place(device="cuda"), Place(device="cuda:0", precision="bf16")
     assert len({str(shared_cache(place)._path) for place in places}) == 4
 
 
@@ -213,25 +213,25 @@ def test_an_estimate_tries_the_gpu(gpu):
     assert pretend.count > 100
 
 
-def test_autocast_is_near_and_its_sums_are_not_in_bfloat16():
+def test_bfloat16_is_near_and_its_sums_are_not_in_bfloat16():
     def after(place):
         memory = battery.Diary()
         list(tiny.play(tiny.fedavg(), tiny.federation(), tiny.net(), battery.PLAN, memory, Loop(place=place)))
         return memory.server()
 
-    plain, rough = (after(at) for at in (Place(), Place(autocast=True)))
+    plain, rough = (after(at) for at in (Place(), Place(precision="bf16")))
     for name, value in plain.params.items():
         assert rough.params[name].dtype == value.dtype
         torch.testing.assert_close(rough.params[name], value, rtol=0.1, atol=0.02)
     assert not tiny.equal(plain.params, rough.params)
 
 
-def test_autocast_passes_are_in_bfloat16_and_come_out_as_they_went_in():
+def test_passes_are_in_bfloat16_and_come_out_as_they_went_in():
     net = tiny.net()
     params, data = tiny.params(net), tiny.federation().sites[0].test
     seen = []
     hook = net._module.blocks[0].register_forward_hook(lambda _, __, out: seen.append(out.dtype))
-    found = Place(autocast=True).do(lambda p: score(net, p, data, net.classes), params)
+    found = Place(precision="bf16").do(lambda p: score(net, p, data, net.classes), params)
     hook.remove()
     assert set(seen) == {torch.bfloat16}
     assert found.loss == pytest.approx(score(net, params, data, net.classes).loss, rel=0.05)
@@ -240,5 +240,5 @@ def test_autocast_passes_are_in_bfloat16_and_come_out_as_they_went_in():
 def test_a_run_says_where_it_was_done(tmp_path):
     data = tiny.federation()
     config = resolve({}, {"method": "fedavg", "rounds": 1, "net.width": 4, "analysis": False})
-    execute(config, data, tmp_path / "run", engine=Loop(place=Place(autocast=True)))
-    assert '"autocast": true' in (tmp_path / "run" / "manifest.json").read_text()
+    execute(config, data, tmp_path / "run", engine=Loop(place=Place(precision="bf16")))
+    assert '"precision": "bf16"' in (tmp_path / "run" / "manifest.json").read_text()

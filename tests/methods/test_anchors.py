@@ -14,12 +14,12 @@ from fedlgd.core.net import Net
 from fedlgd.core.train import Local
 from fedlgd.core.types import Hello, LabelledSet, Params, ServerState, Stream, Update, VirtualSet
 from fedlgd.methods.anchors import Anchored, Anchors, Selected, stale_anchors
-from fedlgd.methods.common import Embedded, Joined, pulled
+from fedlgd.methods.common import Embedded, Joined, pulled, sampled
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.methods.regularisers import Pull
 from fedlgd.nets.registry import build_net
-from fedlgd.runs.config import configure
+from fedlgd.runs.config import RunSettings, configure
 from tests import tiny
 from tests.errors import refuses
 from tests.oracle import slow
@@ -151,6 +151,36 @@ def test_a_batch_of_anchors_alone_is_finite(loss):
     assert torch.isfinite(value)
     for gradient in torch.autograd.grad(value, list(leaves.values()), materialize_grads=True):
         assert torch.isfinite(gradient).all()
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(1, 6), st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_sample_has_what_was_drawn_and_as_many_of_each_class(labels, count, data):
+    drawn = data.draw(st.lists(st.integers(0, len(labels) - 1), unique=True))
+    rng, labels = Stream(data.draw(st.integers(0, 9))), torch.tensor(labels)
+    chosen = sampled(labels, count, rng.generator(), torch.tensor(drawn, dtype=torch.int64)).tolist()
+    assert chosen == sorted({*chosen} | {*drawn})
+    for k in labels.unique().tolist():
+        of_class = [i for i in chosen if labels[i] == k]
+        size, given = int((labels == k).sum()), len([i for i in drawn if labels[i] == k])
+        assert len(of_class) == max(given, min(count, size))
+
+
+def test_each_anchor_is_as_likely_as_the_others_of_its_class():
+    labels, generator = torch.tensor([0] * 4 + [1] * 8), Stream(0).generator()
+    none = torch.tensor([], dtype=torch.int64)
+    counts = torch.stack([sampled(labels, 2, generator, none).bincount(minlength=12) for _ in range(2000)]).sum(0)
+    torch.testing.assert_close(counts / 2000, torch.tensor([0.5] * 4 + [0.25] * 8), atol=0.05, rtol=0)
+
+
+@pytest.mark.parametrize("preset", ["paper", "official"])
+def test_a_sample_of_all_anchors_has_the_bits_of_no_sample(preset):
+    data, plan = tiny.federation(), RunSettings(rounds=3)
+    every = tiny.fedlgd(preset).anchors.per_class
+    runs = [tiny.Run(tiny.fedlgd(preset, anchors__sample=n), data, plan).states[-1] for n in (0, every, 1)]
+    whole, all_of_them, some = (state.params for state in runs)
+    assert tiny.equal(whole, all_of_them)
+    assert not tiny.equal(whole, some)
 
 
 def _hello(site: str, statistics: Tensor | None = None) -> Hello:

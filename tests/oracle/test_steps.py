@@ -196,6 +196,17 @@ def test_regularised_loss_and_gradient(index, repeat):
 
 
 @pytest.mark.parametrize("repeat", [False, True])
+def test_the_loss_with_a_sample_is_that_with_these_anchors_alone(repeat):
+    net, params, local = _setting(2)
+    anchors, chosen = tiny.labelled(net, 2, 8, torch.float64), torch.tensor([1, 3, 4])
+    pull = Pull(weight=2.5, temperature=0.2, repeat=repeat)
+    got = pulled(net, local, anchors, pull, draw=lambda _: chosen)(params, torch.tensor([0, 9, 7, 3]))
+    few = replace(anchors, x=anchors.x[chosen], y=anchors.y[chosen])
+    wanted = slow.regularised(net, params, local, few, torch.tensor([0, 7, 6, 3]), 2.5, 0.2, repeat)
+    assert got.item() == pytest.approx(wanted.item(), rel=1e-10)
+
+
+@pytest.mark.parametrize("repeat", [False, True])
 def test_a_regularised_epoch(repeat):
     net, params, local = _setting(2)
     anchors = tiny.labelled(net, 2, 8, torch.float64)

@@ -69,6 +69,8 @@ attacked = partial(option, "", "The site to attack.", show_default="the one with
 data_name = partial(argument, "Federation (fedlgd data list), or a folder.", None, show_default="builtin-digits")
 data_folder = partial(option, None, "Your own images: a folder, a .csv or a .npz.", "--data")
 device_name = partial(option, "cpu", "cpu, cuda, or cuda:1 for the second GPU.")
+precision = partial(option, "float32", "Precision of activations: float32, or bf16.")
+compile_mode = partial(option, "off", "Compile the network: on, off, or auto, which compiles long runs.")
 estimate_only = partial(option, False, "Only estimate the run time.")
 parallel = partial(option, 1, "Parallel runs, one process with one thread each.", min=1)
 accept_code = partial(option, False, "Go on with code of yours that has changed.", "--accept-changed-code")
@@ -103,8 +105,8 @@ class ComputeOptions(Output):
 
     threads: int = thread_count()
     device: str = device_name()
-    autocast: bool = option(False, "Use bfloat16 autocast.")
-    compile: str = option("off", "Compile the network: on, off, or auto, which compiles long runs.")
+    precision: str = precision()
+    compile: str = compile_mode()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,10 +15,10 @@ import torch
 import typer
 
 from fedlgd.cli.command import ComputeOptions, ConfigOptions, settings_given
-from fedlgd.cli.options import CompareOptions, DistilOptions, PaperOptions, RunOptions
+from fedlgd.cli.options import CompareOptions, DistilOptions, JoinOptions, PaperOptions, RunOptions
 from fedlgd.cli.progress import progress
 from fedlgd.cli.terminal import folded, plain_warnings, print_json
-from fedlgd.core.device import Compile, Place
+from fedlgd.core.device import Compile, Place, Precision
 from fedlgd.core.errors import DataError, FedlgdError, SettingError
 from fedlgd.core.text import plural, rough_duration
 from fedlgd.data.federation import Federation
@@ -104,8 +104,9 @@ def announce_preset(given: RunOptions | CompareOptions, preset: str, config: Con
         typer.echo(folded(f"Preset {preset}, {why}. Choose another with --preset, e.g. --preset quick"), err=True)
 
 
-def place_of(given: ComputeOptions) -> Place:
-    return Place(device=given.device, autocast=given.autocast, compile=cast(Compile, given.compile))
+def place_of(given: ComputeOptions | JoinOptions) -> Place:
+    precision, mode = cast(Precision, given.precision), cast(Compile, given.compile)
+    return Place(device=given.device, precision=precision, compile=mode)
 
 
 def choose_engine(

@@ -230,7 +230,7 @@ def check_remote_options(given: RunOptions) -> None:
         "--estimate": given.estimate,
         "--workers": given.workers > 0,
         "--device": given.device != "cpu",
-        "--autocast": given.autocast,
+        "--precision": given.precision != "float32",
         "--compile": given.compile != "off",
     }
     if wrong := [name for name, value in chosen.items() if value]:
@@ -313,18 +313,18 @@ def join(given: JoinOptions) -> None:
 def _choose_data(kit: "Kit", given: JoinOptions) -> None:
     """Check the images of the site and remember where they are and how they are read; without --data, those of
     last time. Classes that were not agreed on are refused here, before anything is sent."""
+    from fedlgd.cli.common import place_of
     from fedlgd.cli.data import checked_site
     from fedlgd.deploy.client import SiteSettings
 
+    place = place_of(given)
     if given.data:
         chosen = dict(map(parse_assignment, given.settings or ()))
         for name in chosen:
             if not name.startswith("data."):
                 raise SettingError("not-a-data-setting", name=name)
         images = checked_site(given.data.expanduser().absolute(), kit.site, chosen, given.quiet)
-        settings = SiteSettings(
-            site=kit.site, folder=kit.folder, images=images, threads=given.threads, device=given.device
-        )
+        settings = SiteSettings(site=kit.site, folder=kit.folder, images=images, threads=given.threads, place=place)
     elif given.settings or not (kit.folder / "join.json").exists():
         raise SettingError("no-images-given")
     else:

@@ -332,6 +332,8 @@ class JoinOptions:
     settings: list[str] | None = option(None, "How to read them: --set data.size=64", "--set", "-s")
     threads: int = shared.thread_count()
     device: str = shared.device_name()
+    precision: str = shared.precision()
+    compile: str = option("off", "Compile the network: on, off.")
     quiet: bool = option(False, "Do not print what the site does.", "-q")
 
 

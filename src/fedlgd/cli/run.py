@@ -29,12 +29,12 @@ from fedlgd.report.tables import percent
 from fedlgd.rundir.manifest import read_manifest
 from fedlgd.rundir.read import read_run, read_runs
 from fedlgd.rundir.records import RoundRecord
-from fedlgd.runs.compile import settle_compile
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.distil import TRAINING, Distilled, distil_all, seconds_left
 from fedlgd.runs.entries import for_run
 from fedlgd.runs.folder import locked_folder, shared_cache
 from fedlgd.runs.parse import parse_assignment, read_toml
+from fedlgd.runs.place import settle_place
 from fedlgd.runs.result import Result
 from fedlgd.runs.resume import default_folder
 from fedlgd.runs.run import Listener, execute
@@ -213,7 +213,7 @@ def distil(given: DistilOptions) -> None:
             federation = config.data.open()
             net = config.net_for(federation)
             place = replace(place, compile="off" if given.estimate else place.compile)
-            place = settle_compile(place, config, federation, net)
+            place = settle_place(place, config, federation, net)
             federation = federation.with_cache(shared_cache(place))
         seconds = seconds_left(config, method.distil, federation, net, place)
         if given.estimate:

@@ -19,6 +19,10 @@ MAX_GRAPHS = 64  # of one function: networks, modes, and what has gradients. Aft
 Pass = Callable[[Any, Tensor], Any]
 
 
+class CompileWarning(UserWarning):
+    """Why a function is not compiled. It goes on in eager mode, with other last bits."""
+
+
 def find_compiler() -> str | None:
     """The C++ compiler that torch uses: $CXX, or g++."""
     return shutil.which(os.environ.get("CXX", "g++"))
@@ -28,10 +32,11 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, compiled at the first call with tensors of other types, shapes or needs for gradients.
 
     In this process, because worker processes are forked from it and then have the graphs. Random numbers are drawn
-    by the generators of eager mode.
+    by the generators of eager mode. If the compiler fails, a warning says why, once, and eager mode is used.
     """
     import torch._dynamo.config as tracing
     import torch._inductor.config as generating
+    from torch._dynamo.exc import TorchDynamoException
 
     tracing.recompile_limit = max(tracing.recompile_limit, MAX_GRAPHS)
     generating.compile_threads = 1
@@ -41,9 +46,15 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         ready: Callable[..., Any] = torch.compile(function, dynamic=False)
 
     def run(*given: Any) -> Any:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The .grad attribute", UserWarning)  # which its compiler looks at
-            return ready(*given)
+        nonlocal ready
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "The .grad attribute", UserWarning)  # which its compiler looks at
+                return ready(*given)
+        except TorchDynamoException as error:
+            ready = function
+            warnings.warn(str(error).strip().splitlines()[0], CompileWarning, stacklevel=2)
+        return ready(*given)
 
     return run
 

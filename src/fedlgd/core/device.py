@@ -22,23 +22,26 @@ R = TypeVar("R")
 MEMORY = torch.device("cpu")
 
 Compile = Literal["auto", "on", "off"]
+Precision = Literal["float32", "bf16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """device: "cpu", "cuda", or one of several, "cuda:1". autocast: use bfloat16 autocast.
+    """device: "cpu", "cuda", or one of several, "cuda:1".
 
+    precision: with `bf16` activations are in bfloat16; weights, losses and sums are in float32 in any case.
     compile: whether passes are compiled; `auto` is decided before a run starts, and until then it is `off`.
     """
 
     device: str = "cpu"
-    autocast: bool = False
+    precision: Precision = "float32"
     compile: Compile = "off"
 
     def __post_init__(self) -> None:
-        if self.compile not in get_args(Compile):
-            choices = [*get_args(Compile)]
-            raise SettingError("setting-choice", setting="compile", value=self.compile, choices=choices)
+        for name, allowed in (("precision", Precision), ("compile", Compile)):
+            value, choices = getattr(self, name), [*get_args(allowed)]
+            if value not in choices:
+                raise SettingError("setting-choice", setting=name, value=value, choices=choices)
         kind, _, number = self.device.partition(":")
         if kind not in ("cpu", "cuda") or (number and not (kind == "cuda" and number.isdecimal())):
             raise SettingError("device-unknown", device=self.device)
@@ -99,7 +102,9 @@ def moved(value: Any, device: torch.device) -> Any:
 def precision() -> AbstractContextManager[Any]:
     """The context of a pass: no change, or convolutions and matrix products in bfloat16."""
     place = _place.get()
-    return torch.autocast(torch.device(place.device).type, torch.bfloat16) if place.autocast else nullcontext()
+    if place.precision == "float32":
+        return nullcontext()
+    return torch.autocast(torch.device(place.device).type, torch.bfloat16)
 
 
 def compiling() -> bool:

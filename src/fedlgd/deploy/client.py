@@ -26,7 +26,7 @@ import traceback
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ from flwr.supernode.runtime import run_clientapp
 
 from fedlgd.core import files
 from fedlgd.core.device import Place
-from fedlgd.core.errors import RunError, in_words
+from fedlgd.core.errors import RunError, SettingError, in_words
 from fedlgd.core.settings import flat
 from fedlgd.core.types import Site
 from fedlgd.data.federation import Federation
@@ -90,12 +90,16 @@ class SiteSettings:
     folder: Path
     images: Folders = field(default_factory=Folders)
     threads: int = 1
-    device: str = "cpu"
+    place: Place = Place()
     classes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.place.compile == "auto":  # a site does not know how long a run is
+            raise SettingError("setting-choice", setting="compile", value="auto", choices=["on", "off"])
 
     def write(self) -> None:
         """Store `join.json`; `fedlgd join` does this."""
-        kept = {"images": msgspec.to_builtins(self.images), "threads": self.threads, "device": self.device}
+        kept = {"images": msgspec.to_builtins(self.images), "threads": self.threads, **asdict(self.place)}
         files.write_json(self.folder / "join.json", {**kept, "classes": list(self.classes)})
 
     @classmethod
@@ -104,7 +108,10 @@ class SiteSettings:
         kept = files.read_json(file)
         with files.reading(file):
             images, classes = msgspec.convert(kept["images"], Folders), tuple(kept.get("classes", ()))
-            return cls(site=site, folder=folder, **{**kept, "images": images, "classes": classes})
+            place = Place(**{each.name: kept[each.name] for each in fields(Place) if each.name in kept})
+            return cls(
+                site=site, folder=folder, images=images, threads=kept["threads"], place=place, classes=classes
+            )
 
     def open(self) -> Site:
         """The images of this site. It may lack classes, and has none that nobody agreed on."""
@@ -236,8 +243,7 @@ def _half(at: SiteSettings, order: Order) -> Half:
         raise TaskError("run-not-agreed", unknown=unknown, agreed=at.classes)
     federation = Federation("real-sites", (relabelled(site, order) if order.classes else site,))
     net, states = config.net_for(federation), FolderStates(at.folder / "state" / files.safe_name(order.run))
-    place = Place(device=at.device)
-    sites = Sites(config.method, federation, config.method.adapt(net), config.plan, states, place)
+    sites = Sites(config.method, federation, config.method.adapt(net), config.plan, states, at.place)
     return Half(sites, config.plain(), method_info(config.method, net))
 
 

@@ -126,7 +126,7 @@ class Pool(Engine):
 def _device_note(place: Place) -> str:
     device = "" if place.in_memory else f"; device {place.device}"
     compiled = {"auto": "; compiled if long", "on": "; compiled", "off": ""}[place.compile]
-    return device + ("; bfloat16 autocast" if place.autocast else "") + compiled
+    return device + ("; bfloat16" if place.precision == "bf16" else "") + compiled
 
 
 ENGINES: dict[str, type[Loop] | type[Pool]] = {"loop": Loop, "pool": Pool}

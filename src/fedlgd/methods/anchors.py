@@ -55,6 +55,9 @@ class Anchors(Matching):
         "noise", "Initial anchors: `noise`, from `statistics` that the sites upload, or a file of virtual images."
     )
     selected: Selected = Selected()
+    sample: int = setting(
+        0, "Anchors per class in a step of training with the regulariser, drawn for each step; 0: all.", least=0
+    )
     in_loss: Literal["unselected", "always", "never"] = setting(
         "unselected", "Rounds in which sites train on anchors: `unselected`, `always` or `never`."
     )
@@ -150,7 +153,7 @@ class Anchors(Matching):
         """The role of the anchors in local training in round t."""
         if anchors is None or not self.needed_in(t, pull):
             return None
-        return AnchorLoss(anchors.data, self.train_in(t), pull if self.pull_in(t, pull) else None)
+        return AnchorLoss(anchors.data, self.train_in(t), pull if self.pull_in(t, pull) else None, self.sample)
 
 
 def stale_anchors(state: ServerState, site: str, needed: bool = True) -> VirtualSet | None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self
 import torch
 from torch import Generator, Tensor
 
-from fedlgd.core.device import to_device
+from fedlgd.core.device import to_cpu, to_device
 from fedlgd.core.errors import PrivacyError
 from fedlgd.core.losses import class_means, cross_entropy
 from fedlgd.core.meter import phase
@@ -254,11 +254,13 @@ Alignment = Callable[[Embedded], Tensor]
 
 
 class AnchorLoss(NamedTuple):
-    """Anchors in local training: whether they are in the cross-entropy, and the regulariser."""
+    """Anchors in local training: whether they are in the cross-entropy, the regulariser, and how many anchors per
+    class it has in a step (0: all)."""
 
     images: LabelledSet
     in_loss: bool
     pull: Alignment | None
+    sample: int = 0
 
 
 Criterion = Callable[[Net, Params, LabelledSet], tuple[Tensor, Output]]
@@ -271,16 +273,19 @@ def batch_loss(
     terms: Sequence[Term],
     anchors: AnchorLoss | None,
     criterion: Criterion | None = None,
+    generator: Generator | None = None,
 ) -> tuple[int, Objective]:
     """The number of images that batches are drawn from, anchors last, and the loss of a batch.
 
-    With a pull the loss is that of `pulled`, whatever the criterion: a method with one accepts no anchors.
+    With a pull the loss is that of `pulled`, whatever the criterion: a method with one accepts no anchors. Without
+    a generator it has all anchors in every step.
     """
     if anchors is None:
         return len(data), plain(net, data, terms, criterion)
     n = len(data) + (len(anchors.images) if anchors.in_loss else 0)
     if anchors.pull:
-        return n, pulled(net, data, anchors.images, anchors.pull, terms)
+        draw = partial(sampled, to_cpu(anchors.images.y), anchors.sample, generator) if generator else None
+        return n, pulled(net, data, anchors.images, anchors.pull, terms, draw if anchors.sample else None)
     return n, plain(net, Joined(data, anchors.images), terms, criterion)
 
 
@@ -300,18 +305,27 @@ def plain(net: Net, data: BatchSource, terms: Sequence[Term] = (), criterion: Cr
 
 
 def pulled(
-    net: Net, local: BatchSource, anchors: LabelledSet, pull: Alignment, terms: Sequence[Term] = ()
+    net: Net,
+    local: BatchSource,
+    anchors: LabelledSet,
+    pull: Alignment,
+    terms: Sequence[Term] = (),
+    draw: Callable[[Tensor], Tensor] | None = None,
 ) -> Objective:
     """CE(batch) + terms + pull(Z) over batches of V^c + V^g; an index from len(local) on is an anchor.
 
-    Z = (local part of the batch) + all anchors. The features of each image are computed once, with gradient.
+    Z = (local part of the batch) + all anchors, or those that `draw` gives for the anchors of the batch. The
+    features of each image are computed once, with gradient.
     """
     n = len(local)
 
     def loss(w: Params, index: Tensor) -> Tensor:
         mine, drawn = local.take(index[index < n]), index[index >= n] - n
-        m = len(mine)
-        x, y = torch.cat([mine.x, anchors.x]), torch.cat([mine.y, anchors.y])
+        m, beside = len(mine), anchors
+        if draw:
+            chosen = draw(drawn)
+            beside, drawn = anchors.take(chosen), torch.searchsorted(chosen, drawn)
+        x, y = torch.cat([mine.x, beside.x]), torch.cat([mine.y, beside.y])
         out = net(w, x)
         rows = torch.cat([torch.arange(m), m + drawn])
         batch = Batch(x[rows], y[rows], out.features[rows], out.logits[rows])
@@ -319,6 +333,18 @@ def pulled(
         return ce + _sum(terms, w, batch) + pull(Embedded(out.features, y, m, rows))
 
     return loss
+
+
+def sampled(labels: Tensor, count: int, generator: Generator, drawn: Tensor) -> Tensor:
+    """Indices of `count` anchors of each class in ascending order: those that are drawn for the batch, and others
+    at random. All that are drawn are in it, also if they are more."""
+    chance = torch.rand(len(labels), generator=generator, dtype=torch.float64)
+    chance[drawn] += 1
+    order = (4.0 * labels - chance).argsort()  # by class, then by chance
+    sizes = labels.unique(return_counts=True)[1]
+    place = torch.arange(len(labels)) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    chosen: Tensor = torch.cat([order[place < count], drawn]).unique()
+    return chosen
 
 
 def _sum(terms: Sequence[Term], w: Params, batch: Batch) -> Tensor | float:
@@ -340,7 +366,7 @@ def fit(
 ) -> Trained:
     """Local SGD from `model` on cross-entropy or another criterion, the terms of the method, and the anchors."""
     data = Batches(training_set(state, site), partial(method.batch, generator=rng.generator("augment")))
-    n, objective = batch_loss(net, data, terms, anchors_in_loss, criterion)
+    n, objective = batch_loss(net, data, terms, anchors_in_loss, criterion, rng.generator("anchors"))
     with phase("train"):
         return sgd(net, model, n, objective, method.local, rng, velocity)
 

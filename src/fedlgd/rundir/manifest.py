@@ -139,7 +139,7 @@ class EngineInfo:
     workers: int = 1
     threads: int = 1
     device: str = "cpu"
-    autocast: bool = False
+    precision: str = "float32"
     compile: bool = False
 
 
@@ -228,6 +228,8 @@ def read_manifest(folder: Path, as_written: bool = True) -> Manifest:
         raw = read_json(file) if as_written else raw
         if raw["format"] != FORMAT:
             raw = upgrade(raw, tomllib.loads((folder / "config.toml").read_text(encoding="utf-8")))
+        if raw.get("engine", {}).pop("autocast", False):  # the name of this setting in older folders
+            raw["engine"]["precision"] = "bf16"
         return msgspec.convert(raw, Manifest)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from fedlgd import notebook
-from fedlgd.core.device import Compile, Place
+from fedlgd.core.device import Compile, Place, Precision
 from fedlgd.core.errors import FedlgdError, RunError, SettingError
 from fedlgd.core.files import make_folder, writing
 from fedlgd.core.train import Local
@@ -114,7 +114,7 @@ def compare(
     engine: str = "loop",
     workers: int = 0,
     device: str = "cpu",
-    autocast: bool = False,
+    precision: Precision = "float32",
     compile: Compile = "off",
     real_samples: int | None = None,
     jobs: int = 1,
@@ -141,7 +141,7 @@ def compare(
     every = plan_jobs(entries, seeds, folder, assignments, preset)
     here = (replace(job, config=on_federation(job.config, federation, real_samples)) for job in every)
     planned = [as_upper_bound(job, federation) if deciding else job for job in here]
-    chosen = engines.engine(engine, workers, Place(device=device, autocast=autocast, compile=compile))
+    chosen = engines.engine(engine, workers, Place(device=device, precision=precision, compile=compile))
     found = _run_on(federation, planned, jobs, chosen, net_object(net), on_round, folder, accept_changed_code)
     found.notes = tuple(filter(None, (*preset_notes(entries, preset), skipped)))
     return found

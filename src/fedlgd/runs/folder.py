@@ -212,7 +212,7 @@ def shared_cache(place: Place = Place()) -> Cache:
     A folder belongs to one state of the source code, version of torch, and number of threads or kind of device.
     """
     by = f"threads{torch.get_num_threads()}" if place.in_memory else torch.device(place.device).type
-    by += ("-bfloat16" if place.autocast else "") + ("-compiled" if place.compile == "on" else "")
+    by += ("-bfloat16" if place.precision == "bf16" else "") + ("-compiled" if place.compile == "on" else "")
     made_by = f"fedlgd{source_digest()}-torch{torch.__version__}-{by}"
     try:
         folder = files.private_folder(files.private_folder(cache_home() / "distilled") / made_by)

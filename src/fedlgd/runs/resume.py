@@ -317,7 +317,7 @@ def engine_info(engine: Engine, federation: Federation) -> info.EngineInfo:
         workers=engine.processes(federation),
         threads=torch.get_num_threads(),
         device=engine.place.device,
-        autocast=engine.place.autocast,
+        precision=engine.place.precision,
         compile=engine.place.compile == "on",
     )
 

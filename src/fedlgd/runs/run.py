@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from fedlgd.core.device import Compile, Place
+from fedlgd.core.device import Compile, Place, Precision
 from fedlgd.core.errors import SettingError, did_you_mean
 from fedlgd.core.net import Net
 from fedlgd.core.types import Stream
@@ -23,9 +23,9 @@ from fedlgd.methods.protocol import Method
 from fedlgd.nets.registry import named_net
 from fedlgd.rundir.records import RoundRecord, in_order
 from fedlgd.runs.analysis import Sources, report_files
-from fedlgd.runs.compile import settle_compile
 from fedlgd.runs.config import Config, RunSettings, configure, on_federation
 from fedlgd.runs.folder import locked_folder, shared_cache
+from fedlgd.runs.place import settle_place
 from fedlgd.runs.result import Kept, Result, result_of
 from fedlgd.runs.resume import continued, open_directory
 
@@ -50,7 +50,7 @@ def run(
     engine: str = "loop",
     workers: int = 0,
     device: str = "cpu",
-    autocast: bool = False,
+    precision: Precision = "float32",
     compile: Compile = "off",
     real_samples: int | None = None,
     label: str = "",
@@ -65,11 +65,12 @@ def run(
     `local.restarts`). With changed code of your own it goes on only if `accept_changed_code`. `quorum` is the
     fraction of the sampled sites that must send a valid update; `clip_update` bounds its norm (0: no limit).
     `on_round` is called with each record. The engine "pool" uses `workers` processes with one thread each (0: one
-    per core), with the same bits. `device` "cuda" uses a GPU, `autocast` bfloat16 autocast. `compile` "on", or
-    "auto" in a long run, uses torch.compile. `real_samples` real images per class and site are copied to `out` for
-    its report, by default 4 of published data and none of your own or with differential privacy. `label` names it.
+    per core), with the same bits. `device` "cuda" uses a GPU. With `precision` "bf16" activations are in bfloat16.
+    `compile` "on", or "auto" in a long run, uses torch.compile. `real_samples` real images per class and site are
+    copied to `out` for its report, by default 4 of published data and none of your own or with differential
+    privacy. `label` names it.
     """
-    how = engines.engine(engine, workers, Place(device=device, autocast=autocast, compile=compile))
+    how = engines.engine(engine, workers, Place(device=device, precision=precision, compile=compile))
     federation = load(data) if isinstance(data, str) else data
     method = configure(method) if isinstance(method, str) else method
     plan = RunSettings(
@@ -106,7 +107,7 @@ def execute(
         hint = did_you_mean(plan.positive, federation.classes)
         raise SettingError("no-such-class", name=plan.positive, hint=hint, classes=list(federation.classes))
     with engine.threads(), locked_folder(out) if out else nullcontext():
-        engine = replace(engine, place=settle_compile(engine.place, config, federation, net, out))
+        engine = replace(engine, place=settle_place(engine.place, config, federation, net, out))
         if out is not None:
             federation = federation.with_cache(shared_cache(engine.place))
         if method.pooled:

@@ -1,14 +1,16 @@
-"""Whether a run is compiled is decided once, written down, and kept when the run is resumed."""
+"""Mode and precision of a run are decided once, written down, and compared when the run is resumed."""
 
 import warnings
 
 import pytest
+import torch
+from torch._dynamo.exc import TorchDynamoException
 
-from fedlgd.core import net as nets
+from fedlgd.core.compile import CompileWarning
 from fedlgd.core.device import Place
 from fedlgd.engines.registry import Loop, Pool
 from fedlgd.rundir.manifest import read_manifest
-from fedlgd.runs import compile as deciding
+from fedlgd.runs import place as deciding
 from fedlgd.runs.config import resolve
 from fedlgd.runs.run import execute
 from tests import tiny
@@ -22,9 +24,10 @@ def data():
     return tiny.federation()
 
 
-def run(data, out, mode, rounds=1, engine=Loop, **more):
+def run(data, out, mode, rounds=1, engine=Loop, precision="float32", **more):
     values = {**SETTINGS, "method": "fedavg", "rounds": rounds, **more}
-    return execute(resolve({}, values), data, out, engine=engine(place=Place(compile=mode)))
+    place = Place(compile=mode, precision=precision)
+    return execute(resolve({}, values), data, out, engine=engine(place=place))
 
 
 @pytest.fixture
@@ -32,9 +35,9 @@ def broken(monkeypatch):
     """A compiler that is found and fails."""
 
     def fails(*given):
-        raise RuntimeError("no such header\nline 2")
+        raise TorchDynamoException("no such header\nline 2")
 
-    monkeypatch.setattr(nets, "compiled_pass", lambda _: fails)
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: fails)
     monkeypatch.setattr(deciding, "find_compiler", lambda: "g++")
 
 
@@ -71,6 +74,38 @@ def test_a_resume_in_another_mode_says_what_changes(data, tmp_path, broken):
     first, second = (str(each.message) for each in said)
     assert "started with compile=off and is resumed with compile=on: the last bits" in first
     assert "not compiled" in second
+
+
+def test_a_compiler_that_fails_later_leaves_the_work_to_eager_mode(broken):
+    net, data = tiny.net(), tiny.federation().sites[0].test.take(slice(0, 4))
+    params = tiny.params(net)
+    with pytest.warns(CompileWarning, match="^no such header$") as said:
+        found = [Place(compile="on").do(lambda given: net(given, data.x).logits, params) for _ in range(2)]
+    assert len(said) == 1
+    for each in found:
+        torch.testing.assert_close(each, net(params, data.x).logits)
+
+
+def test_a_resume_in_another_precision_says_what_changes(data, tmp_path):
+    run(data, tmp_path / "run", "off")
+    with pytest.warns(UserWarning, match="started with precision=float32 and is resumed with precision=bf16"):
+        run(data, tmp_path / "run", "off", rounds=2, precision="bf16")
+
+
+@pytest.mark.parametrize(("slower", "lines"), [(torch.bfloat16, 1), (torch.float32, 0)])
+def test_bfloat16_that_is_measured_slower_gives_one_line(data, tmp_path, monkeypatch, slower, lines):
+    clock, convolution = [0.0], torch.nn.functional.conv2d
+
+    def takes(x, *given, **more):
+        clock[0] += 3.0 if x.dtype == slower else 1.0
+        return convolution(x, *given, **more)
+
+    monkeypatch.setattr(deciding, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(deciding.F, "conv2d", takes)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        run(data, tmp_path / "run", "off", precision="bf16")
+    assert len([each for each in said if "3.0 times as long" in str(each.message)]) == lines
 
 
 @needs_compiler
