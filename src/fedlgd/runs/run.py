@@ -65,10 +65,9 @@ def run(
     `local.restarts`). With changed code of your own it goes on only if `accept_changed_code`. `quorum` is the
     fraction of the sampled sites that must send a valid update; `clip_update` bounds its norm (0: no limit).
     `on_round` is called with each record. The engine "pool" uses `workers` processes with one thread each (0: one
-    per core), with the same bits. `device` "cuda" uses a GPU. With `precision` "bf16" activations are in bfloat16.
+    per core), with the same bits. `device` "cuda" uses a GPU; `precision` "bf16" has activations in bfloat16; and
     `compile` "on", or "auto" in a long run, uses torch.compile. `real_samples` real images per class and site are
-    copied to `out` for its report, by default 4 of published data and none of your own or with differential
-    privacy. `label` names it.
+    copied to `out` for its report: by default 4, and none of your own or of private runs. `label` names it.
     """
     how = engines.engine(engine, workers, Place(device=device, precision=precision, compile=compile))
     federation = load(data) if isinstance(data, str) else data
