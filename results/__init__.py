@@ -4,7 +4,8 @@
 `search` and `shift` are the experiments that measured some of them (`python -m results.NAME`); `agreement` compares
 methods with another package. `pages` turns what is stored into pages. `notes` has pages that the documentation
 names but does not contain, such as what was tried. `screenshot` takes pictures of a report.
-`style` checks the English of the pages.
+`style` checks the English of the pages. `tour` executes the notebook of the tour and
+writes its page.
 """
 
 from pathlib import Path

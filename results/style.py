@@ -17,9 +17,9 @@ RULES = tomllib.loads((Path(__file__).with_suffix(".toml")).read_text())
 GLOSSARY = "glossary.md"
 UNCHECKED = ("settings.md", "api.md")  # generated from the code, and names only
 ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|et al|etc|vs|Eq|Fig|cf|No|approx)\.")
-SENTENCE_END = re.compile(r"[.!?][)\"'*]*(?=\s+[A-Z*`\[(0-9“_])")
+SENTENCE_END = re.compile(r"[.!?][)\"'*]*(?=\s+[A-Z*`\[(0-9“_†‡∗▲])")
 WORD = re.compile(r"[^\W_]")
-EMPHASIS = re.compile(r"\*[^*\n]+\*|\[[^\]]+\]\(|^#.*$|^\| [^|]+\|", re.M)
+EMPHASIS = re.compile(r"\*{1,2}[^*\n]+\*{1,2}|\[[^\]]+\]\(|^#.*$|^\| [^|]+\|", re.M)
 
 
 class Finding(NamedTuple):
@@ -47,7 +47,8 @@ def check(text: str, page: str = "page") -> list[Finding]:
 
 def judged(page: str, line: int, sentence: str) -> Iterator[Finding]:
     """What is wrong with a sentence."""
-    count = len([word for word in sentence.split() if WORD.search(word)])
+    parts = [[word for word in part.split() if WORD.search(word)] for part in sentence.split(";")]
+    count = max(len(part) for part in parts)
     if count > RULES["max_words"]:
         yield Finding(page, line, "length", f"{count} words, at most {RULES['max_words']}", sentence)
     for rule, each in RULES["patterns"].items():

@@ -1,28 +1,22 @@
 """Every cell of every notebook runs, at a size a test can afford, and what it shows has a representation."""
 
-import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
+
+from results import tour
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = [path for folder in ("docs", "examples") for path in (ROOT / folder).rglob("*.ipynb")]
 SMALL = {
-    "limit=300, test_limit=100": "limit=60, test_limit=20",
-    "ROUNDS = 6": "ROUNDS = 1",
+    "limit=1000, test_limit=200": "limit=60, test_limit=20",
+    "ROUNDS = 20": "ROUNDS = 1",
     '"width": 16': '"width": 4',
-    "per_class=5, distil__steps=50": "per_class=2, distil__steps=2, anchors__per_class=2, anchors__steps=1",
-    "seeds=2, rounds=ROUNDS": "seeds=1, rounds=ROUNDS",
+    "per_class=5, distil__steps=100": "per_class=2, distil__steps=2, anchors__per_class=2, anchors__steps=1",
 }
-
-
-def shown(source: str, names: dict) -> object:
-    """Run a cell; the value of its last expression, as a notebook shows it."""
-    tree = ast.parse(source)
-    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, "cell", "exec"), names)
-    return eval(compile(ast.Expression(last.value), "cell", "eval"), names) if last else None
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -37,12 +31,22 @@ def test_every_cell_runs_in_order(path, tmp_path, monkeypatch, digits_home):
         source = "".join(cell["source"])
         for long, short in SMALL.items():
             source = source.replace(long, short)
-        value = shown(source, names)
-        if hasattr(value, "_repr_html_"):
+        value = tour.evaluated(source, names)
+        if hasattr(value, "_repr_html_") and not isinstance(value, Figure):
             assert value._repr_html_()
         assert len(repr(value)) < 1000
     assert len(names["predictions"].labels) == 4
-    assert (tmp_path / "runs/compared/report.html").exists()
+    assert names["result"].anchors is not None
+    assert (tmp_path / "runs/tour/report.html").exists()
+
+
+def test_the_page_of_the_tour_is_the_notebook_with_pictures():
+    page = tour.PAGE.read_text()
+    for kind, text in tour.cells():
+        assert tour.written(kind, text) in page, "the notebook has changed; run: python -m results.tour"
+    pictures = re.findall(r"\]\((images/tour-[^)]+)\)", page)
+    assert len(pictures) >= 5
+    assert all((tour.DOCS / picture).stat().st_size < 150_000 for picture in pictures)
 
 
 def test_there_is_a_notebook():

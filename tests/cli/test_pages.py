@@ -105,6 +105,7 @@ def shrunk(command):
 def test_the_commands_of_a_page_run_one_after_the_other(page, fedlgd, desk):
     first = {
         "predict.md": "fedlgd run sites --preset quick --set data.size=32 --out runs/mine",
+        "runs.md": "fedlgd run sites --preset quick --set data.size=32 --out runs/mine",
         "report.md": "fedlgd run builtin-digits --preset quick --method fedavg --out runs/demo/fedavg",
         "invert.md": "fedlgd run builtin-digits --preset quick --out runs/demo/fedlgd",
         "distil.md": "fedlgd distil builtin-digits --out distilled",
