@@ -64,7 +64,7 @@ def generated() -> dict[Path, str]:
     whole |= {DOCS / "results" / f"{folder.name}.md": comparisons.page(folder) for folder in comparisons.stored()}
     whole |= {DOCS / "results" / "paper" / name: text for name, text in paper.pages().items()}
     drawn = accuracy.figures() | speed.figures() | family.figures(*comparisons.FAMILY)
-    drawn |= privacy.figures() | epsilon.figures() | inversion.figures()
+    drawn |= comparisons.figures() | shift.figures() | privacy.figures() | epsilon.figures() | inversion.figures()
     whole |= {DOCS / "images" / name: themed(text) for name, text in drawn.items()}
     pages = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")), *sorted(NOTES.glob("*.md")))
     own = {page: page.read_text() for page in pages if page not in whole}

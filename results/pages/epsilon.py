@@ -55,8 +55,8 @@ def answer(rows: Rows) -> str:
     )
     return (
         "Only differential privacy bounds all attacks. At epsilon 4 the accuracy of FedLGD falls by "
-        f"{' or '.join(similar)} points at three similar sites, and by {' or '.join(differing)} at MNIST and SVHN: "
-        "the first number is for short distillation, the second for distillation until convergence."
+        f"{' or '.join(similar)} points at three similar sites, and by {' or '.join(differing)} at MNIST and SVHN. "
+        "The first number is for short distillation, the second for distillation until convergence."
     )
 
 

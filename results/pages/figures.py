@@ -7,6 +7,7 @@ from fedlgd.report.plots import FAINT, SERIES, canvas, styled, svg, wrapped
 Interval = tuple[float, float, float]
 """Lower end, value, upper end."""
 ROW, STEP = 0.15, 0.12  # inches between rows, and between the dots of a row
+LEGEND = 60  # letters in a line
 COLOURS = """<style>
 @media (prefers-color-scheme: dark) {
   svg { --ink: #e6e3dd; --rule: #55565c; --series-1: #5aaee6; --series-2: #f2824a; --series-3: #35bf98; }
@@ -20,7 +21,7 @@ def dots(rows: Mapping[str, Mapping[str, Interval]], along: str, salt: str, refe
         series = list(dict.fromkeys(name for row in rows.values() for name in row))
         names = [wrapped(name, 30) for name in rows]
         tall = ROW + STEP * len(series)
-        figure, axes = canvas("", 0.8 + len(rows) * tall)
+        figure, axes = canvas("", 0.8 + (len(series) > 4) * ROW * len(series) + len(rows) * tall)
         for number, name in enumerate(series):
             shift = (number - (len(series) - 1) / 2) * STEP / tall
             found = [(place + shift, row[name]) for place, row in enumerate(rows.values()) if name in row]
@@ -37,7 +38,8 @@ def dots(rows: Mapping[str, Mapping[str, Interval]], along: str, salt: str, refe
         axes.grid(visible=False)
         axes.set_xlabel(along)
         if len(series) > 1:
-            figure.legend(loc="outside upper left", ncols=len(series), fontsize="small")
+            wide = sum(map(len, series)) > LEGEND
+            figure.legend(loc="outside upper left", ncols=1 if wide else len(series), fontsize="small")
     return svg(figure, salt)
 
 

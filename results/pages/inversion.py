@@ -113,16 +113,16 @@ def _claim(found: Inversion) -> str:
 
 def _memory(found: Inversion) -> str:
     """The strongest sign that a virtual set, or the anchors, copy training images."""
-    parts = []
+    lines = []
     for what in dict.fromkeys(each.what for each in found.memorisation):
         first = min((each for each in found.memorisation if each.what == what), key=lambda each: each.p_value)
-        parts.append(
-            f"{what}: {percent(first.nearer_training)} % of {first.images} images are nearer to a training image "
-            f"than to every held-out one, {percent(first.expected)} % by chance (p = {first.p_value:.2g}, the "
-            "smallest of all sites and versions)"
+        lines.append(
+            f"- Memorisation, {what}: {percent(first.nearer_training)} % of {first.images} images are nearer to a "
+            f"training image than to every held-out one. By chance it is {percent(first.expected)} % "
+            f"(p = {first.p_value:.2g}, the smallest of all sites and versions)."
         )
-    note = "Virtual images of a class resemble one another, so p is too small."
-    return f"Memorisation, {'; '.join(parts)}. {note}" if parts else ""
+    note = "- Virtual images of a class resemble one another, so p is too small."
+    return "\n".join([*lines, note]) if lines else ""
 
 
 def store(name: str, run: Path) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from fedlgd.core.text import duration, plural
 from fedlgd.report.attacks import NO_LEAK, audit_caveats, audit_table, verdict
-from fedlgd.report.tables import as_markdown, percent
+from fedlgd.report.tables import as_markdown
 from fedlgd.rundir.results import Audit, Finding
 from results import MEASURED
 from results.pages.accuracy import table
@@ -30,7 +30,7 @@ WORDS = {
     "leak": "leak found",
     "no-leak": "no leak found",
     "control-missed": "inconclusive: the attack misses a control that must leak",
-    "blind-off-chance": "not decided: a control is off chance",
+    "blind-off-chance": "not decided: a blind control is not at 0.5",
 }
 Stored = Mapping[str, tuple[dict[str, Any], Audit]]
 
@@ -71,13 +71,13 @@ def answer(stored: Stored) -> str:
     )
     model, virtual = (max(_middles(small, target)) for target in ("model", "virtual"))
     most = max(area for target in TARGETS for area in _middles(full, target))
-    end = f"at full sites it is at most {most:.3f}"
+    end = f"At full sites it is at most {most:.3f}"
     if all(verdict(audit).kind == "control-missed" for audit in full):
         end += ", but there the attacks also miss a control that must leak, so this proves nothing"
     return (
         "Training on virtual images alone does not hide who was in the training set. At sites with 20 images per "
-        f"class, attacks separate members from non-members with an area under the curve (AUC) of up to {model:.2f} "
-        f"on the final model and {virtual:.2f} on the virtual set (guessing: 0.5); {end}."
+        f"class, attacks find members with an area under the curve (AUC) of up to {model:.2f} on the model and "
+        f"{virtual:.2f} on the virtual set; guessing has 0.5. {end}."
     )
 
 
@@ -94,8 +94,8 @@ def beside_fedavg(stored: Stored) -> str:
             more += virtual.auc[1] > ours.auc[1]
     return (
         f"{plural(lower, 'audit') if lower else 'No audit'} of {len(known)} shows that the final model of FedLGD "
-        "leaks less than that of FedAvg on real images: the 95 % intervals of their AUC overlap in "
-        f"{len(behind) - apart}, and FedLGD is {min(behind):.0f} to {max(behind):.0f} points less accurate. The "
+        "leaks less than that of FedAvg on real images. The 95 % intervals of their AUC overlap in "
+        f"{len(behind) - apart}, while FedLGD is {min(behind):.0f} to {max(behind):.0f} points less accurate. The "
         f"virtual set has a larger AUC than the model in {more} of {len(known)} audits."
     )
 
@@ -194,12 +194,11 @@ def _against_fedavg(known: Mapping[str, Audit]) -> Iterator[list[str]]:
             behind = (real.accuracy or 0) - (ours.accuracy or 0) > CLEAR
             yes = "confirmed, but at lower accuracy" if behind else "confirmed"
             states.append(yes if lower else "not confirmed" if higher else "not decidable")
-            accuracy = f"accuracy {percent(ours.accuracy or 0)} against {percent(real.accuracy or 0)}"
-            numbers.append(f"{title}: {_text(ours)} against {_text(real)}, {accuracy}")
+            numbers.append(f"{title}: {_text(ours)} against {_text(real)}")
     if states:
         state = states[0] if len(set(states)) == 1 else "not decidable: it depends on the site"
         claim = "The ROC of FedLGD's model is nearer to the diagonal than that of FedAvg on real images"
-        yield [claim, state, "<br>".join(numbers)]
+        yield [claim, state, ". ".join(numbers)]
 
 
 def _no_leak(known: Mapping[str, Audit]) -> Iterator[list[str]]:
@@ -231,24 +230,25 @@ def _most(known: Mapping[str, Finding]) -> str:
     """The largest and the smallest area of several audits."""
     title, found = max(known.items(), key=lambda item: item[1].auc[1])
     least, other = min(known.items(), key=lambda item: item[1].auc[1])
-    most = f"at most {_text(found)} ({title}; {found.statistic})"
-    return most if len(known) == 1 else f"{most}<br>at least {_text(other)} ({least}; {other.statistic})"
+    most = f"At most {_text(found)} ({title}; {found.statistic})"
+    return most if len(known) == 1 else f"{most}. At least {_text(other)} ({least}; {other.statistic})"
 
 
 def _protocol(stored: Stored) -> Iterator[list[str]]:
     """The attack of the paper on the same model, held out, in-sample and blind."""
     numbers, wrong = [], {False: False, True: False}
-    for about, audit in (each for each in stored.values() if each[1].attack == "paper"):
+    for _, audit in (each for each in stored.values() if each[1].attack == "paper"):
         blind = _pick(audit, "blind", "model")
         first = next(each for each in audit.findings if each.kind == "run")
         if blind:
             wrong[bool(audit.settings.get("in_sample"))] |= blind.auc[0] > 0.5
-            numbers.append(f"{about['title']}: {_text(first)} ({first.statistic}); blind {_text(blind)}")
+            how = "In-sample" if audit.settings.get("in_sample") else "Held out"
+            numbers.append(f"{how}: {_text(first)}, blind {_text(blind)} ({first.statistic}; {audit.site})")
     if numbers:
         how = "held out" if wrong[False] else "in-sample"
         state = f"not confirmed: {how}, it finds a leak in a model that saw neither side"
         claim = "A likelihood ratio of gradient norms, training against test images, measures leakage"
-        yield [claim, state if any(wrong.values()) else "not decidable", "<br>".join(numbers)]
+        yield [claim, state if any(wrong.values()) else "not decidable", ". ".join(numbers)]
 
 
 def store(name: str, file: str, title: str, *commands: str) -> None:

@@ -144,14 +144,21 @@ def classes_of(name: str) -> list[Any]:
 
 
 def own_settings(name: str) -> str:
-    """Settings of a method that most methods do not share, and the command that shows all settings."""
+    """The settings of a method that most methods do not share, with their defaults; `page` has their help."""
     common = common_names(map(registry.find_method, registry.names()))
-    lines = []
+    lines = [f"`fedlgd methods {classes_of(name)[0].name}` lists all settings.", ""]
     for cls in classes_of(name):
         own = [info for info in describe(cls) if info.path.partition(".")[0] not in common]
-        lines += [f"`{cls.name}`:", settings_table(own)]
-    shown = f"`fedlgd methods {classes_of(name)[0].name}` shows all settings."
-    return "\n\n".join([*lines, f"{shown} Shared settings: [settings](../settings.md)."])
+        groups = dict.fromkeys(info.path.partition(".")[0] for info in own if "." in info.path)
+        plain = [f"`{info.path}` ({encoded(info.default)})" for info in own if "." not in info.path]
+        told = ", ".join([*plain, *(f"the group `{group}`" for group in groups)]) or "no settings of its own"
+        lines.append(f"- `{cls.name}`: {told}. [Help and defaults](../settings.md#{anchor_of(cls)}).")
+    return "\n".join(lines)
+
+
+def anchor_of(cls: Any) -> str:
+    """Of the heading of a method in `page`."""
+    return f"{cls.__name__}-method-{cls.name}".lower()
 
 
 def own_messages(name: str) -> str:
@@ -163,6 +170,7 @@ def own_messages(name: str) -> str:
             virtual = declared_by(cls.name, train_on="virtual")
             reads += f', with `train_on = "virtual"` {declared_reads(virtual)}'
         rows = (("a site sends", "when", "what it discloses"), (":--",) * 3, *sent_rows(declared_by(cls.name)))
+        reads += ". Terms: [glossary](../glossary.md)" if cls is classes_of(name)[0] else ""
         lines += [f"{reads}.", "\n".join("| " + " | ".join(line) + " |" for line in rows)]
     return "\n\n".join(lines)
 

@@ -75,8 +75,8 @@ def audit_part(run: Run, name: str) -> dict[str, Any]:
 def verdict(audit: Audit) -> Sentence:
     """Whether a leak was found. The controls decide whether anything can be concluded at all.
 
-    A blind control is off chance if its area is clearly not 1/2. Beside a leak it is so already if its interval,
-    which stands in the same table, excludes 1/2: what saw neither side must not look like the leak.
+    A blind control fails if its area is clearly not 1/2. If there is a leak, it fails as soon as its interval
+    excludes 1/2, because a control that saw neither side must not look like the leak.
     """
     blind, found = [each for each in audit.findings if each.kind == "blind"], leaking(audit)
     tests = 1 if found else len(blind)
@@ -84,8 +84,8 @@ def verdict(audit: Audit) -> Sentence:
         low, middle, high = max(off, key=lambda each: abs(each.auc[1] - 0.5)).auc
         return Sentence(
             "blind-off-chance",
-            f"Not decided: the control is off chance. It saw neither side, but its area is {middle:.3f} "
-            f"[{low:.3f}, {high:.3f}]: both sides differ by their origin, or by chance.",
+            f"Not decided: a control that saw neither side has an area of {middle:.3f} [{low:.3f}, {high:.3f}], not "
+            "0.5. Both sides differ by their origin, or by chance.",
         )
     positive = [each for each in audit.findings if each.kind == "positive"]
     if positive and not any(each.auc[0] > 0.5 for each in positive):
@@ -210,7 +210,7 @@ def _shadow_text(audit: Audit) -> str:
     rest = f" and on its {others:,} other {counted(others, 'image')}" if others > 0 else ""
     return (
         f"Attacked are {plural(audit.federations, 'federation')} with the settings of the run, in which site "
-        f"{audit.site} trains on a random half of {plural(images, 'image')}{rest}; the others "
+        f"{audit.site} trains on a random half of {plural(images, 'image')}{rest}. The others "
         "serve as shadows of each. The same images are used for targets and shadows: this favours the attacker."
     )
 
