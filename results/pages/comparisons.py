@@ -110,7 +110,8 @@ def answer(groups: Sequence[Group]) -> str:
         plural(len(each), noun)
         for each, noun in ((first.runs[0].manifest.data.sites, "site"), (first.counted, "seed"))
     )
-    text = f"{first.label} reaches {percent_stat(first.accuracy)} %, the mean over {sites} and {seeds}."
+    label = first.label[0].upper() + first.label[1:]
+    text = f"{label} reaches {percent_stat(first.accuracy)} %, the mean over {sites} and {seeds}."
     if not others:
         return text
     text += f" Next is {others[0].label} with {percent_stat(others[0].accuracy)} %"

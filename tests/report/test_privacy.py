@@ -323,8 +323,8 @@ def test_the_attacked_images_are_counted_once_with_the_rest_of_the_site() -> Non
     """By hand: 2 x 1000 attacked images over 5 federations are 400; canaries are a finding of their own."""
     half, canaries = found(), found(statistic="canaries", n_in=25, n_out=25)
     for images, findings, said in (
-        (400, (half,), ("5 federations", "site scans", "half of 400 images;")),
-        (1650, (half,), ("half of 400 images and", "1,250 other images;")),
+        (400, (half,), ("5 federations", "site scans", "half of 400 images.")),
+        (1650, (half,), ("half of 400 images and", "1,250 other images.")),
         (401, (half,), ("1 other image;",)),
         (410, (half, canaries), ("half of 410 images;",)),
     ):

@@ -84,8 +84,8 @@ def verdict(audit: Audit) -> Sentence:
         low, middle, high = max(off, key=lambda each: abs(each.auc[1] - 0.5)).auc
         return Sentence(
             "blind-off-chance",
-            f"Not decided: a control that saw neither side has an area of {middle:.3f} [{low:.3f}, {high:.3f}], not "
-            "0.5. Both sides differ by their origin, or by chance.",
+            f"Not decided: a control that saw neither side has an area of {middle:.3f} [{low:.3f}, {high:.3f}], "
+            "not 0.5. Both sides differ by their origin, or by chance.",
         )
     positive = [each for each in audit.findings if each.kind == "positive"]
     if positive and not any(each.auc[0] > 0.5 for each in positive):
