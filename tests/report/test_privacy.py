@@ -326,7 +326,7 @@ def test_the_attacked_images_are_counted_once_with_the_rest_of_the_site() -> Non
         (400, (half,), ("5 federations", "site scans", "half of 400 images.")),
         (1650, (half,), ("half of 400 images and", "1,250 other images.")),
         (401, (half,), ("1 other image;",)),
-        (410, (half, canaries), ("half of 410 images;",)),
+        (410, (half, canaries), ("half of 410 images.",)),
     ):
         (text, *_) = attacks.audit_caveats(audit(images=images, findings=findings))
         assert [each for each in said if each not in text.text] == []
