@@ -141,7 +141,7 @@ def main_table(place: str) -> str:
     wanted = {entry_name(entry) for entry in IN_README}
     rows = tuple(row for row in table.rows if row[0].text in wanted)
     other = next(each for each in verdicts(PAPER) if each.key == CIFAR10C)
-    line = f"CIFAR10C, all sites in every round: {other.ours} at scale {other.scale}, {other.word}."
-    where = f"Some sites are subsets or stand-ins: [what is reduced](docs/results/paper/{name}.md)."
-    notes = f"Differences are in points, paired by seed, with 95 % intervals. {where} {line}"
+    line = f"CIFAR10C at scale {other.scale}: {other.ours}, {other.word}."
+    where = f"Some sites are [subsets or stand-ins](docs/results/paper/{name}.md)."
+    notes = f"Points, paired by seed, with 95 % intervals. {where} {line}"
     return f"{text(Table(table.columns, rows))}\n{notes}" if found.groups else "No stored runs."

@@ -26,6 +26,8 @@ from fedlgd.core.errors import in_words
 from tests import PATIENCE
 from tests.cli.conftest import tiny_run
 
+MAX_LINE = 80  # characters of the help of an option
+
 
 def seconds_of(*command: str) -> float:
     """CPU time of a command."""
@@ -247,3 +249,19 @@ def test_settings_of_the_user_win(environment: dict[str, str]):
     kept, count = out.split()
     assert kept == "False"
     assert int(count) > 4 * PAGES
+
+
+def commands_of(group, words=""):
+    for name, each in group.commands.items():
+        if isinstance(each, click.Group):
+            yield from commands_of(each, f"{words} {name}")
+        else:
+            yield f"{words} {name}".strip(), each
+
+
+def test_every_line_of_help_fits_a_terminal():
+    found = dict(commands_of(typer.main.get_command(app)))
+    assert {"run", "data fetch"} <= found.keys()
+    for name, each in found.items():
+        lines = [each.help.partition("\n")[0], *(parameter.help or "" for parameter in each.params)]
+        assert not [line for line in lines if len(line) > MAX_LINE], name

@@ -235,7 +235,7 @@ def paper_findings(seen: Observations, in_sample: bool, rng: Stream, kind: Kind,
 
     Each half of the images is scored by densities that were fitted on the other half. So the areas A_1 and A_2 of
     the halves rise and fall together: both are large if the halves happen to agree (their correlation is 0.7 on
-    noise). A bootstrap over images, which fits no density again, takes them for independent. By
+    noise). A bootstrap over images, which fits no density again, treats them as independent. By
 
     Var((A_1 + A_2) / 2) = (1 + corr) Var(A_1) / 2 <= Var(A_1)
 

@@ -231,7 +231,7 @@ def _scores(found: Tensor, true: Tensor) -> dict[str, float]:
 
 
 def nearness(near: Neighbours) -> dict[str, Any]:
-    """How often pictures are nearer to training images, beside chance, and their mean distances."""
+    """How often pictures are nearer to training images, the rate of guessing, and their mean distances."""
     if not len(near.rows):
         return {"nearer_training": None}
     return {

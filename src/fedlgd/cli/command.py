@@ -73,7 +73,7 @@ precision = partial(option, "float32", "Precision of activations: float32, or bf
 compile_mode = partial(option, "off", "Compile the network: on, off, or auto, which compiles long runs.")
 estimate_only = partial(option, False, "Only estimate the run time.")
 parallel = partial(option, 1, "Parallel runs, one process with one thread each.", min=1)
-accept_code = partial(option, False, "Go on with code of yours that has changed.", "--accept-changed-code")
+accept_code = partial(option, False, "Continue although your code has changed.", "--accept-changed-code")
 as_json = partial(option, False, "Print the result as JSON.")
 network = partial(
     option, None, "Network (see fedlgd nets), or package.module:Class.", show_default="convnet", sets="net.name"
@@ -82,7 +82,7 @@ run_folder = partial(argument, "Run folder.", metavar="RUN")
 run_folders = partial(argument, "Run folders, or folders that contain run folders.")
 random_seed = partial(option, 0, "Random seed.")
 set_options = partial(option, None, "Change a setting: --set distil.per_class=5", "--set", "-s")
-of_site = partial(option, "", "Use the scaling of this site, and its model if the method is personalised.")
+of_site = partial(option, "", "Scaling of this site, and its model for personalised methods.")
 thread_count = partial(option, 1, "Threads per process; the last bits of results depend on it.", min=1)
 
 
@@ -115,7 +115,7 @@ class ConfigOptions:
 
     data: str | None = data_name()
     folder: Path | None = data_folder()
-    skip_bad: bool = option(False, "Leave out your own files that cannot be read as images.", sets="data.skip_bad")
+    skip_bad: bool = option(False, "Leave out unreadable files of yours.", sets="data.skip_bad")
     preset: str = option("", "Preset: paper, official, quick, strong.", show_default="none; your images: strong")
     train_on: str | None = option(
         None, "Train on real or virtual images.", show_default="real; FedLGD: virtual", sets="train_on"

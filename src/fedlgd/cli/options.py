@@ -41,7 +41,7 @@ class NetsOptions:
 
 @command(START, "new method", "new:method", "fedlgd new method own-head --kind personal")
 class NewMethodOptions:
-    """Write NAME.py with a method that works, and its tests.
+    """Write NAME.py with a working method, and its tests.
 
     Existing files are not changed.
     """
@@ -91,17 +91,17 @@ class RunOptions(ConfigOptions, ComputeOptions):
 class CompareOptions(ConfigOptions, ComputeOptions):
     """Compare methods over several seeds under equal conditions.
 
-    They have the same initial model, virtual sets and sampled sites. Re-run to resume; what has changed code of
-    yours is run anew.
+    They share initial models, virtual sets and sampled sites. Re-run to resume; entries whose code has changed
+    run again.
     """
 
     methods: str | None = option(
         None,
-        "Comma-separated, e.g. fedavg,scaffold+anchors,mine=moon:mu=5,best-fedlgd.toml",
-        show_default="fedavg,fedlgd; of your own images what a decision needs",
+        "Comma-separated: fedavg,scaffold+anchors,mine=moon:mu=5,best.toml",
+        show_default="fedavg,fedlgd; your images: those of a decision",
     )
     seeds: int = option(3, "Number of seeds per method: 0, 1, ...", min=1)
-    sweep: list[str] | None = option(None, "Run every method with each of these values: --sweep pull.weight=0,1,10")
+    sweep: list[str] | None = option(None, "Run every method with each value: --sweep pull.weight=0,1,10")
     match_steps: bool = option(False, "Give every method FedLGD's SGD steps per round.")
     out: Path = option(Path("runs/compare"), "Output folder.", "-o")
     jobs: int = shared.parallel()
@@ -118,13 +118,13 @@ class TuneOptions(ConfigOptions, ComputeOptions):
     methods: str = option("fedavg,fedlgd", "Comma-separated, as for fedlgd compare.")
     candidates: int = option(27, "Candidates of each method; the first is as given.", min=2)
     space: Path | None = option(None, "Your own search space, a TOML file.", show_default="built-in")
-    rungs: int = option(3, "Rungs; the last has all rounds.", min=1)
-    eta: int = option(3, "Each rung keeps 1/eta of the candidates, with eta times the rounds.", min=2)
+    rungs: int = option(3, "Stages of the search; the last has all rounds.", min=1)
+    eta: int = option(3, "Each stage keeps 1/eta of the candidates, with eta times the rounds.", min=2)
     validation: float = option(0.2, "Share of the training images that scores candidates.")
     seed: int = shared.random_seed()
     out: Path = option(Path("runs/tune"), "Output folder.", "-o")
     jobs: int = shared.parallel()
-    estimate: bool = option(False, "Only print what would be searched, and for how long.")
+    estimate: bool = option(False, "Only print the plan and its time.")
 
 
 @command(RUN, "distil", "run:distil", "fedlgd distil builtin-digits --per-class 10 --set distil.steps=200")
@@ -143,7 +143,7 @@ class DistilOptions(ComputeOptions):
     settings: list[str] | None = shared.set_options()
     seed: int = shared.random_seed()
     out: Path = option(Path("distilled"), "Output folder.", "-o")
-    score: bool = option(True, "Train networks on virtual, on as many real, and on all images.")
+    score: bool = option(True, "Score networks trained on virtual, as many real, and all images.")
     score_steps: int = option(500, "SGD steps of each of these networks.", min=1)
     estimate: bool = shared.estimate_only()
 
@@ -153,7 +153,7 @@ class DistilOptions(ComputeOptions):
     "paper",
     "paper:paper",
     "fedlgd paper table-digits --scale desk --part C10 --jobs 2",
-    "What is not decided yet: fedlgd paper --undecided --estimate",
+    "Undecided claims: fedlgd paper --undecided --estimate",
 )
 class PaperOptions(ComputeOptions):
     """List the tables of the paper, run one, or report on all.
@@ -165,7 +165,7 @@ class PaperOptions(ComputeOptions):
     scale: Literal["tiny", "desk", "half", "full", "paper"] = option("desk", "Length of the runs.")
     part: str | None = option(None, "Only this part of the item.")
     seeds: int = option(0, "Seeds of every run.", show_default="as the item fixes", min=0)
-    undecided: bool = option(False, "Run what the undecided claims wait for, best first.")
+    undecided: bool = option(False, "Run what undecided claims need, best first.")
     out: Path = option(Path("runs/paper"), "Folder of all runs of the paper.", "-o")
     jobs: int = shared.parallel()
     estimate: bool = shared.estimate_only()
@@ -189,11 +189,11 @@ class ReportOptions:
     runs: list[Path] = shared.run_folders()
     out: Path | None = option(None, "HTML file to write.", "-o")
     figures: Path | None = option(None, "Also write the figures here, as PDF and PNG.")
-    csv: bool = option(False, "Print a table as CSV; no page is written.")
-    latex: bool = option(False, "The same as LaTeX (booktabs).")
-    markdown: bool = option(False, "The same as Markdown.")
+    csv: bool = option(False, "Print a table as CSV instead.")
+    latex: bool = option(False, "Print a table as LaTeX (booktabs).")
+    markdown: bool = option(False, "Print a table as Markdown.")
     table: Literal["accuracy", "two-classes", "cost", "curves"] | None = option(
-        None, "The table that is printed, as CSV unless said otherwise.", show_default="accuracy"
+        None, "The printed table; CSV unless another format is given.", show_default="accuracy"
     )
     baseline: str = option("", "With --latex: mark differences to this method.", show_default="to the best")
     json: bool = shared.as_json()
@@ -213,7 +213,7 @@ class WatchOptions:
 
 @command(LOOK, "open", "report:open_", "fedlgd open runs/demo/fedlgd")
 class OpenOptions:
-    """Show the accuracy of a run, what it cost, and how to go on.
+    """Show accuracy and cost of a run, and the next commands.
 
     The run may be unfinished.
     """
@@ -233,9 +233,9 @@ class PredictOptions(Output):
 
 @command(LOOK, "export", "report:export", "fedlgd export runs/demo/fedlgd --out model")
 class ExportOptions(Output):
-    """Export the model of a run, to be used without fedlgd.
+    """Export the model of a run for use without fedlgd.
 
-    Written are the model with its preprocessing (torch.export, ONNX), and its virtual images and anchors.
+    Writes the model with its preprocessing (torch.export, ONNX), virtual images and anchors.
     """
 
     run: Path = shared.run_folder()
@@ -246,24 +246,24 @@ class ExportOptions(Output):
 
 @command(PRIVACY, "audit", "privacy:audit", "fedlgd audit runs/demo/fedlgd --site scans")
 class AuditOptions(Output):
-    """Can an image of a site be recognised from what leaves it?
+    """Measure whether messages of a site reveal its images.
 
     Attacks finished runs by membership inference. Re-run to resume.
     """
 
     runs: list[Path] = argument("Finished run folders, or folders that contain them.")
     attack: Literal["rmia", "lira", "paper"] = option(
-        "rmia", "RMIA or LiRA with shadow federations, or the protocol of the paper with none."
+        "rmia", "RMIA or LiRA with shadow models, or the protocol of the paper."
     )
     site: str = shared.attacked()
     thorough: bool = option(False, "LiRA with 16 shadows; FedAvg with all its epochs.")
-    in_sample: bool = option(False, "With --attack paper: test densities on the points they were fitted on.")
+    in_sample: bool = option(False, "With --attack paper: test densities on their own points.")
     canaries: Literal["none", "mislabelled", "noise"] = option(
-        "none", "Flip the label of 5 % of the images, or replace them by noise; score them apart."
+        "none", "Mislabel 5 % of the images, or replace them by noise, and score them apart."
     )
-    all_layers: bool = option(False, "Attack updates by the gradients of all layers, one image at a time: slow.")
+    all_layers: bool = option(False, "Attack updates by the gradients of all layers: slow.")
     jobs: int = option(0, "Federations at a time; 0: one per core.", min=0)
-    yes: bool = option(False, "Start also if it takes more than an hour.", "-y")
+    yes: bool = option(False, "Start even if it takes more than an hour.", "-y")
 
 
 @command(PRIVACY, "invert", "privacy:invert", "fedlgd invert runs/demo/fedlgd --quick")
@@ -275,16 +275,16 @@ class InvertOptions(Output):
 
     runs: list[Path] = argument("Run folders.", metavar="RUN...")
     batch: list[int] | None = option(None, "Images of a batch; repeatable.", min=1, show_default="1, 4")
-    targets: int = option(8, "Batches of each size that are attacked.", min=1)
+    targets: int = option(8, "Attacked batches of each size.", min=1)
     at_round: list[int] | None = option(
-        None, "Attack after so many rounds; repeatable.", "--round", min=0, show_default="0 and all"
+        None, "Attack after this round; repeatable.", "--round", min=0, show_default="0 and all"
     )
     site: str = shared.attacked()
     loss: Literal["cosine", "l2"] = option("cosine", "cosine (Geiping et al. 2020), or l2 (Zhu et al. 2019).")
     tv: float = option(0.2, "Weight of total variation.", min=0)
     quick: bool = option(False, "300 iterations, half the targets.")
     thorough: bool = option(False, "24 000 iterations and 4 restarts: hours.")
-    show: bool = option(False, "Show pictures of images that are not public in reports of the run.")
+    show: bool = option(False, "Show private pictures in reports of the run.")
     seed: int = shared.random_seed()
     threads: int = shared.thread_count()
     estimate: bool = option(False, "Only estimate the time.")
@@ -302,7 +302,7 @@ class ProvisionOptions(Output):
     folder: Path = argument("Folder for the kits; new, unless --add or --renew is given.")
     sites: str = option("", "Names of the sites, comma-separated: a,b,c")
     server: str = option("", "HOST:PORT at which the sites reach the coordinator.")
-    classes: str = option("", "Classes that all sites agree on: normal,glaucoma. A site with another cannot join.")
+    classes: str = option("", "Agreed classes: normal,glaucoma. A site with another cannot join.")
     days: int = option(730, "Validity of the server's certificate in days.", min=1, max=3650)
     add: str = option("", "Add sites to existing kits: d,e")
     renew: bool = option(False, "Only make a new certificate for the server.")
@@ -317,7 +317,7 @@ class ServeOptions:
 
     kit: Path = argument("Kit of the server: FOLDER/server.")
     listen: str = option("", "HOST:PORT to listen on, if it is not the address of the kit.")
-    store: int = option(1024, "MiB on this disk for replies of one site that no run has read.", min=64)
+    store: int = option(1024, "MiB on this disk for unread replies of one site.", min=64)
 
 
 @command(REAL_SITES, "join", "deploy:join", "fedlgd join kits/site-a --data ./images")
@@ -375,14 +375,14 @@ class CheckOptions(Output):
 
     folder: Path = argument("Your own images: a folder, a .csv or a .npz.")
     settings: list[str] | None = shared.set_options()
-    skip_bad: bool = option(False, "Leave out files that cannot be read as images, as a run with --skip-bad.")
+    skip_bad: bool = option(False, "Leave out unreadable files, as a run with --skip-bad.")
     least: int = option(10, "Warn below this many training images per class and site.", min=1)
     strict: bool = option(False, "Treat warnings as errors.")
 
 
 @command(DATA, "data example", "data:example", "fedlgd data example sites")
 class ExampleOptions(Output):
-    """Write a small folder of rendered images of three sites to try."""
+    """Render example images of three sites."""
 
     folder: Path = argument("New or empty folder.")
 

@@ -120,7 +120,7 @@ class _Walk:
 
 
 def _unwrapped(value: Any) -> Iterator[Code]:
-    """A class or a function, also from inside a property, a partial and the like; of anything else its class."""
+    """A class or a function, also from inside a property, a partial, or a wrapper; of anything else its class."""
     if isinstance(value, WRAPPERS) or hasattr(type(value), "cache_clear"):
         for name in (*WRAPPED, "__wrapped__"):
             if (inner := getattr(value, name, None)) is not None:

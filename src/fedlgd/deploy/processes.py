@@ -145,7 +145,7 @@ class Node:
 def supervise(begin: Callable[[], Node], say: Say, tick: Callable[[], None] = lambda: None) -> None:
     """Start the processes of a site, and again after a pause when one ends. They end with the supervisor.
 
-    Until 60 s after its last sign of life the server takes a site for connected; a SuperNode asks until then.
+    Until 60 s after its last sign of life the server counts a site as connected; a SuperNode asks until then.
     """
     failures = 0
     while True:

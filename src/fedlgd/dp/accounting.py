@@ -1,7 +1,7 @@
 r"""Differential privacy of Gaussian noise, exactly (Balle and Wang, ICML 2018; Dong, Roth and Su, 2022).
 
 A sum in which one record changes the value by at most C, released with noise N(0, (sigma C)^2), is mu-GDP with
-mu = 1 / sigma. Releases compose by  mu^2 = sum_r 1 / sigma_r^2, also if each depends on the ones before. Then
+mu = 1 / sigma. Releases compose by  mu^2 = sum_r 1 / sigma_r^2, even if each depends on the ones before. Then
 
     delta(epsilon) = Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu)
 """

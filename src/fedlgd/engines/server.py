@@ -163,7 +163,7 @@ class Server:
     def _collect(self, tasks: Iterable[Task], keep: Callable[[Answer, Task], None]) -> dict[str, str]:
         """Let sites work; `keep` checks an answer and keeps it. Returns why other sites have no valid answer.
 
-        The work of a site is charged also if its answer is refused.
+        The work of a site is charged even if its answer is refused.
         """
         asked: dict[str, Task] = {}
         refused: dict[str, str] = {}

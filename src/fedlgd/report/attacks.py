@@ -317,7 +317,7 @@ def _pictures(
 
 
 def identified(cells: Sequence[Attacked]) -> str:
-    """The identification rate of each kind of update, over all its cells, beside chance."""
+    """The identification rate of each kind of update, over all its cells, and the rate of guessing."""
     rates = []
     for title in dict.fromkeys(cell.title for cell in cells):
         own = [cell for cell in cells if cell.title == title]

@@ -1,5 +1,5 @@
-"""What may be said about the method of a run: it follows from what it declares and what was observed, and from
-nothing else. A sentence has a kind, so that programs need not read its English.
+"""Sentences about the method of a run. They follow only from its declaration and from the messages and reads of the
+run. A sentence has a kind, so that programs need not read its English.
 """
 
 from collections.abc import Iterator, Sequence

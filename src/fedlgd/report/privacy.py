@@ -49,7 +49,7 @@ def privacy_section(groups: Sequence[Group]) -> dict[str, Any]:
 def broken_promise(run: Run) -> bool:
     """Whether the method read private images without noise under a promise to each of them.
 
-    Sites are sealed against this; a folder of another version can have it all the same.
+    Sites are sealed against this; a folder of another version may contain it.
     """
     promised = run.manifest.promise
     hides_images = promised is not None and promised.protects == "image"

@@ -216,7 +216,7 @@ def without_note(label: str) -> tuple[str, dict[str, str]]:
 def read_manifest(folder: Path, as_written: bool = True) -> Manifest:
     """The manifest of a run folder; one of an older version in the form of today.
 
-    as_written: refuse a file that was changed since. A report shows it all the same.
+    as_written: refuse a file that was changed since. A report still shows it.
     """
     file = folder / MANIFEST
     if not file.exists():
@@ -234,8 +234,8 @@ def read_manifest(folder: Path, as_written: bool = True) -> Manifest:
 
 
 def upgrade(raw: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-    """An older manifest in the form of today. What formats 1 and 2 do not say is told from the settings of the run:
-    one without the settings `train_on` and `anchors` is taken for one on real images.
+    """An older manifest in the form of today. Missing facts of formats 1 and 2 follow from the settings of the run:
+    a run without the settings `train_on` and `anchors` trained on real images.
     """
     if raw["format"] == 3:
         return {**raw, "format": FORMAT, "method": _declared(raw["method"])}

@@ -119,7 +119,7 @@ class Addresses:
         )
 
     def own(self, method: Given, assignments: Mapping[str, Any]) -> dict[str, Any]:
-        """The assignments that hold for a method, by their path in it. Those that name it win."""
+        """The assignments that apply to a method, by their path in it. Those that name it win."""
         shared, named = {}, {}
         for path, value in assignments.items():
             first, dot, rest = path.partition(".")
@@ -130,7 +130,7 @@ class Addresses:
         return {**shared, **named}
 
     def for_method(self, method: Given, assignments: Mapping[str, Any]) -> dict[str, Any]:
-        """`own` without settings that the method fixes, such as `train_on`: they hold for the others."""
+        """`own` without settings that the method fixes, such as `train_on`: they apply to the others."""
         fixed = registry.fixed(registry.find_method(method) if isinstance(method, str) else type(innermost(method)))
         return {path: value for path, value in self.own(method, assignments).items() if path not in fixed}
 
@@ -144,7 +144,7 @@ class Addresses:
 
 
 def own_settings(entry: Entry, entries: Iterable[Entry], assignments: Mapping[str, Any]) -> dict[str, Any]:
-    """The assignments that hold for one of these entries."""
+    """The assignments that apply to one of these entries."""
     return Addresses.beside(each.method for each in entries).for_method(entry.method, assignments)
 
 

@@ -67,7 +67,7 @@ class Held(Mapping[str, T]):
 
 class Spending(NamedTuple):
     """What a run cost, enrolment included: CPU seconds by phase, wall seconds of all work by phase, added up over
-    sites also if they worked at the same time, and bytes to and from the sites.
+    sites even if they worked at the same time, and bytes to and from the sites.
 
     wall: the seconds that passed during the enrolment and the rounds; None if an older version recorded a round.
     """
@@ -193,7 +193,7 @@ class Result:
         """The classes of images: paths, folders, PIL images, arrays (uint8, or floats 0..1), or a list of these.
 
         Images are prepared like those of `site`; without a site, by the mean of the sites' scalings. unreadable: a
-        list that gets the errors of files that cannot be read, so that the others are classified all the same.
+        list that gets the errors of files that cannot be read, so that the others are classified.
         """
         scale, params = self.preparation.scale(site), self.params_at(site)
         names, pixels = self.preparation.batch(images, unreadable)

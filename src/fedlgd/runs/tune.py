@@ -63,7 +63,7 @@ class Halving:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Settings of a method that are tried; number 0 is the method as it is given."""
+    """Settings of a method that are tried; number 0 is the method as given."""
 
     entry: Entry
     number: int
@@ -99,7 +99,7 @@ def cpu_seconds(trials: Iterable[Trial]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
-    """What is searched. `settings` hold for all candidates; `federation`: if it is given as a Python object."""
+    """What is searched. `settings` apply to all candidates; `federation`: if it is given as a Python object."""
 
     entries: tuple[Entry, ...]
     space: SearchSpace
@@ -130,7 +130,7 @@ class Search:
         return space_of(self.space, entry.name, config.net["name"], fixed)
 
     def given(self, entry: Entry) -> Config:
-        """A method as it is given."""
+        """A method as given."""
         return self.job(Candidate(entry, 0, {}), self.halving.rounds).config
 
     def job(self, what: Candidate, rounds: int, more: Mapping[str, Any] | None = None) -> Job:
@@ -316,7 +316,7 @@ def tune(
     """Search the settings of each method on a validation part of the training images, by successive halving.
 
     Every method has as many `candidates`, of which the best take `rounds` rounds. `space` is a file or a mapping of
-    values by setting, by default that of the package. `settings` by path hold for all candidates. Calling it again
+    values by setting, by default that of the package. `settings` by path apply to all candidates. Calling it again
     continues.
     """
     how = plan_search(
