@@ -48,7 +48,7 @@ class NewMethodOptions:
 
     name: str = argument("Name of the method: lower-case words with - or _ between them.")
     kind: Literal["regulariser", "server", "upload", "personal"] = option(
-        "server", "A term in the loss, a server with momentum, uploads of images, or a model for each site."
+        "server", "A loss term, a server with momentum, image uploads, or a model per site."
     )
 
 

@@ -116,7 +116,7 @@ def _told(run: Run, others: Sequence[Mapping[str, Any]], own: Mapping[str, Any])
 
 
 def _idle(path: str, others: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether this setting of a privacy budget needs no note: the budget is off, or its epsilon differs and is noted."""
+    """Whether this setting of a privacy budget needs no note: the budget is off, or the note gives its epsilon."""
     epsilon = f"{path.rpartition('.')[0]}.epsilon"
     found = {each[epsilon] for each in others if epsilon in each}
     return path != epsilon and (len(found) > 1 or found == {0})
