@@ -325,7 +325,7 @@ def test_the_attacked_images_are_counted_once_with_the_rest_of_the_site() -> Non
     for images, findings, said in (
         (400, (half,), ("5 federations", "site scans", "half of 400 images.")),
         (1650, (half,), ("half of 400 images and", "1,250 other images.")),
-        (401, (half,), ("1 other image;",)),
+        (401, (half,), ("1 other image.",)),
         (410, (half, canaries), ("half of 410 images.",)),
     ):
         (text, *_) = attacks.audit_caveats(audit(images=images, findings=findings))
