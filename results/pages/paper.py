@@ -1,10 +1,14 @@
 """The pages results/paper/*.md: our numbers beside those of the paper, and a verdict on every claim."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import get_args
 
+from fedlgd.core.text import plural
 from fedlgd.paper.items import (
     Found,
     Item,
+    Word,
     command_of,
     cpu_times,
     entry_name,
@@ -14,7 +18,16 @@ from fedlgd.paper.items import (
     stored,
     stored_part,
 )
-from fedlgd.paper.verdicts import Verdict, printed_table, reduction, site_table, tally, verdict_table, verdicts
+from fedlgd.paper.verdicts import (
+    Verdict,
+    Word,
+    printed_table,
+    reduction,
+    site_table,
+    tally,
+    verdict_table,
+    verdicts,
+)
 from fedlgd.report.cost import break_even_table, break_evens, cost_table
 from fedlgd.report.figures import find_sweeps, sweep_tables
 from fedlgd.report.groups import curves
@@ -54,7 +67,8 @@ def summary_page() -> Iterator[str]:
     """Every claim with its verdict in one line, then why, then how it was decided."""
     found = list(verdicts(PAPER))
     score = f"**{len(found)} claims: {tally(found)}.**"
-    yield from ("# The paper, table by table", "", score, "", text(claim_table(found)))
+    yield from ("# The paper, table by table", "", score, "", text(item_table(found)))
+    yield from ("## Details", "", text(claim_table(found)))
     yield from ("## Why", "")
     for name, item in items().items():
         own = [each for each in found if each.item == name]
@@ -63,6 +77,17 @@ def summary_page() -> Iterator[str]:
         yield from ("", *([] if own else [f"No claim to decide. {item.note}".strip(), ""]))
     family = FAMILY.format(claims=len(found), false=len(found) * 0.05)
     yield from ("## How it was decided", "", RULE, "", family, "", STAND_IN, "", SOURCE)
+
+
+def item_table(found: Sequence[Verdict]) -> Table:
+    """How many claims of each item have which verdict."""
+    words = [word for word in get_args(Word) if any(each.word == word for each in found)]
+    heads = (Column("table or figure", number=False), *map(Column, words))
+    rows = []
+    for name in dict.fromkeys(each.item for each in found):
+        counts = Counter(each.word for each in found if each.item == name)
+        rows.append((Cell(name), *(Cell(str(counts[word] or NONE)) for word in words)))
+    return Table(heads, tuple(rows))
 
 
 def claim_table(found: Sequence[Verdict]) -> Table:
@@ -75,14 +100,15 @@ def claim_table(found: Sequence[Verdict]) -> Table:
 
 
 def item_page(item: Item) -> Iterator[str]:
-    """Command, time, verdicts, and the stored runs beside the printed numbers."""
-    yield from (f"# {item.title}", "", SOURCE, "", f"Command: `{command_of(item)}`", "")
+    """Verdicts, then the command, its time, and the stored runs beside the printed numbers."""
+    own = list(verdicts(PAPER, {item.name: item}))
+    answer = f"{plural(len(own), 'claim')}: {tally(own)}." if own else "No claim to decide."
+    yield from (f"# {item.title}", "", f"**{answer}** {item.note}".rstrip(), "")
+    if own:
+        yield text(verdict_table(own))
+    yield from ("## Details", "", SOURCE, "", f"Command: `{command_of(item)}`", "")
     if times := cpu_times(item, measured_cpu(PAPER, item)):
         yield from (f"CPU time: {', '.join(f'{scale} {cpu}' for scale, cpu in times.items())}.", "")
-    if item.note:
-        yield from (item.note, "")
-    if own := list(verdicts(PAPER, {item.name: item})):
-        yield from ("## Verdicts", "", text(verdict_table(own)))
     parts = list(stored(PAPER, item))
     for found in parts:
         yield from part_lines(found)
@@ -92,7 +118,7 @@ def item_page(item: Item) -> Iterator[str]:
 
 def part_lines(found: Found) -> Iterator[str]:
     groups = tuple(found.groups.values())
-    yield from (f"## Runs: {found.label}", "", f"**{reduction(found)}**", "")
+    yield from (f"### Runs: {found.label}", "", f"**{reduction(found)}**", "")
     yield from figure_lines(found)
     for title, table in sweep_tables(find_sweeps(groups)):
         yield from (f"{title}:", "", text(table))
