@@ -20,7 +20,6 @@ from fedlgd.paper.items import (
 )
 from fedlgd.paper.verdicts import (
     Verdict,
-    Word,
     printed_table,
     reduction,
     site_table,
