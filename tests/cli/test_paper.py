@@ -68,7 +68,7 @@ def test_what_undecided_claims_wait_for_is_listed(fedlgd, tmp_path):
 def test_an_item_runs_resumes_and_is_reported(fedlgd, tmp_path):
     done = fedlgd("paper", "table-batch", "--scale", "tiny")
     assert done.code == 0, done.err
-    assert "FedLGD (local.batch=64)" in done.out
+    assert "FedLGD, batch 64" in done.out
     folder = tmp_path / "runs/paper/tiny/table-batch"
     assert sorted(path.name.split("-")[0] for path in folder.iterdir()) == ["fedlgd", "fedlgd", "report.html"]
     before = {file: file.read_bytes() for file in folder.rglob("records.jsonl")}

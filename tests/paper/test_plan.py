@@ -2,9 +2,11 @@
 
 import pytest
 
+from fedlgd.core.intervals import half_width
 from fedlgd.paper.items import find_item, requested_runs
-from fedlgd.paper.plan import missing_runs, undecided
-from fedlgd.paper.verdicts import shipped
+from fedlgd.paper.plan import MAX_SEEDS, missing_runs, outlook, seeds_needed, undecided
+from fedlgd.paper.verdicts import shipped, verdicts
+from fedlgd.report.summary import Difference
 from tests.paper.test_verdicts import store
 
 EPOCHS = ("fedlgd:local.epochs=5", "fedavg:local.epochs=5")
@@ -56,3 +58,18 @@ def test_a_claim_that_all_its_seeds_left_undecided_waits_for_nothing(tmp_path):
         store(tmp_path, entry, *(0.5 + swing * (-1) ** seed for seed in range(fixed)), part="figure-epochs")
     assert waiting(tmp_path, "figure-epochs") is None
     assert waiting(tmp_path, "figure-epochs", seeds=fixed + 1) is not None
+
+
+def test_the_outlook_says_how_many_seeds_and_how_much_time_would_decide():
+    near = Difference(0.01, 3, (0.01 - 0.02, 0.01 + 0.02))
+    enough = seeds_needed(near, 0.0)
+    spread = 0.02 / half_width(3)
+    assert spread * half_width(enough) < 0.01 <= spread * half_width(enough - 1)
+    assert seeds_needed(near, 0.0099) == MAX_SEEDS + 1
+
+
+def test_only_claims_that_runs_have_not_decided_have_an_outlook(tmp_path):
+    found = {each.claim.short: outlook(tmp_path, each) for each in verdicts(tmp_path)}
+    assert "5 seeds" in found["DIGITS, ResNet18, 50 per class: above all baselines"]
+    assert not found["Sends little more than FedAvg"]
+    assert not found["RETINA, four clinics: above all baselines"]

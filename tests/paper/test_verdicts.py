@@ -15,6 +15,7 @@ from fedlgd.paper.items import (
     Rule,
     Variant,
     command_of,
+    entry_name,
     find_item,
     items,
     measured_cpu,
@@ -39,11 +40,11 @@ def store(folder, entry: str, *accuracies: float, part: str = PART, scale: str =
         write_run(path, label=entry, method=entry.partition(":")[0], seed=seed, final={"a": accuracy}, **more)
 
 
-def decided(folder, rule: Rule) -> tuple[str, str, str]:
+def decided(folder, rule: Rule, needs: Rule | None = None) -> tuple[str, str, str]:
     item = Item(
         **{f: getattr(find_item("table-digits"), f) for f in ("title", "figure", "methods", "settings", "parts")},
         name="table-digits",
-        claims=(Claim(text="it is better", printed="", rule=rule),),
+        claims=(Claim(text="it is better", short="better", printed="", rule=rule, needs=needs),),
     )
     (found,) = verdicts(folder, {"table-digits": item})
     return found.word, found.ours, found.why
@@ -116,7 +117,7 @@ def test_a_scale_with_other_swept_values_has_its_own_rule(tmp_path):
     store(tmp_path, far, 0.80, 0.81, 0.82, part="figure-steps/digits")
     (found,) = verdicts(tmp_path, {"figure-steps": find_item("figure-steps")})
     assert (found.word, found.scale) == ("confirmed", "desk")
-    assert found.ours.startswith("FedLGD (refine.steps=20, anchors.steps=25) 81.2")
+    assert found.ours.startswith("FedLGD, 20 steps of refinement, 25 of matching 81.2")
 
 
 @pytest.mark.parametrize("item", [each for each in items().values() if each.methods], ids=lambda item: item.name)
@@ -216,6 +217,28 @@ def test_the_entries_of_every_rule_are_run_at_full_length():
         for rule in (claim.rule for claim in item.claims if claim.rule):
             run = requested_runs(find_item(item.runs_of or item.name), rule.part, "paper").methods
             assert {rule.left, *rule.right} <= set(run), item.name
+
+
+@pytest.mark.parametrize(("auc", "word"), [(0.55, "cannot be decided"), (0.9, "confirmed")])
+def test_a_claim_cannot_be_decided_where_the_data_it_needs_has_nothing_to_learn(tmp_path, auc, word):
+    store(tmp_path, "fedlgd", 0.80, 0.81, 0.82)
+    store(tmp_path, "fedavg", 0.70, 0.71, 0.73)
+    pair = {"classes": ("no", "yes"), "totals": {"a": (20, 20)}, "auc": auc}
+    store(tmp_path, "vhl", 0.5, part="table-digits/R10", **pair)
+    needs = Rule(part="R10", left="vhl", metric="area", margin=0.5)
+    rule = Rule(part="C10", left="fedlgd", right=("fedavg",))
+    assert decided(tmp_path, rule, needs)[0] == word
+
+
+def test_entries_are_named_in_words():
+    assert entry_name("fedlgd:local.batch=8") == "FedLGD, batch 8"
+    assert entry_name("fedlgd:pull.loss=mmd-rbf:pull.weight=10") == "FedLGD, MMD form, weight 10"
+    selected = "fedlgd:anchors.selected.count=5:refine.selected.count=5"
+    assert entry_name(selected) == "FedLGD, 5 selected rounds"
+    for item in items().values():
+        for scale in SCALES[1:]:
+            for part in parts_at(item, scale):
+                assert not any("=" in entry_name(entry) for entry in requested_runs(item, part, scale).methods)
 
 
 def test_tables_have_the_controls():

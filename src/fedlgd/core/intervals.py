@@ -65,11 +65,14 @@ def auc_interval(auc: float, positives: int, negatives: int) -> Ends:
 
 def seed_noise(values: Sequence[float]) -> float | None:
     """Half of the t interval of a mean over n seeds,  t_{n-1} s / sqrt(n);  None for fewer than MIN_SEEDS."""
-    if len(values) < MIN_SEEDS:
-        return None
+    return half_width(len(values)) * stdev(values) if len(values) >= MIN_SEEDS else None
+
+
+def half_width(seeds: int) -> float:
+    """Half of the t interval of a mean over n seeds, in standard deviations:  t_{n-1} / sqrt(n)."""
     from scipy.special import stdtrit  # what needs no interval does not wait for its import
 
-    return float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / sqrt(len(values))
+    return float(stdtrit(seeds - 1, 0.975)) / sqrt(seeds)
 
 
 def gap_interval(first: float, second: float, size: int, noise: float = 0.0) -> Ends:

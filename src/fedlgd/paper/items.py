@@ -58,6 +58,21 @@ CONTROLS = {
     "fedlgd:distil.start=real:distil.steps=0:refine.steps=0": "FedLGD on random real images",
 }
 """What the entries are called that the paper does not have. A number of steps at the end is left out."""
+SETTINGS = {
+    "local.batch": "batch {}",
+    "local.epochs": "local epochs: {}",
+    "distil.start": "start from {}",
+    "pull.loss": "{} form",
+    "pull.weight": "weight {}",
+    "anchors.selected.count": "{} selected rounds",
+    "refine.selected.count": "",  # as many, of the same rounds
+    "refine.steps": "{} steps of refinement",
+    "anchors.steps": "{} of matching",
+    "real": "real images",
+    "statistics": "class statistics",
+    "mmd-rbf": "MMD",
+}
+"""What the settings of swept entries are called, and some of their values."""
 OWNERS = {"anchors": ("fedlgd", "anchors"), "pull": ("fedlgd", "anchors"), "refine": ("fedlgd", "refine")}
 """The methods and parts that the settings of a section apply to."""
 STORED = tuple(reversed(SCALES[1:]))  # a verdict is never based on the scale tiny
@@ -82,15 +97,16 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A statement of the paper, what it prints, and the rule that decides it, written before the runs.
+    """A statement of the paper, in a line (`short`) and in full, what it prints, and the rule that decides it.
 
-    `at` has the rule of a scale that is run with other values of the swept settings. `needs`: if this rule does not
-    hold, such as that a model learns anything on these sites, the claim cannot be decided there. Without a rule or
-    its runs, `verdict` is decided in another way: `ours` is what was measured, and `why` says how the claim was
-    decided, or why nothing here can decide it.
+    The rule was written before the runs. `at` has that of a scale that is run with other values of the swept
+    settings. `needs`: if this rule does not hold, such as that a model learns anything on these sites, the claim
+    cannot be decided there. Without a rule or its runs, `verdict` is decided in another way: `ours` is what was
+    measured, and `why` says how the claim was decided, or why nothing here can decide it.
     """
 
     text: str
+    short: str
     printed: str
     rule: Rule | None = None
     at: Mapping[str, Rule] = field(default_factory=dict)
@@ -105,7 +121,8 @@ class Variant:
     """What a part or a scale changes. Without methods or seeds: those of the item.
 
     `steps` replaces {steps} in entries. `printed` is the place of the paper's numbers in `printed.json`, with `*`
-    for the method, or the place of each entry. `reduced` says what is less than in the paper.
+    for the method, or the place of each entry. `reduced` says what is less than in the paper. `cpu` is an estimate
+    of the CPU time.
     """
 
     settings: Settings = field(default_factory=dict)
@@ -115,16 +132,16 @@ class Variant:
     steps: int = 0
     printed: str | Mapping[str, str] = ""
     reduced: str = ""
+    cpu: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperScale(Variant):
-    """How long the runs are, and `cpu`, an estimate of their CPU time; `only`: the parts that are run.
+    """How long the runs are; `only`: the parts that are run.
 
     `data` is what is less of a data set, by its name, in all items.
     """
 
-    cpu: str = ""
     preset: str = ""
     parts: Mapping[str, Variant] = field(default_factory=dict)
     data: Mapping[str, Variant] = field(default_factory=dict)
@@ -272,11 +289,13 @@ def printed(part: Variant, entry: str, site: str = "") -> float | None:
 
 
 def entry_name(entry: str) -> str:
-    """An entry as tables call it: `FedAvg, equal steps`, or `FedLGD (local.batch=8)`."""
+    """An entry as tables call it: `FedAvg, equal steps`, or `FedLGD, batch 8`."""
     if known := {**NAMES, **CONTROLS}.get(re.sub(r"(?<=:local\.steps=)\d+$", "", entry)):
         return known
     method, *settings = entry.split(":")
-    return NAMES.get(method, method) + (f" ({', '.join(settings)})" if settings else "")
+    pairs = [each.partition("=") for each in settings]
+    said = [SETTINGS.get(path, f"{path}={{}}").format(SETTINGS.get(value, value)) for path, _, value in pairs]
+    return ", ".join(filter(None, (NAMES.get(method, method), *said)))
 
 
 def jobs_of(wanted: RequestedRuns, out: Path, library: Path | None = None) -> list[Job]:

@@ -4,21 +4,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedlgd.core.intervals import half_width
+from fedlgd.core.text import duration, plural
 from fedlgd.paper.items import (
     Claim,
     Item,
     Rule,
+    Variant,
     find_item,
     jobs_of,
     owner_of,
     parts_at,
     requested_runs,
+    seconds_per_run,
     stored_part,
 )
 from fedlgd.paper.verdicts import Verdict, known_verdicts, shipped
+from fedlgd.report.summary import Difference
 from fedlgd.runs.entries import Job
 
 HOUR = 3600
+MAX_SEEDS = 200  # more are not worth saying
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,3 +86,31 @@ def _missing(folder: Path, scale: str, seeds: int, undecided_claims: Sequence[Ve
         if jobs:
             texts = tuple(claim.text for claim, _ in claims)
             yield Missing(item=item, part=part, claims=texts, jobs=tuple(jobs), seconds=seconds)
+
+
+def outlook(folder: Path, verdict: Verdict) -> str:
+    """What would decide a claim that runs can decide and have not, in a sentence; empty for others."""
+    claim, scale = verdict.claim, verdict.scale or "desk"
+    rule = claim.at.get(scale, claim.rule)
+    if verdict.word != "not decided" or rule is None:
+        return ""
+    item = owner_of(find_item(verdict.item))
+    seeds = requested_runs(item, rule.part, scale).seeds
+    if verdict.gap and verdict.gap.interval:
+        seeds = seeds_needed(verdict.gap, rule.margin)
+    if seeds > MAX_SEEDS:
+        return f" With this mean and spread, more than {MAX_SEEDS} seeds would be needed: any difference is small."
+    per_run = seconds_per_run(folder, item).get(scale, {}).get(rule.part)
+    runs = (seeds - verdict.seeds) * len({rule.left, *rule.right})
+    estimate = item.scales[scale].parts.get(rule.part, Variant()).cpu or "unmeasured hours"
+    cpu = duration(per_run * runs) if per_run else estimate
+    return f" To decide it takes about {plural(seeds, 'seed')}, {cpu} of CPU time more."
+
+
+def seeds_needed(gap: Difference, margin: float) -> int:
+    """How many seeds have an interval without the margin, if the mean and the spread stay as they are."""
+    assert gap.interval is not None
+    low, high = gap.interval
+    spread, far = (high - low) / 2 / half_width(gap.seeds), abs(gap.mean - margin)
+    counts = range(gap.seeds + 1, MAX_SEEDS + 1)
+    return next((n for n in counts if spread * half_width(n) < far), MAX_SEEDS + 1)

@@ -30,7 +30,10 @@ PAGES = TEMPLATES.overlay(loader=ChoiceLoader([PackageLoader("fedlgd.paper"), Pa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A claim, what our runs say in numbers, the scale they were run at, the verdict, and one sentence why."""
+    """A claim, what our runs say in numbers, the scale they were run at, the verdict, and one sentence why.
+
+    gap: the difference that decides, to the best of the rivals.
+    """
 
     item: str
     claim: Claim
@@ -39,6 +42,7 @@ class Verdict:
     word: Word = "not decided"
     why: str = ""
     seeds: int = 0
+    gap: Difference | None = None
 
     @property
     def key(self) -> str:
@@ -119,8 +123,9 @@ def _decided(item: Item, claim: Claim, rule: Rule, found: Found) -> Verdict:
     rival = min(gaps, key=lambda entry: gaps[entry].mean)
     word = _word([*gaps.values()], rule.margin)
     ours = _ours(rule, found.groups, rival, gaps[rival])
-    why, seeds = _why(word, gaps[rival], claim), gaps[rival].seeds
-    return Verdict(item=item.name, claim=claim, ours=ours, scale=found.scale, word=word, why=why, seeds=seeds)
+    why, gap = _why(word, gaps[rival], claim), gaps[rival]
+    decided = Verdict(item=item.name, claim=claim, ours=ours, word=word, why=why)
+    return replace(decided, scale=found.scale, seeds=gap.seeds, gap=gap)
 
 
 def _refused(item: Item, claim: Claim, needs: Rule, found: Found) -> Verdict | None:

@@ -1,0 +1,27 @@
+"""Claims of the paper that stored measurements decide: their words are those of the numbers."""
+
+import json
+from statistics import fmean
+
+from fedlgd.core.intervals import seed_noise
+from fedlgd.paper.items import find_item
+from results import MEASURED
+
+FOLDER = MEASURED / "privacy"
+SHADOWED = ("builtin-digits", "mnist-full", "mnist-medium", "mnist-small", "svhn-full", "svhn-medium", "svhn-small")
+
+
+def area(findings: list[dict], label: str) -> float:
+    return next(each["auc"][1] for each in findings if each["statistic"] == "RMIA" and each["label"] == label)
+
+
+def test_membership_is_told_by_the_areas_of_all_audits_with_shadows():
+    gaps = []
+    for name in SHADOWED:
+        findings = json.loads((FOLDER / f"audit-{name}.json").read_text())["audit"]["findings"]
+        gaps.append(area(findings, "FedAvg on real data, equal steps") - area(findings, "FedLGD"))
+    mean, half = fmean(gaps), seed_noise(gaps)
+    (claim,) = find_item("privacy-membership").claims
+    assert f"{mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f})".replace("-", "−") in claim.ours
+    assert (mean - half > 0) == (claim.verdict == "confirmed")
+    assert (mean + half < 0) == (claim.verdict == "not confirmed")
