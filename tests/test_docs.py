@@ -40,6 +40,16 @@ def test_links_between_documents_lead_somewhere(page):
         assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
 
 
+GUIDES = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs/start").glob("*.md")]
+MAX_WORDS_OF_GUIDES = 20_000  # with tables and code; settings.md is generated
+
+
+def test_the_guides_stay_short():
+    words = {page.name: len(page.read_text().split()) for page in GUIDES if page.name != "settings.md"}
+    assert len(words) > 20
+    assert sum(words.values()) <= MAX_WORDS_OF_GUIDES, sorted(words.items(), key=lambda each: -each[1])
+
+
 TEXTS = [*ROOT.glob("*.md"), *LINKED[1:]]
 
 

@@ -18,7 +18,7 @@ TINY = (
     "--rounds 2 -s data.limit=100 -s data.test_limit=50 -s net.width=4 -s net.depth=2 "
     "-s distil.steps=2 -s distil.per_class=2"
 )
-MAX_WORDS = 750  # with tables, links and commands
+MAX_WORDS = 650  # with tables, links and commands
 TINY_FEDLGD = " -s refine.steps=1 -s anchors.steps=1 -s anchors.per_class=2"
 
 

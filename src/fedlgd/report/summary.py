@@ -293,7 +293,7 @@ def unequal_cost(groups: Sequence[Group]) -> Iterator[Sentence]:
         if costs[high] > MIN_COST_RATIO * costs[low]:
             parts.append(f"{name} from {show(costs[low])} ({low}) to {show(costs[high])} ({high})")
     if parts:
-        yield Sentence("cost", f"The methods do not cost the same: {', '.join(parts)}, including setup.")
+        yield Sentence("cost", f"The methods do not cost the same: {'; '.join(parts)}, including setup.")
 
 
 def _unequal(groups: Sequence[Group]) -> Iterator[Sentence]:
