@@ -14,6 +14,7 @@ from fedlgd.deploy.kit import template
 from fedlgd.deploy.messages import Order, _contents, question
 from fedlgd.engines.site import Answer, Task
 from fedlgd.engines.wire import from_bytes
+from fedlgd.methods.redraw import Redrawn
 from fedlgd.rundir.records import RoundRecord
 from tests import tiny
 from tests.deploy import grid, own_methods
@@ -73,8 +74,8 @@ GREEDY = {
         message("setting-not-listed", path="distil.start", value="real", allowed=STARTS),
     ),
     "means of few images": (
-        lambda: tiny.fedlgd(refine__start="neighbours"),
-        message("setting-not-listed", path="refine.start", value="neighbours", allowed=["'keep'"]),
+        lambda: Redrawn(method=tiny.fedlgd()),
+        message("setting-too-high", path="redraw.selected.count", value=1_000_000, most=0),
     ),
     "means of few images to start from": (
         lambda: tiny.fedlgd(distil__start="neighbours"),

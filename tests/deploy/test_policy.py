@@ -61,8 +61,18 @@ def test_the_default_policy_allows_virtual_images_only_and_none_that_shows_a_pri
         safe = start in ("noise", "statistics")
         with nullcontext() if safe else refuses("setting-not-listed", TaskError, path="distil.start", value=start):
             default.check(with_settings(distil__start=start))
-    with refuses("setting-not-listed", TaskError, path="refine.start", value="neighbours"):
-        default.check(with_settings(refine__start="neighbours"))
+    with refuses("setting-too-high", TaskError, path="redraw.selected.count", value=5):
+        default.check(with_settings(redraw__selected__count=5))
+
+
+def test_a_policy_that_forbade_new_images_when_they_were_a_setting_forbids_the_part(tmp_path):
+    old = policy(tmp_path, '[settings]\n"refine.start" = ["keep"]\n')
+    old.check(with_settings(refine__steps=5))
+    with refuses("setting-too-high", TaskError, path="redraw.selected.count"):
+        old.check(with_settings(redraw__selected__count=5))
+    policy(tmp_path, '[settings]\n"refine.start" = ["keep", "neighbours"]\n').check(
+        with_settings(redraw__selected__count=5)
+    )
 
 
 VIRTUAL = MethodInfo(

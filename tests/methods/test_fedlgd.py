@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from fedlgd.core.errors import PrivacyError, SettingError
+from fedlgd.core.errors import SettingError
 from fedlgd.core.net import Net
 from fedlgd.core.train import Local, batches
 from fedlgd.core.types import Broadcast, Hello, ServerState, Site, SiteState, Stream, Update, VirtualSet
@@ -16,6 +16,7 @@ from fedlgd.methods import common
 from fedlgd.methods import refine as refine_module
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.methods.fedlgd import FedLGD, Refine
+from fedlgd.methods.redraw import Redrawn
 from tests import tiny
 from tests.errors import refuses
 from tests.oracle import slow
@@ -502,27 +503,38 @@ def test_fedlgd_learns(preset):
     assert run.records[-1].accuracy > 0.9
 
 
-def test_new_images_in_selected_rounds_come_from_the_site_and_have_the_same_labels():
-    at = AtSite()
-    method = tiny.fedlgd(refine__start="neighbours", refine__steps=0)
-    one, same, other = (at.play(method, 0, rng=Stream(seed))[1].virtual for seed in (3, 3, 4))
-    assert torch.equal(one.images, same.images)
-    assert not torch.equal(one.images, other.images)
-    assert torch.equal(one.labels, at.virtual.labels)
-    low, high = (at.site.train.take(slice(None)).x.aminmax()[i] for i in range(2))
-    assert low <= one.images.min() <= one.images.max() <= high
-    assert at.play(method, 1)[1].virtual is at.virtual
+PARTS = {
+    "distil.steps": "matching",
+    "refine.steps": "refinement",
+    "refine.selected.count": "refinement",
+    "anchors.per_class": "anchors",
+}
 
 
-def test_new_images_are_refused_with_private_distillation():
-    private = {"refine.start": "neighbours", "distil.private.epsilon": 4.0, "distil.private.test_key": "x"}
-    with refuses("private-refine-start", PrivacyError):
-        tiny.settings(FedLGD(), private).refine.private_releases(tiny.settings(FedLGD(), private).distil)
+@pytest.mark.parametrize("preset", FedLGD.presets)
+def test_every_preset_is_fedlgd_itself(preset):
+    """Eq. 1 at enrolment, refinement by it under the global features, and anchors that move and are trained on."""
+    method = tiny.settings(FedLGD(), FedLGD.presets[preset])
+    assert (method.distil.steps > 0, method.distil.match) == (True, "means")
+    assert any(method.refine.move_in(t) for t in range(10))
+    assert method.anchors.per_class > 0
+    assert any(method.anchors.move_in(t) for t in range(10))
+    assert any(method.anchors.pull_in(t, method.pull) for t in range(10))
+    assert method.label == "FedLGD"
 
 
-def test_strong_needs_no_anchors_and_gives_new_images_in_every_round():
-    method = tiny.settings(FedLGD(), FedLGD.presets["strong"])
-    assert not any(method.anchors.needed_in(t, method.pull) for t in (0, 1, 17))
-    assert all(method.refine.move_in(t) for t in (0, 1, 17, 999))
-    shared = {path: value for path, value in FedAvg.presets["strong"].items() if path.startswith("local.")}
+@pytest.mark.parametrize("path", PARTS)
+def test_the_label_says_what_settings_switch_off(path):
+    assert tiny.settings(FedLGD(), {path: 0}).label == f"FedLGD without {PARTS[path]}"
+
+
+def test_the_label_lists_all_that_is_switched_off_and_keeps_the_place_of_parts():
+    nothing = tiny.settings(FedLGD(), dict.fromkeys(PARTS, 0))
+    assert nothing.label == "FedLGD without matching, refinement and anchors"
+    assert Redrawn(method=nothing).label == "FedLGD + redraw without matching, refinement and anchors"
+    assert Redrawn(method=tiny.fedavg()).label == "FedAvg + redraw on virtual data"
+
+
+def test_strong_trains_as_other_methods_do_and_begins_with_their_sets():
+    shared = {path: v for path, v in FedAvg.presets["strong"].items() if path.startswith(("local.", "distil."))}
     assert shared.items() <= FedLGD.presets["strong"].items()

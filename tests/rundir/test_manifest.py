@@ -15,9 +15,9 @@ from fedlgd.methods.common import Training
 from fedlgd.methods.fedavg import FedAvg
 from fedlgd.report.claims import training_sentence
 from fedlgd.report.groups import group_runs
-from fedlgd.rundir.manifest import FORMAT, Manifest, Rounds, read_manifest, upgrade
+from fedlgd.rundir.manifest import FORMAT, Manifest, Rounds, read_manifest, settings_today, upgrade
 from fedlgd.rundir.read import read_run, run_folders
-from fedlgd.runs.config import Config
+from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.resume import new_manifest
 from fedlgd.runs.run import execute
 from tests import tiny
@@ -187,12 +187,52 @@ def test_selected_rounds_go_on_after_the_end_of_a_run():
     assert list(Rounds(1, 3, 2).until(100)) == [1, 4]
 
 
+def test_stored_runs_that_redrew_are_called_so_and_what_was_off_is_said():
+    """Until format 4 redrawing was a setting of refinement, and labels did not say what a preset switched off."""
+    run = read_run(RECORDS / "accuracy-four" / "fedlgd" / "seed0")
+    assert (run.settings["method"], run.settings["refine"]["start"]) == ("fedlgd", "neighbours")
+    assert run.label == "FedLGD + redraw without matching, refinement and anchors"
+    assert run.manifest.method.name == "fedlgd+redraw"
+    assert run.manifest.method.selected.keys() == {"redraw"}
+    assert run.manifest.method.reads == ("enrolment", "selected")
+    counted = read_run(RECORDS / "accuracy-count" / "fedlgd-1" / "seed0")
+    assert counted.label == "FedLGD + redraw without matching, refinement and anchors, 1 per class"
+    today = resolve(settings_today(run.settings)).method
+    assert (today.label, today.name) == (run.manifest.method.label, "fedlgd+redraw")
+
+
+@pytest.mark.parametrize(
+    ("settings", "label"),
+    [
+        ({"refine": {"start": "keep", "steps": 0}}, "FedLGD without refinement (mu=1)"),
+        ({"anchors": {"per_class": 0}}, "FedLGD without anchors (mu=1)"),
+        ({"distil": {"steps": 0}, "refine": {"steps": 2, "selected": {"count": 0}}}, None),
+        ({}, "FedLGD (mu=1)"),
+    ],
+)
+def test_an_older_label_gets_what_the_settings_switch_off(settings, label):
+    raw = msgspec.to_builtins(manifest_of(made("fedlgd", {}))) | {"format": 4, "label": "FedLGD (mu=1)"}
+    upgraded = upgrade(raw, {"method": "fedlgd", **settings})
+    assert upgraded["label"] == (label or "FedLGD without matching and refinement (mu=1)")
+    assert upgraded["method"]["label"] == upgraded["label"].removesuffix(" (mu=1)")
+    assert upgrade({**raw, "label": "my name"}, {"method": "fedlgd", **settings})["label"] == "my name"
+
+
+def test_an_older_refinement_of_new_images_is_both_parts():
+    raw = msgspec.to_builtins(manifest_of(made("fedavg+refine", {}))) | {"format": 4}
+    old = {"method": "fedavg+refine", "refine": {"start": "neighbours", "steps": 3, "selected": {"every": 5}}}
+    method = upgrade(raw, old)["method"]
+    assert method["name"] == "fedavg+refine+redraw"
+    assert method["label"] == "FedAvg + refine + redraw on virtual data"
+    assert method["selected"].keys() == {"refine", "redraw"}
+
+
 def test_every_stored_run_is_read():
     """The runs of the pages, in older formats."""
     written = {
         folder: json.loads((folder / "manifest.json").read_text())["format"] for folder in run_folders(RECORDS)
     }
-    folders = [folder for folder, form in written.items() if form < FORMAT]
+    folders = [folder for folder, form in written.items() if form < 4]
     assert len(folders) > 400
     runs = [read_run(folder) for folder in folders[::7]]
     assert {run.manifest.method.train_on for run in runs} == {"real", "virtual"}

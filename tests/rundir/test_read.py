@@ -90,7 +90,7 @@ def test_a_diverged_loss_is_not_finite(tmp_path: Path, loss: str) -> None:
         ("manifest.json", '{"format": 1}', "is damaged"),
         ("manifest.json", '{"format": 2}', "is damaged"),
         ("manifest.json", '{"format": 3}', "is damaged"),
-        ("manifest.json", '{"format": 5}', "has format 5"),
+        ("manifest.json", '{"format": 9}', "has format 9"),
         ("manifest.json", "[]", "is damaged"),
         ("manifest.json", "{}", "is damaged"),
         ("manifest.json", NESTED, "is damaged"),

@@ -31,9 +31,9 @@ def few(images: dict[int, int]) -> Federation:
 def test_a_run_with_a_small_class_ends_and_its_manifest_report_and_picture_say_so(tmp_path):
     data = few({1: 1, 2: 0})
     how = {"distil.per_class": 3, "refine.selected.first": 0, "refine.selected.every": 1}
-    for start in ("keep", "neighbours"):
-        out = tmp_path / start
-        execute(config(method("fedlgd", **how, **{"refine.start": start}), net=FAST_NET, rounds=2), data, out)
+    for name in ("fedlgd", "fedlgd+redraw"):
+        out = tmp_path / name
+        execute(config(method(name, **how), net=FAST_NET, rounds=2), data, out)
         sites = {site.name: dict(site.short) for site in read_manifest(out).data.sites}
         assert sites == {"ape": {}, "bee": {data.classes[1]: 1}}
         noted = {str(each) for each in caveats(group_runs(read_runs([out])[0])) if each.kind == "short-classes"}

@@ -108,6 +108,10 @@ class Policy:
         if not isinstance(bounds, Mapping):
             raise SettingError("policy-section", where=where, value=bounds)
         settings = {path: _bound(where, path, bound) for path, bound in _leaves(bounds)}
+        if "neighbours" not in settings.get("refine.start", Bound(values=("neighbours",))).values:
+            settings.setdefault(
+                "redraw.selected.count", Bound(most=0)
+            )  # what `refine.start` was before it was a part
         words = {name: _words(where, name, given[name]) for name in ("methods", "nets", "disclose")}
         later = {name: _words(where, name, given[name]) for name in LATER_KEYS if name in given}
         _refuse_unknown(f"{where}: disclose", words["disclose"], DISCLOSURES)

@@ -20,7 +20,7 @@ from fedlgd.distill.files import read_start
 from fedlgd.distill.gradient import Matching, match_gradient, pseudo_gradient
 from fedlgd.distill.init import class_statistics, from_noise, from_statistics, labels_for
 from fedlgd.distill.settings import Distil, Statistics, check_start, is_file_name
-from fedlgd.methods.common import AnchorLoss, fit
+from fedlgd.methods.common import STRONG_ANCHORS, AnchorLoss, fit
 from fedlgd.methods.parts import Part
 from fedlgd.methods.protocol import Cost, Fit, Hellos, Net, Presets, Settings, Stream, Updates, Visit, setting
 from fedlgd.methods.regularisers import Pull
@@ -170,7 +170,7 @@ class Anchored(Part):
     presets: ClassVar[Presets] = {
         "paper": {"anchors.plan": "exact", "anchors.steps": 500},
         "quick": {"anchors.steps": 10, "pull.weight": 1.0},
-        "strong": {"anchors.steps": 10, "pull.weight": 1.0},
+        "strong": STRONG_ANCHORS,
     }
 
     anchors: Anchors = Anchors()

@@ -146,7 +146,7 @@ class DynaFed(common.Training):
         },
         "quick": {**common.TUNED, "synthesis.snapshots": 10, "synthesis.steps": 50, "synthesis.per_class": 5},
     }
-    stackable: ClassVar[tuple[str, ...]] = ("refine", "regulariser", "momentum", "dp-sgd")
+    stackable: ClassVar[tuple[str, ...]] = ("refine", "redraw", "regulariser", "momentum", "dp-sgd")
 
     synthesis: Synthesis = Synthesis()
     finetune: FineTuning = FineTuning()

@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self
 
+from fedlgd.core.text import enumeration
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState
 from fedlgd.distill.distribution import first_set
 from fedlgd.distill.gradient import match_gradient, pseudo_gradient
+from fedlgd.methods import common
 from fedlgd.methods.anchors import Anchors, stale_anchors
 from fedlgd.methods.common import PAPER, QUICK, STRONG, Training, fit, training_set, update, weighted_mean
 from fedlgd.methods.protocol import Cost, Fit, Hellos, Net, Presets, Stream, Updates, Visit
-from fedlgd.methods.refine import REDRAWN, Refine
+from fedlgd.methods.refine import Refine
 from fedlgd.methods.registry import register
 from fedlgd.methods.regularisers import Pull
 
@@ -41,9 +43,9 @@ class FedLGD(Training):
             "pull.repeat": True,
         },
         "quick": {**QUICK, "anchors.steps": 10, "refine.steps": 10, "pull.weight": 1.0},
-        "strong": {**STRONG, **REDRAWN, "anchors.per_class": 0, "pull.weight": 0.0},
+        "strong": {**STRONG, **common.STRONG_REFINEMENT, **common.STRONG_ANCHORS},
     }
-    stackable: ClassVar[tuple[str, ...]] = ("regulariser", "momentum", "robust", "fedopt")
+    stackable: ClassVar[tuple[str, ...]] = ("redraw", "regulariser", "momentum", "robust", "fedopt")
 
     train_on: ClassVar[Literal["virtual"]] = "virtual"  # type: ignore[misc]
     anchors: Anchors = Anchors()
@@ -56,7 +58,14 @@ class FedLGD(Training):
 
     @property
     def label(self) -> str:
-        return "FedLGD"
+        """FedLGD, and which of its parts these settings switch off."""
+        parts = {
+            "matching": self.distil.steps,
+            "refinement": self.refine.schedule.get("refine"),
+            "anchors": self.anchors.per_class,
+        }
+        without = [part for part, on in parts.items() if not on]
+        return " without ".join(["FedLGD", *filter(None, [enumeration(without)])])
 
     @property
     def schedule(self) -> Mapping[str, range]:

@@ -42,7 +42,7 @@ class FedNova(common.Training):
     """
 
     name: ClassVar[str] = "fednova"
-    stackable: ClassVar[tuple[str, ...]] = ("anchors", "noise", "refine", "regulariser", "fedopt")
+    stackable: ClassVar[tuple[str, ...]] = ("anchors", "noise", "refine", "redraw", "regulariser", "fedopt")
     """Not `momentum`, which a_c takes to be reset in every round."""
 
     sends: ClassVar[Mapping[str, str]] = {**WEIGHTS, "trees/nova": "work"}

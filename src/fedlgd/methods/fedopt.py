@@ -58,7 +58,13 @@ class FedOpt(Part):
     """
 
     kind: ClassVar[str] = "fedopt"
-    allows: ClassVar[tuple[str, ...]] = ("refine", "regulariser", "momentum", "robust")  # anchors use the mean
+    allows: ClassVar[tuple[str, ...]] = (
+        "refine",
+        "redraw",
+        "regulariser",
+        "momentum",
+        "robust",
+    )  # anchors use the mean
 
     fedopt: ServerOptimiser = ServerOptimiser()
 

@@ -1,9 +1,10 @@
 """Parts that can be stacked on a method: what they have in common, and momentum that is kept between rounds.
 
 `--method scaffold+anchors+refine`, or in Python `Refined(method=Anchored(method=Scaffold(train_on="virtual")))`.
-The other parts are in `anchors`, `refine`, `regularisers`, `robust` and `private`.
+The other parts are in `anchors`, `refine`, `redraw`, `regularisers`, `robust` and `private`.
 """
 
+import re
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
@@ -70,8 +71,9 @@ class Part:
 
     @property
     def label(self) -> str:
-        name, on, data = self.method.label.partition(" on ")
-        return f"{name} + {self.title}{on}{data}"
+        """FedAvg + anchors on virtual data; FedLGD + redraw without anchors"""
+        name, *rest = re.split(r"(?= on | without )", self.method.label, maxsplit=1)
+        return " ".join((name, "+", self.title)) + "".join(rest)
 
     @property
     def title(self) -> str:

@@ -131,7 +131,7 @@ class Method(Protocol):
 
     @property
     def schedule(self) -> Mapping[str, range]:
-        """The rounds with more than training, by what is updated: `refine` for virtual sets, `anchors`."""
+        """The rounds with more than training, by what moves: `refine` and `redraw` for virtual sets, `anchors`."""
         return {}
 
     @property

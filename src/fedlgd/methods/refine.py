@@ -3,30 +3,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
-from torch import Generator
-
-from fedlgd.core.device import to_device
-from fedlgd.core.errors import PrivacyError, SettingError
-from fedlgd.core.meter import phase
-from fedlgd.core.types import Broadcast, Hello, Params, Site, SiteState, VirtualSet
+from fedlgd.core.errors import SettingError
+from fedlgd.core.types import Broadcast, Hello, Params, Site, SiteState
 from fedlgd.distill.distribution import refine_set
-from fedlgd.distill.init import as_tiles, from_neighbours
 from fedlgd.distill.settings import Distil, Optimiser, Refinement
 from fedlgd.methods.anchors import Selected
-from fedlgd.methods.common import fit
+from fedlgd.methods.common import STRONG_REFINEMENT, fit
 from fedlgd.methods.parts import Part
 from fedlgd.methods.protocol import Cost, Fit, Net, Presets, Settings, Stream, Visit, setting
 from fedlgd.rundir.manifest import Reading
-
-REDRAWN = {
-    "refine.start": "neighbours",
-    "refine.steps": 0,
-    "refine.selected.every": 1,
-    "refine.selected.count": 1_000_000,
-}
-"""New virtual images in every round."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +26,7 @@ class Refine(Settings):
     section: ClassVar[str] = "refine"
 
     selected: Selected = Selected()
-    start: Literal["keep", "neighbours"] = setting(
-        "keep", "Images before the steps: `keep`, as published, or new means of `neighbours` as in `distil.start`."
-    )
-    steps: int = setting(100, "Steps in a selected round; 0 with `keep`: never refine.", least=0, most=10_000_000)
+    steps: int = setting(100, "Steps in a selected round; 0: never refine.", least=0, most=10_000_000)
     pairs: int = setting(10, "Draws in the bank (plan `bank`).", least=1, most=100_000)
     reuse: int = setting(10, "Steps of plan `bank` with each draw.", least=1, most=10_000_000)
     real_per_class: int = setting(64, "Real images per class in a draw.", least=1, most=10_000_000)
@@ -59,8 +43,6 @@ class Refine(Settings):
         """The releases of all selected rounds of a private run."""
         from fedlgd.dp.distil import planned_refinements
 
-        if self.start == "neighbours":
-            raise PrivacyError("private-refine-start")
         return planned_refinements(self.settings(distil), self.selected.count if self.steps else 0)
 
     def move(
@@ -74,22 +56,12 @@ class Refine(Settings):
 
             planned = self.private_releases(distil)
             return refine_privately(state, site, net, params, settings, distil, planned, t, rng.at("refine"))
-        if self.start == "neighbours":
-            virtual = self._redraw(virtual, site, rng.generator("neighbours"))
         return replace(state, virtual=refine_set(virtual, site.train, net, params, settings, t, rng.at("refine")))
-
-    def _redraw(self, virtual: VirtualSet, site: Site, generator: Generator) -> VirtualSet:
-        """New images for the same labels."""
-        classes, counts = virtual.labels.unique(return_counts=True)
-        with phase("distil"):
-            pictures = [number * virtual.tiles**2 for number in counts.tolist()]
-            images = from_neighbours(site.train, classes.tolist(), pictures, generator)
-        return replace(virtual, images=to_device(as_tiles(images, virtual.tiles)))
 
     @property
     def schedule(self) -> dict[str, range]:
         """The rounds in which virtual sets move."""
-        return {"refine": self.selected.rounds} if self.steps > 0 or self.start != "keep" else {}
+        return {"refine": self.selected.rounds} if self.steps > 0 else {}
 
     def with_few_steps(self, distil: Distil) -> "Refine":
         """One draw and its steps, enough to measure the cost of a step."""
@@ -99,7 +71,7 @@ class Refine(Settings):
         """The cost of round t with refinement."""
         if cost is None:
             return None
-        steps = max(1, self.steps) / max(1, self.with_few_steps(distil).steps)
+        steps = self.steps / max(1, self.with_few_steps(distil).steps)
         kind = (*cost.kind, t in self.selected)
         return cost._replace(kind=kind, distil=steps if self.move_in(t) else cost.distil)
 
@@ -115,7 +87,7 @@ class Refined(Part):
     presets: ClassVar[Presets] = {
         "paper": {"refine.real_per_class": 256},
         "quick": {"refine.steps": 10},
-        "strong": REDRAWN,
+        "strong": STRONG_REFINEMENT,
     }
 
     refine: Refine = Refine()

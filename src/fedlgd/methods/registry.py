@@ -19,6 +19,7 @@ from fedlgd.methods.anchors import Anchored, Anchors
 from fedlgd.methods.fedopt import FedOpt
 from fedlgd.methods.parts import Momentum, Part, innermost
 from fedlgd.methods.protocol import Method
+from fedlgd.methods.redraw import Redrawn
 from fedlgd.methods.refine import Refined
 from fedlgd.methods.regularisers import REGULARISERS, Pull, Regularised, Regulariser
 from fedlgd.methods.robust import Median, Trimmed
@@ -186,11 +187,14 @@ def _plain_stacks() -> dict[str, Stack]:
     """`noise` is the control for anchors: as many images in the loss, but noise that is never updated and has no
     regulariser."""
     still = {"anchors": Anchors(steps=0, in_loss="always"), "pull": Pull(weight=0.0)}
+    virtual: dict[str, Any] = {"train_on": "virtual"}
     refines = "refines virtual sets in selected rounds; the method trains on virtual sets"
+    redraws = "new virtual images in every round, means of eight similar private images"
     return {
         "anchors": _as_stack(Anchored, "images of the server beside those of a site, moved by gradient matching"),
         "noise": Stack(Anchored.kind, "control for anchors: as many images of noise, never moved", still, Anchored),
-        "refine": _as_stack(Refined, refines, train_on="virtual"),
+        "refine": _as_stack(Refined, refines, **virtual),
+        "redraw": _as_stack(Redrawn, redraws, **virtual),
         "fedopt": _as_stack(FedOpt, "an optimiser of the server: momentum (FedAvgM), Adagrad, Adam or Yogi"),
         "momentum": _as_stack(Momentum, "local momentum is kept between rounds instead of reset"),
         "median": _as_stack(Median, "the server takes the median of the models instead of the mean"),

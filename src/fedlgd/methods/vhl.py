@@ -95,7 +95,7 @@ class VHL(common.Training):
 
     name: ClassVar[str] = "vhl"
 
-    stackable: ClassVar[tuple[str, ...]] = ("refine", "regulariser", "momentum", "robust", "fedopt")
+    stackable: ClassVar[tuple[str, ...]] = ("refine", "redraw", "regulariser", "momentum", "robust", "fedopt")
 
     per_class: int = setting(10, "Virtual images per class.", least=1, most=100_000)
     source: Literal["style", "noise"] = setting(

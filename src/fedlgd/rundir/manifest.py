@@ -17,9 +17,10 @@ import msgspec
 
 from fedlgd.core.errors import RunError
 from fedlgd.core.files import read_json, reading, write_json
+from fedlgd.core.text import enumeration
 
-FORMAT = 4
-UPGRADED = (1, 2, 3)  # formats of older folders
+FORMAT = 5
+UPGRADED = (1, 2, 3, 4)  # formats of older folders
 MANIFEST = "manifest.json"
 LABEL_NOTE = re.compile(r"(?P<base>.+) \((?P<note>[\w.-]+=[^,()]+(?:, [\w.-]+=[^,()]+)*)\)")
 
@@ -47,7 +48,8 @@ Reading = Literal["enrolment", "selected", "every"]
 class MethodInfo:
     """What the method of a run declares of itself. What was observed is in the records.
 
-    selected: the rounds in which more happens than training, by what moves: `refine` for virtual sets, `anchors`.
+    selected: the rounds in which more happens than training, by what moves: `refine` and `redraw` for virtual sets,
+    `anchors`.
     reads: when private training images are read: at the enrolment, in selected or in every round; empty: never.
     sends: the kind of what a site sends, by its path: `params`, `trees/NAME`, `metrics/NAME`, `hello/NAME`.
     sources: digests of source files that are not ours.
@@ -237,8 +239,9 @@ def upgrade(raw: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]
     """An older manifest in the form of today. Missing facts of formats 1 and 2 follow from the settings of the run:
     a run without the settings `train_on` and `anchors` trained on real images.
     """
-    if raw["format"] == 3:
-        return {**raw, "format": FORMAT, "method": _declared(raw["method"])}
+    if raw["format"] > 2:
+        method = _declared(raw["method"]) if raw["format"] == 3 else raw["method"]
+        return _with_parts({**raw, "format": FORMAT, "method": method}, config)
     anchors, refine = config.get("anchors", {}), config.get("refine", {})
     refines = refine.get("steps", 1) or refine.get("start", "keep") != "keep"
     active = {"anchors": anchors.get("per_class", 1), "refine": refines}
@@ -264,7 +267,43 @@ def upgrade(raw: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]
     }
     sites = [{**site, "real_work": images} for site, images in zip(raw["data"]["sites"], work, strict=True)]
     newer = {"format": FORMAT, "method": _declared(method), "data": {**raw["data"], "sites": sites}}
-    return {**raw, **newer, "promise": _old_promise(config)}
+    return _with_parts({**raw, **newer, "promise": _old_promise(config)}, config)
+
+
+def settings_today(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of an older run in the form of today: `refine.start = "neighbours"` is the part `+redraw`."""
+    refine = dict(config.get("refine", {}))
+    start = refine.pop("start", "keep")
+    today = {**config, "refine": refine} if "refine" in config else dict(config)
+    if start != "keep":
+        today |= {"method": f"{config['method']}+redraw", "redraw": {"selected": refine["selected"]}}
+    return today
+
+
+def _with_parts(raw: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
+    """An older manifest with labels of today: they name redrawing, and what settings of FedLGD switch off."""
+    today, method = settings_today(config), dict(raw["method"])
+    name, added = method["name"].partition("+")[0], ""
+    if "redraw" in today:
+        selected, added = dict(method["selected"]), " + redraw"
+        rounds = selected.pop("refine", today["redraw"]["selected"])
+        refined = {"refine": rounds} if today["refine"]["steps"] else {}
+        method |= {"name": f"{method['name']}+redraw", "selected": {**selected, **refined, "redraw": rounds}}
+    refine = today.get("refine", {})
+    parts = {
+        "matching": today.get("distil", {}).get("steps", 1),
+        "refinement": refine.get("steps", 1) and refine.get("selected", {}).get("count", 1),
+        "anchors": today.get("anchors", {}).get("per_class", 1),
+    }
+    without = [part for part, on in parts.items() if not on]
+    if without and name == "fedlgd":
+        added += f" without {enumeration(without)}"
+    head = re.compile(rf"{re.escape(name)}\b(?: \+ [\w-]+)*", re.IGNORECASE)  # FedAvg + refine
+    method["label"], label = (
+        f"{found[0]}{added}{each[found.end() :]}" if (found := head.match(each)) else each
+        for each in (method["label"], raw["label"])
+    )
+    return {**raw, "method": method, "label": label}
 
 
 OLD_TREES = {

@@ -29,7 +29,7 @@ from fedlgd.data.prepare import Preparation
 from fedlgd.engines.storage import States, Storage
 from fedlgd.methods.protocol import Method
 from fedlgd.nets.registry import named_net
-from fedlgd.rundir.manifest import MANIFEST, Manifest, read_manifest
+from fedlgd.rundir.manifest import MANIFEST, Manifest, read_manifest, settings_today
 from fedlgd.rundir.records import RoundRecord, in_order, refuse_links
 from fedlgd.runs.config import Config, net_of, resolve
 from fedlgd.runs.folder import RunDirectory
@@ -322,7 +322,7 @@ def reopen(folder: Path) -> StoredRun:
     if not manifest.engine.local:
         raise RunError("run-of-real-sites", path=str(folder))
     try:
-        config = resolve(read_toml(folder / "config.toml"))
+        config = resolve(settings_today(read_toml(folder / "config.toml")))
     except FedlgdError as error:
         raise RunError("run-not-reproducible", path=str(folder), error=str(error)) from error
     return StoredRun(folder, manifest, config)
@@ -355,7 +355,7 @@ def _config(settings: dict[str, Any], method: Method | None) -> Config:
     if method is not None:
         return Config(method=method, plan=resolve({"rounds": rest["rounds"], "seed": rest["seed"]}).plan)
     try:
-        return resolve(rest)
+        return resolve(settings_today(rest))
     except SettingError as error:
         raise RunError("method-not-found", error=str(error)) from error
 
