@@ -1,4 +1,4 @@
-"""Screenshots for README and the gallery, in 256 colours: python -m results.screenshot runs/demo/report.html
+"""Screenshots for README and the pages, in 256 colours: python -m results.screenshot runs/demo/report.html
 
 They need chromium."""
 
@@ -8,13 +8,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from playwright.sync_api import Browser, sync_playwright
 
 from results import DOCS
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 OUT = DOCS / "images"
+SHEETS = (
+    ("real images", ".card:first-child", 0),
+    ("virtual images", ".card:first-child", 2),
+    ("anchors", ".card:last-child", 1),
+)
+TILE, CAPTION, GAP = 280, 30, 24  # pixels
+PAPER, INK = (253, 252, 250), (60, 58, 54)
 DESK, PHONE = {"width": 1200, "height": 1340}, {"width": 390, "height": 844}
 SHOTS: dict[str, tuple[str, dict[str, Any]]] = {
     "report": ("", {"viewport": DESK, "color_scheme": "light"}),
@@ -35,12 +42,34 @@ def shoot(browser: Browser, report: Path, part: str, how: dict[str, Any]) -> Ima
     return Image.open(io.BytesIO(taken)).convert("RGB")
 
 
+def result(browser: Browser, report: Path) -> Image.Image:
+    """Real images, virtual images, anchors and the curve, side by side with captions: the first classes of each."""
+    page = browser.new_page(viewport=DESK, color_scheme="light")
+    page.goto(report.resolve().as_uri())
+    places = {caption: page.locator(card).locator("img:visible").nth(number) for caption, card, number in SHEETS}
+    places["accuracy, %, by round"] = page.locator("#rounds svg").first
+    tiles = {
+        caption: Image.open(io.BytesIO(place.screenshot())).convert("RGB") for caption, place in places.items()
+    }
+    page.close()
+    tiles = {caption: tile.crop((0, 0, tile.width, min(tile.height, TILE))) for caption, tile in tiles.items()}
+    width = sum(tile.width + GAP for tile in tiles.values()) - GAP
+    sheet = Image.new("RGB", (width, TILE + CAPTION), PAPER)
+    draw, left = ImageDraw.Draw(sheet), 0
+    for caption, tile in tiles.items():
+        draw.text((left, 4), caption, fill=INK, font=ImageFont.load_default(16))
+        sheet.paste(tile, (left, CAPTION))
+        left += tile.width + GAP
+    return sheet
+
+
 def main(report: Path) -> None:
     found = next(path for name in NAMES if (path := shutil.which(name)))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         for name, (part, how) in SHOTS.items():
             shoot(browser, report, part, how).quantize(256).save(OUT / f"{name}.png", optimize=True)
+        result(browser, report).quantize(256).save(OUT / "result.png", optimize=True)
         browser.close()
 
 

@@ -18,6 +18,7 @@ GLOSSARY = "glossary.md"
 UNCHECKED = ("settings.md", "api.md")  # generated from the code, and names only
 ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|et al|etc|vs|Eq|Fig|cf|No|approx)\.")
 SENTENCE_END = re.compile(r"[.!?][)\"'*]*(?=\s+[A-Z*`\[(0-9“_†‡∗▲])")
+LONG_LIST = 4  # commas
 WORD = re.compile(r"[^\W_]")
 EMPHASIS = re.compile(r"\*{1,2}[^*\n]+\*{1,2}|\[[^\]]+\]\(|^#.*$|^\| [^|]+\|", re.M)
 
@@ -47,14 +48,21 @@ def check(text: str, page: str = "page") -> list[Finding]:
 
 def judged(page: str, line: int, sentence: str) -> Iterator[Finding]:
     """What is wrong with a sentence."""
-    parts = [[word for word in part.split() if WORD.search(word)] for part in sentence.split(";")]
-    count = max(len(part) for part in parts)
+    count = max(len([word for word in part.split() if WORD.search(word)]) for part in parts(sentence))
     if count > RULES["max_words"]:
         yield Finding(page, line, "length", f"{count} words, at most {RULES['max_words']}", sentence)
     for rule, each in RULES["patterns"].items():
         for pattern in each["find"]:
             if found := re.search(pattern, sentence, re.I):
                 yield Finding(page, line, rule, f"{each['say']} ({found[0]!r})", sentence)
+
+
+def parts(sentence: str) -> list[str]:
+    """The parts of a sentence between semicolons; after a colon, the items of a long list, too."""
+    lead, colon, items = sentence.partition(":")
+    if colon and items.count(",") >= LONG_LIST:
+        return [lead, *re.split("[;,]", items)]
+    return sentence.split(";")
 
 
 def unexplained(text: str, page: str) -> Iterator[Finding]:

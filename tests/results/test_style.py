@@ -35,6 +35,11 @@ def test_code_comments_and_addresses_are_not_english(hidden):
     assert check(f"# Title\n\nText.\n\n{hidden}\nText.\n") == []
 
 
+def test_a_long_list_is_no_long_sentence():
+    assert check("Reduced: " + ", ".join(["three more words"] * 12) + ".\n") == []
+    assert check("Reduced: three words, " + "and the site " * 11 + "train.\n")
+
+
 def test_a_glossary_link_explains_all_terms():
     assert check("The quorum is 1. Terms are in the [glossary](../glossary.md).\n") == []
 
