@@ -6,12 +6,13 @@ from statistics import fmean, median, stdev
 from typing import Any
 
 from fedlgd.report.groups import Group, SeedCurve, group_runs, summarise
-from fedlgd.report.plots import line_plot, svg
+from fedlgd.report.plots import line_plot
 from fedlgd.report.summary import Difference, by_seed, difference, paired_difference
 from fedlgd.rundir.read import Run, read_runs
 from fedlgd.runs.space import show_value
 from fedlgd.runs.tune import Trial, cpu_seconds
 from results import MEASURED, RECORDS
+from results.pages.figures import narrow
 
 SEARCH = MEASURED / "search"
 FEW_VALUES = 5  # of a setting; more are compared in halves
@@ -189,7 +190,7 @@ def figures() -> dict[str, str]:
             ends = (counts[0], counts[-1])
             curves.append(SeedCurve("all real images", ends, (stats[0], stats[0]), style + 1))
     figure = line_plot(curves, "accuracy, %", "virtual images per class")
-    return {"accuracy-count.svg": svg(figure, "accuracy-count")} if figure else {}
+    return {"accuracy-count.svg": narrow(figure, "accuracy-count")} if figure else {}
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence[str] = ()) -> str:

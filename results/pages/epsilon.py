@@ -8,9 +8,10 @@ from typing import Any
 
 from fedlgd.core.text import plural
 from fedlgd.report.groups import SeedCurve, summarise
-from fedlgd.report.plots import line_plot, svg
+from fedlgd.report.plots import line_plot
 from fedlgd.report.tables import Cell, Column, Table, as_markdown, percent
 from results import MEASURED
+from results.pages.figures import narrow
 
 FOLDER = MEASURED / "privacy"
 BAR = 0.02
@@ -165,7 +166,7 @@ def figures() -> dict[str, str]:
         curves.append(SeedCurve(method, tuple(places), tuple(places.values()), style))
     names = ["none" if not budget else f"{budget:g}" for budget in budgets]
     figure = line_plot(curves, "accuracy, %", "epsilon", names)
-    return {"privacy-epsilon.svg": svg(figure, "privacy-epsilon")} if figure else {}
+    return {"privacy-epsilon.svg": narrow(figure, "privacy-epsilon")} if figure else {}
 
 
 def curve(rows: Rows) -> str:

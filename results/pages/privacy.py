@@ -29,8 +29,8 @@ COMMON = ("paper-protocol", "fewer-controls", "in-sample", "equal-steps", "inter
 WORDS = {
     "leak": "leak found",
     "no-leak": "no leak found",
-    "control-missed": "inconclusive: the attack misses a control that must leak",
-    "blind-off-chance": "not decided: a blind control is not at 0.5",
+    "control-missed": "inconclusive",
+    "blind-off-chance": "not decided",
 }
 Stored = Mapping[str, tuple[dict[str, Any], Audit]]
 
@@ -113,7 +113,7 @@ def summary(stored: Stored) -> str:
         best = [_pick(audit, "run", target) for target in TARGETS]
         best += [_pick(audit, "baseline", "model", "real")]
         rows.append([title, *map(_area, best), WORDS[verdict(audit).kind]])
-    heads = ["site", *TARGETS.values(), "model of FedAvg on real images", "verdict"]
+    heads = ["site", *TARGETS.values(), "FedAvg on real images", "verdict"]
     return table(heads, rows, ["verdict"])
 
 
@@ -186,19 +186,20 @@ def _text(found: Finding) -> str:
 
 
 def _against_fedavg(known: Mapping[str, Audit]) -> Iterator[list[str]]:
-    states, numbers = [], []
-    for title, audit in known.items():
+    states = []
+    for audit in known.values():
         ours, real = _pick(audit, "run", "model"), _pick(audit, "baseline", "model", "real")
         if ours and real:
             lower, higher = ours.auc[2] < real.auc[0], ours.auc[0] > real.auc[2]
             behind = (real.accuracy or 0) - (ours.accuracy or 0) > CLEAR
             yes = "confirmed, but at lower accuracy" if behind else "confirmed"
             states.append(yes if lower else "not confirmed" if higher else "not decidable")
-            numbers.append(f"{title}: {_text(ours)} against {_text(real)}")
     if states:
         state = states[0] if len(set(states)) == 1 else "not decidable: it depends on the site"
         claim = "The ROC of FedLGD's model is nearer to the diagonal than that of FedAvg on real images"
-        yield [claim, state, ". ".join(numbers)]
+        lower = sum(each.startswith("confirmed") for each in states)
+        numbers = f"Lower in {lower} of {len(states)} audits, higher in {states.count('not confirmed')}"
+        yield [claim, state, f"{numbers}; the intervals overlap in the others"]
 
 
 def _no_leak(known: Mapping[str, Audit]) -> Iterator[list[str]]:
