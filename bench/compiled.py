@@ -1,70 +1,105 @@
-"""The phases of a run as they are, in bfloat16, compiled, and both: `python -m bench.compiled --width 128`.
+"""The phases of a run: the released procedure, ours as it is, in bfloat16, compiled, and both.
 
-The four take turns in one process with one thread, so that load on the machine affects all of them. A ratio is the
-least CPU time of a phase as it is, divided by that of the other.
+Run: python -m bench.compiled                        at the paper's width, and store it (most of an hour)
+     python -m bench.compiled --phases gm,evaluation --add --repeats 2
+
+All of them take turns in one process with one thread, so that load on the machine affects all of them. Costs are
+CPU seconds per unit. "released" is `bench/published.py`, "shipped" the same with the anomaly detection that the
+released code leaves on; projections of complete runs include it. The first call of each is measured apart.
 """
 
 import argparse
+import json
+import os
+import statistics
+import tempfile
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from bench.tools import ours
-from bench.tools.measure import kept_malloc, peak_flops, seconds
+from bench import published
+from bench.phases import Phase, phases
+from bench.run import processor
+from bench.tools.measure import default_malloc, kept_malloc, peak_flops, seconds
 from bench.tools.scene import Scene
 from bench.tools.table import aligned
 from fedlgd.core.device import Place
 
+OUT = Path(__file__).parents[1] / "results" / "measured" / "bench" / "compiled.json"
 PLACES = {
     "eager": Place(),
-    "bfloat16": Place(precision="bf16"),
+    "bf16": Place(precision="bf16"),
     "compiled": Place(compile="on"),
-    "both": Place(compile="on", precision="bf16"),
+    "compiled, bf16": Place(compile="on", precision="bf16"),
 }
-TEST_IMAGES = 512
+NAMES = ("dm-initial", "dm-iterative", "gm", "epoch-plain", "epoch-regularised", "evaluation")
 
 
-def phases(scene: Scene) -> dict[str, Callable[[], object]]:
-    """The phases that passes of the network take most of."""
-    small = replace(scene, site=replace(scene.site, test=scene.site.test.take(slice(0, TEST_IMAGES))))
-    assert scene.target  # computed here, so that it is not measured
-    return {
-        "training epoch": partial(ours.plain_epoch, scene),
-        "regularised epoch": partial(ours.regularised_epoch, scene),
-        "evaluation": partial(ours.evaluate, small),
-        "distribution matching": partial(ours.iterative_dm, scene, ours.sample(ours.ITERATIVE, 1)),
-        "gradient matching": partial(ours.gm, scene, replace(ours.METHOD.anchors, steps=1)),
+def sides(phase: Phase) -> dict[str, tuple[Callable[[], object], Callable[[], None], float]]:
+    """What is called on each side, with its malloc settings and its units."""
+
+    def shipped() -> None:
+        with published.as_shipped():
+            phase.published()
+
+    def at(place: Place) -> Callable[[], object]:
+        return lambda: place.do(lambda _: phase.ours(), None)
+
+    found = {name: (at(place), kept_malloc, phase.ours_units) for name, place in PLACES.items()}
+    released = {"released": (phase.published, default_malloc, phase.published_units)}
+    if phase.name != "evaluation":  # which has no gradients
+        released["shipped"] = (shipped, default_malloc, phase.published_units)
+    return released | found
+
+
+def gflop(work: Callable[[], object], units: float) -> float:
+    with FlopCounterMode(display=False) as counter:
+        work()
+    return float(counter.get_total_flops()) / units / 1e9
+
+
+def measure(phase: Phase, repeats: int) -> dict[str, Any]:
+    """CPU seconds of each side in every turn, and of the first call of ours."""
+    every = sides(phase)
+    first = {name: seconds(call, malloc) for name, (call, malloc, _) in every.items() if name in PLACES}
+    turns: dict[str, list[float]] = {name: [] for name in every}
+    for _ in range(repeats):
+        for name, (call, malloc, units) in every.items():
+            turns[name].append(seconds(call, malloc) / units)
+    flops = {
+        "released": gflop(phase.published, phase.published_units),
+        "eager": gflop(phase.ours, phase.ours_units),
     }
-
-
-def measure(work: Callable[[], object], repeats: int) -> tuple[list[float], list[float]]:
-    """The least CPU seconds at each place, and those of the first call, which compiles."""
-
-    def at(place: Place) -> float:
-        return seconds(lambda: place.do(lambda _: work(), None), kept_malloc)
-
-    first = [at(place) for place in PLACES.values()]
-    turns = [[at(place) for place in PLACES.values()] for _ in range(repeats)]
-    return [min(column) for column in zip(*turns, strict=True)], first
+    load = os.getloadavg()[0]
+    return {"phase": phase.name, "unit": phase.unit, "seconds": turns, "first": first, "gflop": flops, "load": load}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--width", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--data", default="builtin-digits")
+    parser.add_argument("--phases", default=",".join(NAMES))
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--add", action="store_true", help="keep the other phases that are stored")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    print(f"width {given.width}; a matrix product has {peak_flops() / 1e9:.0f} GFLOP/s in float32")
-    rows = [["phase", "eager (s)", *list(PLACES)[1:], "first compiled call (s)"]]
-    for name, work in phases(Scene.of(given.data, given.width)).items():
-        least, first = measure(work, given.repeats)
-        rows.append(
-            [name, f"{least[0]:.3f}", *(f"{least[0] / each:.2f}x" for each in least[1:]), f"{first[2]:.0f}"]
-        )
-    print(aligned(rows))
+    about = {"cpu": processor(), "cores": os.cpu_count(), "torch": torch.__version__, "width": given.width}
+    found = {**about, "peak_gflops": peak_flops() / 1e9, "phases": {}}
+    if given.add and given.out.exists():
+        found["phases"] = json.loads(given.out.read_text())["phases"]
+    with tempfile.TemporaryDirectory() as folder:
+        every = phases(Scene.of(given.data, given.width), Path(folder))
+        for name in given.phases.split(","):
+            row = measure(every[name], given.repeats)
+            found["phases"][name] = row
+            cost = {side: statistics.median(turns) for side, turns in row["seconds"].items() if turns}
+            ratios = [f"{side} {cost['released'] / value:.2f}x" for side, value in cost.items()] if cost else []
+            print(aligned([[name, *ratios]]), flush=True)
+            given.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,10 +18,10 @@ from fedlgd.runs.config import resolve
 from fedlgd.runs.run import execute
 
 SETTINGS: dict[str, Any] = {
-    "data": {"name": "digits", "synth": "none", "limit": 2000, "test_limit": 1000},
+    "data": {"name": "digits", "synth": "none", "limit": 1000, "test_limit": 1000},
     "net.width": 32,
-    "rounds": 20,
-    "evaluate_every": 20,
+    "rounds": 10,
+    "evaluate_every": 10,
     "analysis": False,
     "real_samples": 0,
 }

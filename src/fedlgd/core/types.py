@@ -91,8 +91,9 @@ class LabelledSet:
         return len(self.y)
 
     def take(self, index: Tensor | slice) -> "LabelledSet":
-        """The images at `index` as float network input."""
-        x, y = to_device((self.x[index], self.y[index]))
+        """The images at `index` as float network input, channel by channel: convolutions and norms of pixels whose
+        channels are interleaved, as in colour arrays of a user, take up to twice as long on a CPU."""
+        x, y = to_device((self.x[index].contiguous(), self.y[index]))
         return LabelledSet(self.scale.to_input(x) if x.dtype == torch.uint8 else x, y, self.scale)
 
     def of_class(self, k: int) -> Tensor:
