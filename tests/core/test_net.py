@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fedlgd.core.errors import NetError
 from fedlgd.core.meter import metered, phase
 from fedlgd.core.net import ACTIVATION, Flops, Net
-from fedlgd.core.types import Params, Stream
+from fedlgd.core.types import LabelledSet, Params, Stream
 from fedlgd.nets.registry import build_net
 from tests import tiny
 from tests.errors import refuses
@@ -353,3 +353,12 @@ def test_features_are_counted_and_a_narrow_net_has_fewer():
     assert net.narrow is not None
     assert net.narrow(2).features == net.features // 4
     assert build_net("tests.nets.own:Linear", (3, 8, 8), 3).narrow is None
+
+
+@pytest.mark.parametrize("index", [slice(1, 4), torch.tensor([2, 0])])
+def test_input_of_a_network_is_channel_by_channel_however_pixels_are_stored(index):
+    """Norms of interleaved channels are slow on a CPU."""
+    pixels = torch.arange(5 * 4 * 4 * 3, dtype=torch.uint8).view(5, 4, 4, 3).permute(0, 3, 1, 2)
+    interleaved, plain = (LabelledSet(x, torch.arange(5)) for x in (pixels, pixels.contiguous()))
+    assert interleaved.take(index).x.is_contiguous()
+    assert torch.equal(interleaved.take(index).x, plain.take(index).x)
