@@ -17,7 +17,7 @@ RULES = tomllib.loads((Path(__file__).with_suffix(".toml")).read_text())
 GLOSSARY = "glossary.md"
 UNCHECKED = ("settings.md", "api.md")  # generated from the code, and names only
 ABBREVIATIONS = re.compile(r"\b(e\.g|i\.e|et al|etc|vs|Eq|Fig|cf|No|approx)\.")
-SENTENCE_END = re.compile(r"[.!?][)\"'*]*(?=\s+[A-Z*`\[(0-9“_†‡∗▲])")
+SENTENCE_END = re.compile(r"[.!?][)\"'*]*(?=\s+[A-Z*`\[(0-9“\"_†‡∗▲])")
 LONG_LIST = 4  # commas
 WORD = re.compile(r"[^\W_]")
 EMPHASIS = re.compile(r"\*{1,2}[^*\n]+\*{1,2}|\[[^\]]+\]\(|^#.*$|^\| [^|]+\|", re.M)

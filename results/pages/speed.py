@@ -41,7 +41,7 @@ def headline(name: str) -> str:
     every = hours["to the loss of 10000 published steps, evaluated in every round"]
     text = (
         f"A run of the paper's DIGITS is projected to take {theirs:.0f} CPU hours of one core with the released "
-        f"procedure, and {same:.1f} with ours to the same matching loss: **{theirs / same:.0f} times** less "
+        f"procedure. Ours takes {same:.1f} to the same matching loss: **{theirs / same:.0f} times** less "
         f"({theirs / every:.0f} times if ours evaluates in every round, too). Our defaults take fewer matching "
         f"steps and {hours['as it comes']:.1f} hours. Measured on one core of an {machine['cpu']} at load "
         f"{min(loads):.1f} to {max(loads):.1f} of {machine['cores']} cores."

@@ -14,8 +14,8 @@ DISCLOSES = {
     "reconstruct images from its change",
     "loss": "how well the model fits the images that it was trained on, as one number",
     "images": "pictures for anyone to look at: they can resemble training images, or copy them",
-    "image means": "mean pictures of groups of images, with the share of each class: of a group of few or of "
-    "similar images nearly these images",
+    "image means": "mean pictures of groups of images, with the share of each class; the mean of few or similar "
+    "images nearly shows these images",
     "feature means": "the mean features of each class: of a class with few images nearly those of single images",
     "logits": "what the model says of each image: who has it can test whether an image was trained on",
     "mean logits": "the mean outputs of the model for each class: of a class with few images nearly those of "
