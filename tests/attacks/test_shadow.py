@@ -13,6 +13,7 @@ from fedlgd.attacks.shadow import Observations, Shadow, distil_watched, run_shad
 from fedlgd.attacks.watch import Study
 from fedlgd.core.types import LabelledSet, Stream
 from fedlgd.engines.storage import RamStates
+from fedlgd.methods.collabdm import CollabDM
 from fedlgd.runs.config import Config, RunSettings
 from tests import tiny
 from tests.errors import refuses
@@ -213,3 +214,33 @@ def test_without_shifts_the_model_is_asked_about_the_image_itself(data):
     assert torch.equal(every["phi"][:, :1], one["phi"])
     assert torch.equal(every["population"], one["population"])
     torch.testing.assert_close(every["p"], one["p"])
+
+
+def test_feature_means_under_public_networks_show_members_and_those_of_another_site_do_not(data):
+    method = tiny.settings(CollabDM(), tiny.SETTINGS | {"distil.steps": 4, "distil.real_per_class": 99})
+    study, few = study_of(data), RunSettings(rounds=1, analysis=False, real_samples=0)
+    members = members_in(study.pool, 0, RNG)
+    seen = run_watched(Config(method=method, plan=few), data, tiny.net(), study, members, ignore)
+    area, blind = (
+        float((each[members][:, None] > each[~members]).double().mean())
+        for each in (seen.statistics["features/trace"], seen.statistics["blind/means"])
+    )
+    assert area > 0.6
+    assert abs(blind - 0.5) < 0.09
+    assert not any("means" in path for path in seen.unattacked)
+
+
+def test_the_statistic_of_feature_means_is_that_of_a_loop_over_images(data):
+    study, net = study_of(data), tiny.net()
+    params, transforms = tiny.params(net), [lambda x: x + 0.1, lambda x: x, lambda x: -x]
+    means = torch.randn(3, net.features, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = study.of_draw((net, params, transforms), means)
+
+    def features(part):
+        rows = [net(params, transforms[int(y)](x[None])).features[0] for x, y in zip(part.x, part.y, strict=True)]
+        return torch.stack(rows).double().detach()
+
+    others, mine = features(study.population), features(study.attacked.take(slice(0, 9)))
+    for i, (f, y) in enumerate(zip(mine, study.attacked.y[:9], strict=True)):
+        r = others[study.population.y == y].mean(0)
+        assert float(found[i]) == pytest.approx(float((f - r) @ (means[y] - r)), rel=1e-4, abs=1e-6)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedlgd.core.guard import unsealed
 from fedlgd.core.net import Net
 from fedlgd.core.types import Broadcast, Hello, ServerState, SiteState, Update
 from fedlgd.data.federation import Federation
@@ -45,7 +46,17 @@ FEW = SYNTHESIS | {"per_class": 2, "virtual_batch": 4}
 LAP = {"real_batch": 6, "outer": 2, "batches": 2, "boost": 2, "inner": 0, "search": 0}
 """FedLAP whose sites take no step of SGD, so that all that are counted are those of the server."""
 
+SIMULATED = {"epsilon": 60.0, "counts": 0.2, "test_key": "public"}
+"""Much noise is not needed to see where it enters; the key makes it the same in every run."""
+
+
+def private(section: str, **more: Any) -> dict[str, Any]:
+    return {f"{section}.{name}": value for name, value in {**SIMULATED, **more}.items()}
+
+
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "collabdm-private": ("collabdm", {"distil.plan": "bank", **private("distil.private")}),
+    "fedlap-private": ("fedlap", {**private("dp", rounds=RunSettings().rounds), "real_batch": 99}),
     "feddm-new": ("feddm", {"images": "new", "logits": False, "radius": 0.0}),
     "fedlgd-official": (
         "fedlgd",
@@ -222,7 +233,7 @@ class Watched:
         return self if now is self.method else now
 
     def enrol(self, site, net, rng):
-        state, hello = self._twice("enrol", (site, net), lambda: self.method.enrol(site, net, rng))
+        state, hello = self._twice("enrol", (unsealed(site), net), lambda: self.method.enrol(site, net, rng))
         self.hellos.append(hello)
         return state, hello
 
@@ -236,7 +247,7 @@ class Watched:
 
     def site(self, msg, state, site, net, rng):
         update, after = self._twice(
-            "site", (msg, state, site, net), lambda: self.method.site(msg, state, site, net, rng)
+            "site", (msg, state, unsealed(site), net), lambda: self.method.site(msg, state, site, net, rng)
         )
         self.received.append(update)
         return update, after

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedlgd.core.errors import PrivacyError
+from fedlgd.core.meter import metered
 from fedlgd.core.types import Broadcast, LabelledSet, ServerState, Stream, Update
 from fedlgd.distill.gradient import batch_gradients, row_distance
 from fedlgd.dp.budget import Level, spent_epsilon
@@ -125,6 +126,18 @@ def test_a_site_tells_the_distance_at_which_its_images_help_most_and_never_more_
     ]
     assert 1e-3 < found[0] < 10
     assert found[1] == pytest.approx(1e-3)
+
+
+def test_the_search_for_the_radius_is_work_of_a_site_and_not_its_evaluation():
+    net, site = tiny.net(), tiny.federation().by_name["ape"]
+    message, spent = Broadcast(round=0, params=tiny.params(net)), []
+    for search in (0, 2):
+        with metered() as meter:
+            fedlap(search=search).site(message, union.SiteState(), site, net, Stream(1))
+        spent.append(dict(meter.flops))
+    scored = 2 * len(site.train) * net.flops
+    assert spent[1].get("evaluate", 0) == 0
+    assert spent[1]["train"] - spent[0]["train"] > scored
 
 
 # With epsilon

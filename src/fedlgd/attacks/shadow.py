@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from fedlgd.attacks.pool import halved
 from fedlgd.attacks.sent import is_whole
-from fedlgd.attacks.watch import Study, Watch
+from fedlgd.attacks.watch import MAX_DRAWS, Study, Watch
 from fedlgd.core.errors import RunError
 from fedlgd.core.meter import tick
 from fedlgd.core.types import ServerState
@@ -76,7 +77,9 @@ def run_watched(
     """Run a federation and return what its attacker has seen. There is a model to attack if all sites share one."""
     method, net = config.method, config.method.adapt(net)
     first = net.init(Stream(config.plan.seed).at("init"))
-    watch = Watch(study, net, config.plan.rounds, members, first, method.sends)
+    known = getattr(method, "draws", None)
+    draws = tuple(islice(known(net, config.plan.seed), MAX_DRAWS)) if known else ()
+    watch = Watch(study, net, config.plan.rounds, members, first, method.sends, draws)
     half = halved(federation, study.pool, members, watch.release)
     state, accuracy = run_federation(config, half, net, watch, on_round, watch.tap)
     if state.anchors:

@@ -13,6 +13,7 @@ from fedlgd.attacks.signals import ForwardPass, confidence, forward_pass
 from fedlgd.core.losses import class_means
 from fedlgd.core.types import Hello, LabelledSet, Params, SiteState, Update, VirtualSet
 from fedlgd.data.federation import Federation
+from fedlgd.distill.augment import Transform
 from fedlgd.dp.release import Told
 from fedlgd.engines.site import Answer, Task
 from fedlgd.engines.storage import RamStates
@@ -23,6 +24,9 @@ from fedlgd.rundir.disclosure import UNDECLARED, declared_kind
 POPULATION_SIZE = 500  # test images that calibrate RMIA
 WATCHED_ROUNDS = 6  # whose updates are attacked, evenly spaced
 MIN_AGREEMENT = 0.5  # from which on class means are taken for those of features of a model
+Draw = tuple[Net, Params, list[Transform]]
+"""A network that all know, and its augmentation of each class."""
+MAX_DRAWS = 10  # of them are attacked
 WIDEST = ("uploads/nearest", "copies/nearest")  # of several uploads the nearest image of all counts
 
 
@@ -69,6 +73,16 @@ class Study:
         reference = class_means(others, self.population.y, classes)
         return signals.traced(features, means[y], reference[y]).nan_to_num()
 
+    def of_draw(self, draw: Draw, means: Tensor) -> Tensor:
+        """The same under a network and augmentations of each class that all know."""
+        net, params, transforms = draw
+        features, others = (
+            forward_pass(net, params, changed(data, transforms)).features
+            for data in (self.attacked, self.population)
+        )
+        reference = class_means(others, self.population.y, torch.arange(net.classes))
+        return signals.traced(features, means[self.attacked.y], reference[self.attacked.y]).nan_to_num()
+
     def of_model(self, net: Net, params: Params) -> dict[str, Tensor]:
         """phi of every query, the probability of the true label, and that of the population."""
         x, y = self.attacked.x, self.attacked.y
@@ -78,17 +92,35 @@ class Study:
         return {"phi": phi, "p": phi[:, 0].sigmoid(), "population": others.sigmoid()}
 
 
+def changed(data: LabelledSet, transforms: Sequence[Transform]) -> Tensor:
+    """The images, those of each class with its augmentation."""
+    x = data.x.clone()
+    for k, transform in enumerate(transforms):
+        if (own := data.y == k).any():
+            x[own] = transform(x[own])
+    return x
+
+
 class Watch(RamStates):
     """Collects statistics: of messages as a tap, and of the virtual sets that the site stores.
 
     Several versions of a set, and several updates, are averaged. Noisy sums are seen in a simulation of privacy.
     first: the model before the first round. sends: what the method declares; its form decides what a part is.
+    draws: the networks that all know, under which a method sends feature means.
     """
 
     def __init__(
-        self, study: Study, net: Net, rounds: int, members: Tensor, first: Params, sends: Mapping[str, str]
+        self,
+        study: Study,
+        net: Net,
+        rounds: int,
+        members: Tensor,
+        first: Params,
+        sends: Mapping[str, str],
+        draws: Sequence[Draw] = (),
     ) -> None:
         super().__init__()
+        self._draws = draws
         self._study, self._net, self._members, self._first, self._sends = study, net, members, first, sends
         self._rounds = {round(i * (rounds - 1) / max(1, WATCHED_ROUNDS - 1)) for i in range(WATCHED_ROUNDS)}
         self._found: dict[str, list[Tensor]] = {}
@@ -137,6 +169,8 @@ class Watch(RamStates):
             return watched and models and self._update(target, before, tensors)
         if images := images_in(tensors, self._net, self._study.pool.data.scale):
             return target and self._upload(images)
+        if self._draws and kind == "feature means":
+            return self._drawn_means(target, next(iter(tensors.values())).double())
         if (means := class_means_in(tensors, self._net)) is not None and watched:
             after = message.params if isinstance(message, Update) else {}
             return self._means(target, means, [each for each in (after, before) if is_whole(each, self._first)])
@@ -199,6 +233,14 @@ class Watch(RamStates):
         if len(best[1]):
             self._add("features" if target else "blind", {"trace" if target else "means": best[1]})
         return bool(len(best[1]))
+
+    def _drawn_means(self, target: bool, sent: Tensor) -> bool:
+        """Means under public networks: the traces under some of them, added up."""
+        if not target and "blind/means" in self._found:
+            return False
+        seen = sum(self._study.of_draw(*each) for each in zip(self._draws, sent, strict=False))
+        self._add("features" if target else "blind", {"trace" if target else "means": seen})
+        return True
 
     def _passed(self, params: Params) -> ForwardPass:
         """Of the attacked images; all sites of a round start from the same model."""

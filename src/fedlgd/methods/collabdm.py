@@ -1,6 +1,6 @@
 """CollabDM (Holland et al., ECAI 2024): sites send mean features under random networks, the server distils"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar, Literal
@@ -120,6 +120,11 @@ class CollabDM(common.Training):
         else:
             means, counts = site_means(site, random, self.distil, rng), site.train.counts(net.classes)
         return SiteState(), Hello(site=site.name, counts=counts, trees={"means": {"means": means}})
+
+    def draws(self, net: Net, seed: int) -> Iterator[tuple[Net, Params, list[Transform]]]:
+        """The networks that all know, each with its augmentation of each class: an attacker has them, too."""
+        random, distil = distribution.random_networks(net, self.distil)
+        return ((random, *public_draw(random, distil, seed, i)) for i in range(distil.distinct))
 
     def expects_hello(self, net: Net) -> Hello:
         random, _ = distribution.random_networks(net, self.distil)

@@ -81,7 +81,7 @@ class FedLAP(union.Uploading):
     name: ClassVar[str] = "fedlap"
     presets: ClassVar[Presets] = {
         "paper": PUBLISHED,
-        "quick": {"outer": 2, "batches": 5, "search": 3, "local.epochs": 10},
+        "quick": {"outer": 2, "batches": 2, "search": 3, "local.epochs": 10},
     }
     stackable: ClassVar[tuple[str, ...]] = ()
     train_on: ClassVar[Literal["nothing"]] = "nothing"  # type: ignore[misc]
@@ -144,9 +144,8 @@ class FedLAP(union.Uploading):
         return state, Hello(site=site.name, counts=torch.bincount(labels))
 
     def expects(self, msg: Broadcast, net: Net, hello: Hello) -> Expected:
-        form = union.expected_upload(net, self.distil.per_class)
-        trees = {**form.trees, RADIUS: {"value": torch.empty(())}}
-        return replace(form, trees=trees, least={**form.least, f"trees/{RADIUS}/value": 0})
+        form, value = union.expected_upload(net, self.distil.per_class), {"value": torch.empty(())}
+        return replace(form, trees={**form.trees, RADIUS: value}, least={**form.least, f"trees/{RADIUS}/value": 0})
 
     def site(
         self, msg: Broadcast, state: SiteState, site: Site, net: Net, rng: Stream, fit: Fit = common.fit
@@ -164,8 +163,8 @@ class FedLAP(union.Uploading):
         check_finite(images, self.distil.lr, f"distillation at site {site.name!r}")
         virtual = replace(virtual, images=images, round=msg.round)
         tree = union.upload_of(virtual, net.classes, self.distil.per_class)
-        trees = {union.TREE: tree, RADIUS: {"value": torch.tensor(radius)}}
-        return Update(site=site.name, params={}, weight=1.0, trees=trees), replace(state, virtual=virtual)
+        sent = {union.TREE: tree, RADIUS: {"value": torch.tensor(radius)}}
+        return Update(site=site.name, params={}, weight=1.0, trees=sent), replace(state, virtual=virtual)
 
     def condense(self, virtual: VirtualSet, net: Net, theta: Params, real: Gradients, rng: Stream) -> Tensor:
         """The images after all steps; a path that is `radius` away from theta_t ends."""
@@ -194,9 +193,10 @@ class FedLAP(union.Uploading):
     def _radius(self, made: LabelledSet, theta: Params, site: Site, net: Net, rng: Stream) -> float:
         """||w - theta_t|| after the epoch of SGD on the images with the smallest loss of real images."""
         w, best = theta, (float("inf"), self.radius)
-        for epoch in range(self.search):
-            w = common.fit_on(net, w, made, replace(self.local, epochs=1, steps=0), rng.at(epoch)).params
-            best = min(best, (score(net, w, site.train, net.classes).loss, moved_by(w, theta, net)))
+        with meter.phase("train", whole=True):  # the scores, too, are work of the site
+            for epoch in range(self.search):
+                w = common.fit_on(net, w, made, replace(self.local, epochs=1, steps=0), rng.at(epoch)).params
+                best = min(best, (score(net, w, site.train, net.classes).loss, moved_by(w, theta, net)))
         return min(self.radius, best[1])
 
     @property
