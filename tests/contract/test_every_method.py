@@ -612,7 +612,7 @@ NOT_ALONE = {
     "fedlgd": {"pull.loss"},
     "feddm": {"distil.private.epsilon"},
     "fedaf": {"distil.private.epsilon"},
-    "collabdm": {"distil.start"},
+    "collabdm": {"distil.match", "distil.start"},
     "dynafed": {"finetune.momentum"},  # Adam has none
     "fedvck": {"distil.private.epsilon"},
     "fedlap": {"distil.private.epsilon", "distil.tiles", "dp.scores"},
