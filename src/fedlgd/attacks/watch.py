@@ -238,7 +238,7 @@ class Watch(RamStates):
         """Means under public networks: the traces under some of them, added up."""
         if not target and "blind/means" in self._found:
             return False
-        seen = sum(self._study.of_draw(*each) for each in zip(self._draws, sent, strict=False))
+        seen = torch.stack([self._study.of_draw(*each) for each in zip(self._draws, sent, strict=False)]).sum(0)
         self._add("features" if target else "blind", {"trace" if target else "means": seen})
         return True
 
