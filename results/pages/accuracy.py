@@ -16,6 +16,7 @@ from results.pages.figures import narrow
 
 SEARCH = MEASURED / "search"
 FEW_VALUES = 5  # of a setting; more are compared in halves
+REDRAWN, FIXED = ARMS = ("redrawn", "fixed")  # virtual sets over the rounds
 COUNTED = ("accuracy-count", "accuracy-four")  # stored runs with different numbers of images per class
 
 
@@ -34,28 +35,27 @@ def holds(name: str) -> str:
 
 
 def compared(names: str) -> str:
-    """FedLGD and FedAvg on its first virtual set, a row for each stored comparison with both."""
+    """Virtual sets redrawn every round and fixed ones, a row for each stored comparison with both."""
     rows = []
     for name in names.split(","):
-        arms = {arm: group for group in groups_of(name) if (arm := arm_of(group.runs[0])) in ("FedLGD", "FedAvg")}
-        run = arms["FedLGD"].runs[0]
+        arms = {arm: group for group in groups_of(name) if (arm := arm_of(group.runs[0])) in ARMS}
+        run = arms[REDRAWN].runs[0]
         values = {arm: {seed: 100 * value for seed, value in by_seed(group).items()} for arm, group in arms.items()}
         steps, width = run.settings["local"]["steps"], run.settings["net"]["width"]
         what = [str(len(run.manifest.data.sites)), f"{run.planned} x {steps}", str(width)]
-        ours, theirs = (values[arm] for arm in ("FedLGD", "FedAvg"))
+        ours, theirs = (values[arm] for arm in ARMS)
         means = [str(len(ours)), spread(list(ours.values())), spread(list(theirs.values()))]
         rows.append([*what, *means, shown(paired_difference(ours, theirs))])
-    heads = ["sites", "rounds x steps", "width", "seeds", "FedLGD", "FedAvg", "difference, 95 % interval"]
-    return table(heads, rows)
+    return table(["sites", "rounds x steps", "width", "seeds", *ARMS, "difference, 95 % interval"], rows)
 
 
 def arm_of(run: Run) -> str:
-    """FedLGD, FedAvg on the virtual set that FedLGD starts with, real images, or picks of real images."""
+    """Virtual sets redrawn every round, the same first sets fixed, real images, or picks of real images."""
     if run.settings.get("train_on") == "real":
         return "real"
     if run.settings["distil"]["start"] != "neighbours":
         return "picks"
-    return "FedLGD" if run.manifest.method.name == "fedlgd" else "FedAvg"
+    return REDRAWN if "redraw" in run.manifest.method.name else FIXED
 
 
 def groups_of(name: str) -> tuple[Group, ...]:
@@ -169,11 +169,11 @@ def per_class(name: str) -> str:
 
 def by_count() -> Mapping[str, Mapping[int, Sequence[float]]]:
     """Accuracies (%) by arm and number of virtual images per class; 0 stands for all real images."""
-    found: dict[str, dict[int, list[float]]] = {"FedLGD": {}, "FedAvg": {}}
+    found: dict[str, dict[int, list[float]]] = {arm: {} for arm in ARMS}
     for run in (run for run in runs_of(*COUNTED) if run.evaluated):
         arm, accuracy = arm_of(run), 100 * run.evaluated[-1].accuracy
         if arm == "real":
-            found["FedAvg"].setdefault(0, []).append(accuracy)
+            found[FIXED].setdefault(0, []).append(accuracy)
         elif arm in found:
             found[arm].setdefault(run.settings["distil"]["per_class"], []).append(accuracy)
     return found

@@ -190,10 +190,10 @@ def _against_fedavg(known: Mapping[str, Audit]) -> Iterator[list[str]]:
     for audit in known.values():
         ours, real = _pick(audit, "run", "model"), _pick(audit, "baseline", "model", "real")
         if ours and real:
-            lower, higher = ours.auc[2] < real.auc[0], ours.auc[0] > real.auc[2]
+            below, above = ours.auc[2] < real.auc[0], ours.auc[0] > real.auc[2]
             behind = (real.accuracy or 0) - (ours.accuracy or 0) > CLEAR
             yes = "confirmed, but at lower accuracy" if behind else "confirmed"
-            states.append(yes if lower else "not confirmed" if higher else "not decidable")
+            states.append(yes if below else "not confirmed" if above else "not decidable")
     if states:
         state = states[0] if len(set(states)) == 1 else "not decidable: it depends on the site"
         claim = "The ROC of FedLGD's model is nearer to the diagonal than that of FedAvg on real images"
