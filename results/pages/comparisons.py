@@ -171,6 +171,9 @@ def own_results(name: str) -> str:
 def demo(name: str) -> str:
     """The table of `fedlgd demo`, from stored runs."""
     groups = groups_of(RECORDS / name)
-    seeds = ", ".join(str(run.seed) for run in groups[0].runs)
-    rule = f"Accuracy (%) after the last round, seed {seeds}. The main result of a method is its mean over sites."
-    return "\n".join((markdown(accuracy_table(groups)), "", rule, *map(str, unequal_cost(groups))))
+    table, rounds = accuracy_table(groups), groups[0].runs[0].planned
+    kept = [i for i, column in enumerate(table.columns) if column.name not in ("rounds", "spread")]
+    rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
+    rule = f"Accuracy (%) after round {rounds}; the main result is the mean over sites."
+    shown = markdown(Table(tuple(table.columns[i] for i in kept), rows))
+    return "\n".join((shown, "", rule, *map(str, unequal_cost(groups))))
