@@ -341,7 +341,7 @@ class AuditPlan:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What makes an audit another one than those stored beside it."""
+        """The settings that distinguish an audit from those stored beside it."""
         plan = self.target.config.plan
         return {"seed": plan.seed, "rounds": plan.rounds, **asdict(self.request), "site": self.site}
 

@@ -1,4 +1,4 @@
-"""Which updates of a run are inverted, how near the reconstructions come, and what a run folder keeps of it.
+"""Inversion of the updates of a run: cases, distances of the reconstructions, and what a run folder keeps.
 
 Cases, all with the same model: a step of FedAvg on real images (what sites would send without distillation), one on
 the virtual set, and the steps of the method itself, with the anchors that the server knows or after refinement.
@@ -39,7 +39,7 @@ TRIAL_ITERATIONS = LBFGS_ITERATIONS  # iterations of an estimate: L-BFGS takes t
 
 @dataclass(frozen=True, kw_only=True)
 class InversionPlan:
-    """What is attacked: `targets` batches of each size, at the beginning of each round, of one site.
+    """The attacked steps: `targets` batches of each size, at the beginning of each round, of one site.
 
     rounds: (): the first, and the one after the last. site "": the one with the fewest images. show: pictures of
     images that are not public may be shown in a report.
@@ -322,7 +322,7 @@ def attack_cells(
 
 
 def stored_in(run: Replay, plan: InversionPlan) -> StoredInversion:
-    """What the run folder has for these settings and this state of the run; else a new file. The same attack may be
+    """The stored file with these settings and this state of the run, or a new name. The same attack may be
     shown or not."""
     settings = asdict(replace(plan, site=site_of(run, plan.site).name)) | {"of": run.rounds}
     settings = json.loads(json.dumps(settings))  # as it is read back, with lists for tuples

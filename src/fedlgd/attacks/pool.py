@@ -32,7 +32,7 @@ class CandidatePool:
 
     @property
     def parts(self) -> dict[str, NDArray[np.bool_]]:
-        """What is scored apart: the images, and the canaries, if any."""
+        """The groups that are scored separately: the images, and the canaries if there are any."""
         flipped = self.flipped.numpy()
         return {"": ~flipped} | ({f", {self.canaries}": flipped} if flipped.any() else {})
 

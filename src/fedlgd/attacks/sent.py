@@ -1,4 +1,4 @@
-"""What a site sent, as an attacker reads it: images, class means of features, and models.
+"""Messages of a site as an attacker reads them: images, class means of features, and models.
 
 It is recognised by its form. A declaration says what to expect, but it can be missing or false.
 """

@@ -34,7 +34,7 @@ from fedlgd.runs.jobs import run_jobs
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Observations:
-    """What an attacker of one federation has: statistics by "target/name", and the accuracy of the model.
+    """What an attacker of one federation observes: statistics by "target/name", and the accuracy of the model.
 
     unattacked: the paths of what the site sent and no attack looked at.
     """

@@ -1,4 +1,4 @@
-"""What an attack looks at: numbers of an image x with label y under a model, a set of images, or an update."""
+"""Signals of an attack: numbers of an image x with label y under a model, a set of images, or an update."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -218,7 +218,7 @@ def local_of(method: Method) -> Local:
 
 @dataclass(frozen=True, eq=False)
 class SiteTraining:
-    """What a site trains on in a round: its state, and what its method and parts add to `methods.common.fit`."""
+    """The training of a site in a round: its state, and what its method and parts add to `methods.common.fit`."""
 
     state: SiteState
     terms: Sequence[Term] = ()

@@ -32,7 +32,7 @@ WIDEST = ("uploads/nearest", "copies/nearest")  # of several uploads the nearest
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """What is the same in all federations of an audit: the attacked images as network input, and the references.
+    """The constants of an audit in all its federations: the attacked images as network input, and the references.
 
     all_layers: compare updates with the gradient of all layers, not of the last alone. shifted: ask the model about
     shifts of every image as well, for LiRA.

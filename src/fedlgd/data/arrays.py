@@ -59,7 +59,7 @@ def numpy_generator(rng: Stream) -> Generator:
 
 
 def saving(path: Path) -> AbstractContextManager[None]:
-    """A failed write to the data home is a `DataError` that names the file and the way out."""
+    """A failed write to the data home is a `DataError` that names the file and a solution."""
     way_out = f"Free space, or set {DATA_VARIABLE} to a folder on a larger disk, then re-run the same command"
     return writing(path, way_out, DataError)
 

@@ -1,4 +1,4 @@
-"""What attacks on a run found: membership audits, and gradient inversions with copies of training images.
+"""Results of attacks on a run: membership audits, and gradient inversions with copies of training images.
 
 Sentences have a kind (`leak`, `no-leak`, ...), so that programs need not read their English.
 """

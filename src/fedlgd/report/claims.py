@@ -99,7 +99,7 @@ def reading_sentence(run: Run) -> Sentence:
 def kinds_sent(run: Run, hello: bool | None = None) -> dict[str, list[str]]:
     """The paths of each kind that is declared or was observed, at the enrolment, in updates, or in both (None).
 
-    What is not declared is not one kind: it has a line for each path.
+    An undeclared message has no kind, so it has a line for each path.
     """
     method = run.manifest.method
     kinds: dict[str, list[str]] = {}

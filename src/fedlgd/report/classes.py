@@ -86,7 +86,7 @@ def one_class_everywhere(group: Group) -> bool:
 
 
 def one_class_notes(groups: Sequence[Group]) -> Iterator[Sentence]:
-    """Which models predict one class only, at which sites; the most serious limit of an accuracy."""
+    """The models that predict one class only, and the sites: the most serious limit of an accuracy."""
     for group in groups:
         found = one_class_models(group)
         if not found:
@@ -126,7 +126,7 @@ def marked(site: str, missing: Missing) -> str:
 
 
 def missing_notes(groups: Sequence[Group]) -> tuple[str, ...]:
-    """Which site lacks which classes, and what that does to its numbers and to the mean; empty if none does."""
+    """The classes that sites lack, and the effect on their numbers and on the mean; empty if none is missing."""
     missing = missing_classes(groups)
     if not missing:
         return ()
@@ -146,7 +146,7 @@ def one_class_sites(groups: Sequence[Group]) -> list[str]:
 
 
 def _mean_without(groups: Sequence[Group], single: Sequence[str]) -> str:
-    """What the mean of each method is without the sites of one class, which they lift or lower."""
+    """The mean of each method without the sites of one class, because these raise or lower it."""
     means = {
         group.label: fmean(stat.mean for stat in rest)
         for group in groups

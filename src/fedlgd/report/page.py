@@ -48,7 +48,7 @@ TEMPLATES.globals |= {"plural": plural, "progress": summary.progress}
 def write_report(runs: Runs, out: str | Path | None = None) -> Path:
     """Write the report of run folders, or of folders that contain them, and return its path.
 
-    The default of `out` is `report.html` in the first folder. A failed write leaves an old page as it is. Only this
+    The default of `out` is `report.html` in the first folder. If writing fails, an old page stays. Only this
     user can read the page: it shows virtual images, and real ones where a run copied some.
     """
     folders = find_runs(runs)
@@ -167,7 +167,7 @@ def images_section(groups: Sequence[Group]) -> dict[str, Any]:
 def private_images(
     runs: Sequence[Run], images: Mapping[str, Any], inversion: Sequence[Mapping[str, Any]]
 ) -> tables.Sentence | None:
-    """Which images of this page come from images that are not published; None if there are none."""
+    """The images of this page that show or derive from unpublished images; None if there are none."""
     shown = [f"{kind} images" for kind in images["kinds"]]
     if any(each["pictures"] or each["closest"] for each in inversion):
         shown.append("pictures of gradient inversion")

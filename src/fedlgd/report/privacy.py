@@ -142,7 +142,7 @@ def _kind_rows(run: Run, hello: bool) -> Iterator[Row]:
 
 
 def promise_sentence(run: Run) -> Sentence | None:
-    """What is promised to each training image, or to each site, and what is not covered; None without a promise.
+    """The promise to each training image, or to each site, and its limits; None without a promise.
 
     A promise to images covers whatever the method sends: images can be read through releases with noise only.
     """

@@ -258,7 +258,7 @@ def caveats(groups: Sequence[Group]) -> tuple[Sentence, ...]:
 
 
 def _short(groups: Sequence[Group]) -> Iterator[Sentence]:
-    """Which classes have fewer virtual images, in any of the runs."""
+    """The classes with fewer virtual images, in any of the runs."""
     sites = [site for group in groups for run in group.runs for site in run.manifest.data.sites]
     found: dict[str, dict[str, int]] = {}
     for site in sites:
@@ -268,7 +268,7 @@ def _short(groups: Sequence[Group]) -> Iterator[Sentence]:
 
 
 def short_classes_text(found: Mapping[str, Mapping[str, int]]) -> str:
-    """Which sites have fewer virtual images of which classes, with the real images; empty if none has."""
+    """The sites with fewer virtual images of some classes, with their real images; empty if there are none."""
     short = {site: few for site, few in found.items() if few}
     listed = []
     for site, few in list(short.items())[:MAX_SITES_IN_NOTE]:
@@ -297,7 +297,7 @@ def unequal_cost(groups: Sequence[Group]) -> Iterator[Sentence]:
 
 
 def _unequal(groups: Sequence[Group]) -> Iterator[Sentence]:
-    """What must be the same in all runs."""
+    """Differences in what must be the same in all runs."""
     task: dict[str, tuple[str, Callable[[Run], str]]] = {
         "data": ("data", lambda run: run.manifest.data.digest),
         "network": ("network", lambda run: run.manifest.net.label),
@@ -311,7 +311,7 @@ def _unequal(groups: Sequence[Group]) -> Iterator[Sentence]:
 
 
 def _tuned(groups: Sequence[Group]) -> Iterator[Sentence]:
-    """What was tuned for how long, and whether every method was tuned alike."""
+    """The tuned methods with their effort, and whether all methods were tuned alike."""
     found = {group.label: how for group in groups if (how := group.runs[0].tuned)}
     rest = [group.label for group in groups if group.label not in found]
     if found and rest:

@@ -35,7 +35,7 @@ class MethodRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """What one site gains by joining: accuracies as means over seeds, and the 95 % interval of their difference.
+    """The gain of one site by joining: accuracies as means over seeds, and the 95 % interval of their difference.
 
     needed: the test images that would show this difference; None: it is told, or no number of images would.
     largest: the share of the largest class, which a model reaches that has learned nothing.

@@ -1,4 +1,4 @@
-"""What left the sites of a run: what its method declares, and what its messages and reads were. No torch."""
+"""Disclosure of a run: what its method declares to send and read, and what was observed. No torch."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

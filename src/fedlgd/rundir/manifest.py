@@ -46,7 +46,7 @@ Reading = Literal["enrolment", "selected", "every"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MethodInfo:
-    """What the method of a run declares of itself. What was observed is in the records.
+    """The declarations of the method of a run. What was observed is in the records.
 
     selected: the rounds in which more happens than training, by what moves: `refine` and `redraw` for virtual sets,
     `anchors`.

@@ -25,7 +25,7 @@ OURS = ("state", "virtual", "real", "audit", "invert")  # folders in a run folde
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentPart:
-    """What the sites of a round sent under one path of their messages, such as `trees/prototypes`.
+    """The part of the messages of a round under one path of their messages, such as `trees/prototypes`.
 
     tensors: in one message. form: of a single one, such as `float32 (10, 64)`. bytes: of all `sites` together.
     """

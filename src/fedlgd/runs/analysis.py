@@ -43,7 +43,7 @@ class ImageFeatures(NamedTuple):
 
 
 class Sources(NamedTuple):
-    """What is analysed: the sites, the network, the committed states of the server and of the sites."""
+    """The subject of an analysis: the sites, the network, the committed states of the server and of the sites."""
 
     federation: Federation
     net: Net

@@ -227,7 +227,7 @@ class Result:
 
 
 class Kept(NamedTuple):
-    """What a run stored: the states of the server and of the sites in `names`."""
+    """The stored states of a run: those of the server and of the sites in `names`."""
 
     memory: Storage
     states: States

@@ -93,7 +93,7 @@ def _restarts(config: Config) -> tuple[int, ...]:
 
 
 def extension(path: Path, config: Config) -> str:
-    """What happens to a run in this folder that has fewer rounds; empty if there is none."""
+    """A sentence on continuing the run in this folder that has fewer rounds; empty if there is none."""
     before, rounds = stages_in(path, config).rounds, config.plan.rounds
     if not 0 < before < rounds:
         return ""
@@ -234,7 +234,7 @@ def differing_keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[
 
 
 def _check_code(path: Path, manifest: info.Manifest, config: Config, net: Net, accepted: bool) -> info.Manifest:
-    """Refuse to resume a run with other code unless it is accepted: then the manifest says so.
+    """Refuse to resume a run with other code unless it is accepted. The manifest records that.
 
     A complete run has no round of the code of today, so that it keeps the digests of its own.
     """
@@ -302,7 +302,7 @@ def new_manifest(
 
 
 def promise_of(method: Method) -> info.Promise | None:
-    """What a method promises about privacy; a run without a promise does not enter `fedlgd.dp`."""
+    """The privacy promise of a method; a run without a promise does not enter `fedlgd.dp`."""
     if method.budget is None:
         return None
     from fedlgd.dp.budget import guarantee

@@ -157,7 +157,7 @@ class Search:
         return self.out / f"best-{entry.folder}.toml"
 
     def about(self, federation: Federation) -> dict[str, Any]:
-        """What must be the same for a search to continue."""
+        """The settings that must be the same for a search to continue."""
         given = [self.given(entry) for entry in self.entries]
         return {
             "format": FORMAT,

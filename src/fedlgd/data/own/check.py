@@ -23,7 +23,7 @@ MAX_CLASS_RATIO = 10  # of the largest to the smallest class of a site
 
 @dataclass(frozen=True, slots=True)
 class ReadImage:
-    """What is known of a readable image once its pixels are gone."""
+    """The facts about a readable image that are kept without its pixels."""
 
     site: str
     file: str

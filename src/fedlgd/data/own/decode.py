@@ -157,7 +157,7 @@ DICOM = "dicom"  # the setting `patient` for the PatientID of DICOM files
 def load_or_decode(sites: Sequence[SiteImages], classes: tuple[str, ...], how: "Folders") -> list[Arrays]:
     """The arrays of each site, from the cache or else decoded and stored there.
 
-    Besides images and labels: `print` and `near` of every image, see `pixel_digest` and `near_duplicates`;
+    In addition to images and labels: `print` and `near` of every image, see `pixel_digest` and `near_duplicates`;
     `formats` with their numbers; and `patients`, the number of images of known patients, and of test images of
     patients who also have training images.
     """
@@ -207,7 +207,7 @@ def size_list(counts: Counter[str]) -> str:
 
 
 def decode(site: SiteImages, headers: list[Header], classes: tuple[str, ...], how: "Folders") -> Arrays:
-    """Planes, labels, digests and thumbnails of both parts, and what is known of all images together."""
+    """Planes, labels, digests and thumbnails of both parts, and the facts about all images together."""
     grey = how.colour == "grey" or all(header.grey for header in headers)
     pixels: dict[int, Pixels] = {}
     prints, thumbs, formats, patients = list[bytes](), list[Pixels](), Counter[str](), list[str]()

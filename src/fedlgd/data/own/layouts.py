@@ -50,7 +50,7 @@ class Problem:
 
 
 def found_error(code: str, site: str = "", file: str = "", **values: Any) -> Problem:
-    """A problem that stops a run. Its message ends with the way out, after a semicolon."""
+    """A problem that stops a run. Its message ends with a solution, after a semicolon."""
     problem, _, way_out = message(code, **values).rpartition("; ")
     return Problem("error", site, file, problem, way_out, code)
 

@@ -87,7 +87,7 @@ class Folders(SuiteSettings):
     def open(self, name: str = "", note: str = "", only: str = "") -> Federation:
         """The sites, decoded on first use and stored in the data home; afterwards they are mapped from there.
 
-        What the names of files can tell is checked before any image is read. name, note: of the federation, if not
+        Problems that file names show are found before any image is read. name, note: of the federation, if not
         those of the folder. only: the name of the one site whose images these are; other sites are elsewhere.
         """
         if not self.path:

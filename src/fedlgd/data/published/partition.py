@@ -195,7 +195,7 @@ class Split(SuiteSettings):
         return divide(labels, self.sites, rng, self.alpha, self.min_per_class)
 
     def _how(self) -> str:
-        """What makes the sites differ, for the notes."""
+        """The difference between the sites, for the notes."""
         return {
             "iid": "evenly",
             "dirichlet": f"classes by Dir({self.alpha:g})",
