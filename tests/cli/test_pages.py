@@ -107,7 +107,7 @@ def test_the_commands_of_a_page_run_one_after_the_other(page, fedlgd, desk):
         "predict.md": "fedlgd run sites --preset quick --set data.size=32 --out runs/mine",
         "runs.md": "fedlgd run sites --preset quick --set data.size=32 --out runs/mine",
         "report.md": "fedlgd run builtin-digits --preset quick --method fedavg --out runs/demo/fedavg",
-        "invert.md": "fedlgd run builtin-digits --preset quick --out runs/demo/fedlgd",
+        "invert.md": "fedlgd run builtin-digits --preset quick --out runs/demo/fedlgd/seed0",
         "distil.md": "fedlgd distil builtin-digits --out distilled",
     }
     for command in [*filter(None, [first.get(page)]), *PAGES[page]]:

@@ -18,8 +18,10 @@ from fedlgd.core.score import Score
 from fedlgd.data.suites import DataChoice, load
 from fedlgd.engines.site import Sites
 from fedlgd.report.groups import group_runs
-from fedlgd.rundir.read import read_runs
+from fedlgd.report.summary import headline
+from fedlgd.rundir.read import read_runs, run_folders
 from fedlgd.runs.config import Config, resolve
+from fedlgd.runs.entries import Entry, plan_jobs
 from fedlgd.runs.parse import read_toml
 from fedlgd.runs.run import execute
 from tests import PATIENCE
@@ -284,48 +286,71 @@ def test_an_interrupt_before_the_run_is_exit_code_130_too(fedlgd, tmp_path, monk
 
 @pytest.fixture
 def small_demo(monkeypatch):
-    """The demo with everything but its number of methods turned down."""
-    small = {"data": {"limit": 40, "test_limit": 20}, "distil": {"steps": 1, "per_class": 2, "real_per_class": 4}}
-    settings = {name: values | small for name, values in run.DEMO_METHODS.items()}
-    settings["fedlgd"] |= {"refine": {"steps": 1}, "anchors": {"steps": 1, "per_class": 2}, "local": {"steps": 100}}
-    settings["fedavg"] |= {"local": {"steps": 1}}  # the costs must differ, also on a busy machine
-    monkeypatch.setattr(run, "DEMO_METHODS", settings)
-    monkeypatch.setattr(run, "DEMO_SETTINGS", {"net": {"name": "convnet", "width": 4, "depth": 2}})
+    """The demo with everything but its methods and seeds turned down."""
+    small = {
+        "data.limit": 40,
+        "data.test_limit": 20,
+        "net.width": 4,
+        "net.depth": 2,
+        "distil.steps": 1,
+        "distil.per_class": 2,
+        "distil.tiles": 1,
+        "distil.real_per_class": 4,
+        "fedlgd.refine.steps": 1,
+        "fedlgd.anchors.steps": 1,
+        "fedlgd.local.steps": 20,
+        "fedavg.local.steps": 1,  # the costs must differ, also on a busy machine
+    }
+    monkeypatch.setattr(run, "DEMO_SETTINGS", {**run.DEMO_SETTINGS, **small})
 
 
-def test_the_demo_ends_with_a_table_a_page_and_what_to_try_next(fedlgd, small_demo, tmp_path):
-    done = fedlgd("demo", "--rounds", "1")
+def test_the_demo_ends_with_a_table_its_headline_a_page_and_what_to_try_next(fedlgd, small_demo, tmp_path):
+    done = fedlgd("demo", "--rounds", "1", "--jobs", "1")
     assert done.code == 0
-    assert "FedAvg on virtual data" in done.out
-    assert "FedLGD" in done.out
+    groups = group_runs(read_runs(run_folders(tmp_path / "runs" / "demo"))[0])
+    assert [group.label for group in groups] == ["FedAvg on virtual data", "FedLGD"]
+    assert [len(group.counted) for group in groups] == [3, 3]
     assert "Report: runs/demo/report.html" in done.out
     page = (tmp_path / "runs" / "demo" / "report.html").read_text()
-    assert "FedAvg" in page
-    assert "FedLGD" in page
     for said in (" ".join(done.out.split()), page):
         assert re.search(r"do not cost the same: .*\(FedAvg on virtual data\) to .* \(FedLGD\)", said)
+        assert headline(groups).short in said
     opening, exporting, running = re.findall(r"^  \S*fedlgd (.*)$", done.out.partition("Next:")[2], re.M)
     assert fedlgd(*shlex.split(opening)).code == 0
     for command in (exporting, running):
         assert fedlgd(*shlex.split(command), "--help").code == 0
-    again = fedlgd("demo", "--rounds", "1")
+    again = fedlgd("demo", "--rounds", "1", "--jobs", "1")
     assert again.code == 0
-    assert again.err.count("is already complete; nothing to run") == 2
+    assert again.out.count("(finished)") + again.err.count("(finished)") == 6
 
 
-def test_the_demo_as_json(fedlgd, small_demo, tmp_path):
-    done = fedlgd("demo", "--rounds", "1", "--json", "-o", "elsewhere")
+def test_the_demo_as_json_names_a_winner_only_if_the_interval_does(fedlgd, small_demo, tmp_path):
+    done = fedlgd("demo", "--rounds", "1", "--seeds", "2", "--json", "-o", "elsewhere")
     assert done.code == 0
     assert done.err == ""
     result = json.loads(done.out)
-    assert [each["method"] for each in result["runs"]] == ["FedAvg on virtual data", "FedLGD"]
-    assert all(set(each["accuracy"]) == SITES for each in result["runs"])
+    each = [(run["method"], run["seed"]) for run in result["runs"]]
+    assert each == [(name, seed) for name in ("FedAvg on virtual data", "FedLGD") for seed in (0, 1)]
+    assert all(set(run["accuracy"]) == SITES for run in result["runs"])
+    assert (result["difference"]["seeds"], result["failed"]) == (2, {})
+    assert result["difference"]["interval"] is None  # two seeds have none
+    assert result["winner"] == ""
     assert (tmp_path / result["report"]).exists()
 
 
 def test_the_methods_of_the_demo_share_their_virtual_sets(fedlgd, small_demo, digits_home):
-    assert fedlgd("demo", "--rounds", "1", "--quiet").code == 0
+    assert fedlgd("demo", "--rounds", "1", "--seeds", "1", "--quiet").code == 0
     assert len(list(digits_home.glob("distilled/*/*.safetensors"))) == 5
+
+
+def test_the_demo_runs_fedlgd_itself_and_both_methods_alike():
+    """No part of FedLGD is off; sets, steps, network and training are the same."""
+    entries = [Entry("fedavg", "fedavg", {"train_on": "virtual"}), Entry("fedlgd", "fedlgd")]
+    fedavg, ours = (job.config for job in plan_jobs(entries, 1, None, run.DEMO_SETTINGS, run.DEMO_PRESET))
+    assert ours.method.label == "FedLGD"
+    assert (fedavg.method.distil, fedavg.method.local) == (ours.method.distil, ours.method.local)
+    assert (fedavg.net, fedavg.plan, fedavg.data) == (ours.net, ours.plan, ours.data)
+    assert ours.method.local.steps > 0  # per round, whatever the number of images
 
 
 # The table at the end

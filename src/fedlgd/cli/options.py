@@ -16,12 +16,12 @@ PRIVACY, REAL_SITES, DATA = "Privacy", "Real sites", "Data"
 
 @command(START, "demo", "run:demo", "fedlgd demo")
 class DemoOptions(Output):
-    """Run FedAvg and FedLGD on virtual data of five built-in sites."""
+    """Compare FedAvg and FedLGD on the same virtual sets of five built-in sites, over three seeds."""
 
     out: Path = option(Path("runs/demo"), "Output folder.", "-o")
-    rounds: int = option(20, "Number of rounds per method.")
-    seed: int = shared.random_seed()
-    threads: int = shared.thread_count()
+    rounds: int = option(20, "Number of rounds per run.")
+    seeds: int = option(3, "Number of seeds per method: 0, 1, ...", min=1)
+    jobs: int = option(2, "Parallel runs, at most the number of cores.", min=1)
 
 
 @command(START, "methods", "methods:methods", "fedlgd methods fedprox")
@@ -211,7 +211,7 @@ class WatchOptions:
     open_page: bool = option(False, "Open the page in a browser.", "--open")
 
 
-@command(LOOK, "open", "report:open_", "fedlgd open runs/demo/fedlgd")
+@command(LOOK, "open", "report:open_", "fedlgd open runs/demo/fedlgd/seed0")
 class OpenOptions:
     """Show accuracy and cost of a run, and the next commands.
 
@@ -222,7 +222,7 @@ class OpenOptions:
     json: bool = shared.as_json()
 
 
-@command(LOOK, "predict", "report:predict", "fedlgd predict runs/demo/fedlgd digit.png")
+@command(LOOK, "predict", "report:predict", "fedlgd predict runs/demo/fedlgd/seed0 digit.png")
 class PredictOptions(Output):
     """Classify your own images with the model of a run."""
 
@@ -231,7 +231,7 @@ class PredictOptions(Output):
     site: str = shared.of_site()
 
 
-@command(LOOK, "export", "report:export", "fedlgd export runs/demo/fedlgd --out model")
+@command(LOOK, "export", "report:export", "fedlgd export runs/demo/fedlgd/seed0 --out model")
 class ExportOptions(Output):
     """Export the model of a run for use without fedlgd.
 
@@ -244,7 +244,7 @@ class ExportOptions(Output):
     onnx: bool | None = option(None, "ONNX too (default: if its packages are installed).", "--onnx/--no-onnx")
 
 
-@command(PRIVACY, "audit", "privacy:audit", "fedlgd audit runs/demo/fedlgd --site scans")
+@command(PRIVACY, "audit", "privacy:audit", "fedlgd audit runs/demo/fedlgd/seed0 --site scans")
 class AuditOptions(Output):
     """Measure whether messages of a site reveal its images.
 
@@ -266,7 +266,7 @@ class AuditOptions(Output):
     yes: bool = option(False, "Start even if it takes more than an hour.", "-y")
 
 
-@command(PRIVACY, "invert", "privacy:invert", "fedlgd invert runs/demo/fedlgd --quick")
+@command(PRIVACY, "invert", "privacy:invert", "fedlgd invert runs/demo/fedlgd/seed0 --quick")
 class InvertOptions(Output):
     """Attack the updates of a run by gradient inversion.
 

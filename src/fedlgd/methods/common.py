@@ -51,10 +51,7 @@ STRONG: Mapping[str, Any] = {
     "distil.tiles": 2,
     "distil.steps": 100,
 }
-"""The most accurate: first sets by Eq. 1 from means of similar images, tuned training. `train_on` stays as it is.
-
-The same for every method; those that refine or have anchors take the next two as well.
-"""
+"""The most accurate, for every method; those that refine or have anchors take the next two as well."""
 
 STRONG_REFINEMENT: Mapping[str, Any] = {
     "refine.steps": 2,
