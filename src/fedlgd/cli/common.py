@@ -86,6 +86,10 @@ def chosen_data(name: str | None, folder: Path | None) -> dict[str, str | None]:
     return {"data.name": name}
 
 
+LEAK_OF_DEFAULT = "What its models tell about your images is not measured in advance: fedlgd audit RUN does it"
+"""One sentence about the privacy of the default preset; numbers only if they are from audits stored in `results`."""
+
+
 def preset_of(values: Mapping[str, Any], file: Mapping[str, Any], methods: Iterable[str]) -> str:
     """The default preset: `strong` for a user's own images, if all methods have it.
 
@@ -100,8 +104,9 @@ def announce_preset(given: RunOptions | CompareOptions, preset: str, config: Con
     if config.data.name == "folders" and "width" in config.net and not given.silent:
         typer.echo(f"Network: {config.net['name']} of width {config.net['width']} (--set net.width)", err=True)
     if preset and not (given.preset or given.silent):
-        why = "the default for your own images: the most accurate for its time"
-        typer.echo(folded(f"Preset {preset}, {why}. Choose another with --preset, e.g. --preset quick"), err=True)
+        why = "the default for your own images: the most accurate one"
+        other = "Choose another with --preset, e.g. --preset quick"
+        typer.echo(folded(f"Preset {preset}, {why}. {LEAK_OF_DEFAULT}. {other}"), err=True)
 
 
 def place_of(given: ComputeOptions | JoinOptions) -> Place:
