@@ -50,6 +50,8 @@ BLOCKS: Mapping[str, Callable[[str], str]] = {
     "membership": privacy.membership,
     "inversion": inversion.inversion,
     "epsilon": epsilon.epsilon,
+    "audited": family.audited,
+    "by_round": family.by_round,
 }
 """What makes the text between the marks `generated: NAME ARGUMENT` and `end` of a page."""
 

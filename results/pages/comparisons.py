@@ -63,13 +63,15 @@ Total of all sites, mean over seeds. Setup is the first distillation.
 """
 PAPER = "paper/full/table-digits/C10"  # the stored comparison of all methods
 REACH = "reach"  # stored runs that are shown in speed.md, not in a page of their own
-FAMILY = ("family-digits", "family-cifar10c")  # stored comparisons of all methods, shown in family.md
+FAMILY = ("family-digits", "family-cifar10c")  # stored comparisons of all methods; all `family-*` are in family.md
 
 
 def stored() -> list[Path]:
     """The stored comparisons; those of the paper have pages of their own."""
     return sorted(
-        folder for folder in RECORDS.glob("*") if folder.is_dir() and folder.name not in ("paper", REACH, *FAMILY)
+        folder
+        for folder in RECORDS.glob("*")
+        if folder.is_dir() and folder.name not in ("paper", REACH) and not folder.name.startswith("family-")
     )
 
 
@@ -155,6 +157,7 @@ def markdown(table: Table) -> str:
 def own_results(name: str) -> str:
     """The rows of a method in all stored comparisons."""
     pages = {folder: f"[{title_of(folder)}](../results/{folder.name}.md)" for folder in stored()}
+    pages[RECORDS / FAMILY[0]] = "[Methods side by side](../results/family.md)"
     pages[RECORDS / PAPER] = "[Table DIGITS of the paper](../results/paper/table-digits.md)"
     labels = tuple(cls.__name__ for cls in classes_of(name))
     rows = [

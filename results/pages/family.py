@@ -1,21 +1,33 @@
-"""What leaves a site: accuracy, bytes and kinds of messages of all methods, from a stored comparison."""
+"""What leaves a site: accuracy, bytes, work, kinds of messages and audits of all methods, from stored runs."""
 
-from collections.abc import Sequence
-from math import inf, log10
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import product
 from statistics import fmean
+from typing import Any
+
+from matplotlib.transforms import Bbox
 
 from fedlgd.core.text import number_of_bytes
-from fedlgd.report.claims import declared_reads
-from fedlgd.report.groups import Group
-from fedlgd.report.plots import FAINT, INK, SERIES, canvas, styled, svg
+from fedlgd.report.attacks import TARGETS
+from fedlgd.report.groups import Group, summarise
+from fedlgd.report.plots import INK, SERIES, canvas, styled, svg
 from fedlgd.report.tables import Cell, Column, Table, percent_stat
 from fedlgd.rundir.read import Run
+from fedlgd.rundir.results import Audit, Finding
 from results import RECORDS
 from results.pages.comparisons import groups_of, markdown
 
+AUDITS = "family-audits"  # stored runs of the same methods, each with its audit
 TELLING = ("images", "weights", "logits", "feature means", "prototypes")  # kinds, the most telling first
-WIDTH, HEIGHT = 8.4, 5.2  # inches
-LINE = 1.4  # points of accuracy between two names
+NOTHING = "counts and losses only"
+SEEN = ("model", "updates", "uploads", "features", "anchors")  # targets that the server sees
+WIDTH, HEIGHT = 8.4, 5.6  # inches
+PAPER, GREY = "#ffffff", "#777777"
+PLACES = tuple(
+    product((14, 26, 42, 60, 84, 110, 140), ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1)))
+)
+"""Where a name can stand beside its point: distance in pixels, and direction."""
 
 
 def uploaded(run: Run) -> float:
@@ -23,9 +35,13 @@ def uploaded(run: Run) -> float:
     return sum(record.bytes_up for record in run.records) / len(run.manifest.data.sites)
 
 
-def work(run: Run) -> float:
-    """TFLOP of all sites and of the server in the whole run."""
-    return sum(sum(record.flops.values()) for record in run.records) / 1e12
+def work(run: Run, *, server: bool = False) -> float:
+    """TFLOP of a site in the whole run, mean over sites; or those of the server."""
+    spent = (
+        value for record in run.records for phase, value in record.flops.items() if (phase == "server") == server
+    )
+    total = sum(spent) - sum(record.flops.get("evaluate", 0) for record in run.records if not server)
+    return total / 1e12 / (1 if server else len(run.manifest.data.sites))
 
 
 def kinds(group: Group) -> list[str]:
@@ -34,24 +50,93 @@ def kinds(group: Group) -> list[str]:
 
 
 def most_telling(group: Group) -> str:
-    return next((kind for kind in TELLING if kind in kinds(group)), "other")
+    return next((kind for kind in TELLING if kind in kinds(group)), NOTHING)
+
+
+def key(run: Run) -> tuple[str, str]:
+    """The method of a run and the images that its sites train on."""
+    return run.manifest.method.name, run.manifest.method.train_on
+
+
+@cache
+def audits() -> Mapping[tuple[str, str], tuple[str, Audit]]:
+    """The stored audit of each method, with its label."""
+    groups = groups_of(RECORDS / AUDITS) if (RECORDS / AUDITS).exists() else ()
+    return {key(run): (run.label, audit) for group in groups for run in group.runs for audit in run.audits.values()}
+
+
+def against(audit: Audit) -> dict[str, Finding]:
+    """The best attack on each target of the run."""
+    own = sorted((each for each in audit.findings if each.kind == "run"), key=lambda each: each.auc[1])
+    return {each.target: each for each in own}
+
+
+def area(found: Finding) -> str:
+    low, middle, high = found.auc
+    return f"{middle:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def attacked(group: Group) -> str:
+    """The best attack on what the server sees."""
+    if group.runs[0].manifest.promise or key(group.runs[0]) not in audits():
+        return "–"
+    found = against(audits()[key(group.runs[0])][1])
+    best = max((found[name] for name in SEEN if name in found), key=lambda each: each.auc[1])
+    return f"{TARGETS[best.target]} {area(best)}"
+
+
+def best_first(groups: Sequence[Group]) -> list[Group]:
+    return sorted((group for group in groups if group.accuracy), key=lambda group: -group.mean)
 
 
 def leaves(name: str) -> str:
-    """All methods of a stored comparison, the best first: accuracy, bytes, work, what leaves, what is read."""
+    """All methods of a stored comparison, the best first: accuracy, bytes, work, what leaves, what attacks find."""
     if not (RECORDS / name).exists():
         return "No stored runs."
-    groups = sorted(groups_of(RECORDS / name), key=lambda group: -group.accuracy.mean if group.accuracy else 0.0)
-    heads = ("method", "seeds", "accuracy (%)", "sent by a site", "TFLOP", "what leaves", "private images are read")
+    heads = ["method", "seeds", "accuracy (%)", "sent by a site", "TFLOP of a site", "of the server"]
+    heads += ["what leaves", "best attack"]
+    groups = groups_of(RECORDS / name)
     rows = [
         (
             *(group.label, str(len(group.counted)), percent_stat(group.accuracy)),
-            *(number_of_bytes(fmean(map(uploaded, group.counted))), f"{fmean(map(work, group.counted)):.2f}"),
-            *(", ".join(kinds(group)), declared_reads(group.runs[0].manifest.method)),
+            number_of_bytes(fmean(map(uploaded, group.counted))),
+            *(f"{fmean(work(run, server=at) for run in group.counted):.3f}" for at in (False, True)),
+            *(", ".join(kinds(group)), attacked(group)),
         )
-        for group in groups
+        for group in best_first(groups)
     ]
-    columns = tuple(Column(head, number=1 <= i <= 4) for i, head in enumerate(heads))
+    columns = tuple(Column(head, number=1 <= i <= 5) for i, head in enumerate(heads))
+    return markdown(Table(columns, tuple(tuple(map(Cell, row)) for row in rows)))
+
+
+def audited(name: str) -> str:
+    """Every stored audit: the best attack on each target."""
+    if not audits():
+        return "No stored audits."
+    targets = [*SEEN, "virtual"]
+    heads = ("method", *(TARGETS[target] for target in targets), "accuracy (%)")
+    rows = []
+    for label, audit in audits().values():
+        found = against(audit)
+        cells = (area(found[target]) if target in found else "–" for target in targets)
+        accuracy = next((each.accuracy for each in found.values() if each.accuracy is not None), None)
+        rows.append((label, *cells, f"{100 * accuracy:.1f}" if accuracy is not None else "–"))
+    columns = tuple(Column(head, number=i > 0) for i, head in enumerate(heads))
+    return markdown(Table(columns, tuple(tuple(map(Cell, row)) for row in rows)))
+
+
+def by_round(name: str) -> str:
+    """Accuracy (%) after each round of a stored comparison: mean over seeds, and standard deviation."""
+    if not (RECORDS / name).exists():
+        return "No stored runs."
+    groups = groups_of(RECORDS / name)
+    last = max(len(run.evaluated) for group in groups for run in group.counted)
+    rows = []
+    for group in groups:
+        each = [[run.evaluated[t].accuracy for run in group.counted if t < len(run.evaluated)] for t in range(last)]
+        rows.append((group.label, *(percent_stat(summarise(values)) for values in each)))
+    heads = ("accuracy (%) after round", *(str(t + 1) for t in range(last)))
+    columns = tuple(Column(head, number=i > 0) for i, head in enumerate(heads))
     return markdown(Table(columns, tuple(tuple(map(Cell, row)) for row in rows)))
 
 
@@ -66,25 +151,52 @@ def drawn(groups: Sequence[Group], salt: str) -> str:
     """Accuracy against the bytes that a site sends; the colour says what is the most telling part of them."""
     figure, axes = canvas("accuracy, %", HEIGHT)
     figure.set_size_inches(WIDTH, HEIGHT)
-    colours = {kind: SERIES[i] for i, kind in enumerate(TELLING)} | {"other": FAINT}
-    points = [
-        (fmean(map(uploaded, group.counted)), 100 * group.accuracy.mean, group)
-        for group in sorted(groups, key=lambda group: -group.accuracy.mean if group.accuracy else 0.0)
-        if group.accuracy
-    ]
-    for kind in (kind for kind in colours if kind in map(most_telling, groups)):
-        own = [(x, y) for x, y, group in points if most_telling(group) == kind]
-        across, up = zip(*own, strict=True)
-        axes.scatter(across, up, color=colours[kind], s=28, label=kind, zorder=3)
-    lowest: dict[int, float] = {}  # height of the last name, by the decade of its point
-    for x, y, group in points:
-        decade = round(log10(x))
-        lowest[decade] = min(y, lowest.get(decade, inf) - LINE)
-        name = group.label.partition(" (")[0]
-        axes.annotate(name, (x, y), (1.12 * x, lowest[decade]), fontsize=7.5, color=INK, va="center")
+    colours = {kind: SERIES[i] for i, kind in enumerate(TELLING)} | {NOTHING: GREY}
+    found = best_first(groups)
+    points = {group.label: (fmean(map(uploaded, group.counted)), 100 * group.mean) for group in found}
+    for kind, colour in colours.items():
+        if own := [group for group in found if most_telling(group) == kind]:
+            across, up = zip(*(points[group.label] for group in own), strict=True)
+            fill = [PAPER if group.runs[0].manifest.promise else colour for group in own]
+            axes.scatter(across, up, c=fill, edgecolors=colour, linewidths=1.6, s=44, zorder=3)
+            axes.scatter([], [], c=colour, s=44, label=kind)
     axes.set_xscale("log")
-    axes.set_xlim(right=6 * max(x for x, _, _ in points))
+    axes.margins(0.14, 0.08)
     axes.xaxis.set_major_formatter(lambda x, _: number_of_bytes(x))
     axes.set_xlabel("sent by a site in the whole run")
-    axes.legend(title="most telling part", loc="lower left", fontsize=8)
-    return svg(figure, salt)
+    title = "most telling part of it (hollow: with epsilon)"
+    figure.legend(title=title, loc="outside lower center", ncols=3, fontsize=9, title_fontsize=9)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for label, text in named(axes, points):
+        axes.annotate(label, **text)
+    return svg(figure, salt).replace("<defs>", f'<rect width="100%" height="100%" fill="{PAPER}"/><defs>', 1)
+
+
+def named(axes: Any, points: Mapping[str, tuple[float, float]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each name, and where it stands so that it hides no point and no other name."""
+    where = {label: axes.transData.transform(point) for label, point in points.items()}
+    taken = [Bbox.from_bounds(x - 5, y - 5, 10, 10) for x, y in where.values()]
+    frame = axes.get_window_extent()
+    for label, point in points.items():
+        tried: list[tuple[int, int, Bbox]] = []
+        for rank, (distance, (right, up)) in enumerate(PLACES):
+            text = axes.annotate(label, point, **at(distance, right, up))
+            box = text.get_window_extent().padded(1.5)
+            text.remove()
+            outside = box.x0 < frame.x0 or box.x1 > frame.x1 or box.y0 < frame.y0 or box.y1 > frame.y1 + 8
+            hidden = sum(box.overlaps(other) for other in taken) + 9 * outside
+            tried.append((hidden, rank, box))
+        _, rank, box = min(tried, key=lambda each: each[:2])
+        distance, (right, up) = PLACES[rank]
+        taken.append(box)
+        line = {"arrowprops": {"arrowstyle": "-", "color": GREY, "linewidth": 0.6}} if distance > 14 or right * up else {}
+        yield label, {"xy": point, **at(distance, right, up), **line}
+
+
+def at(distance: int, right: int, up: int) -> dict[str, Any]:
+    """The place of a name in this direction from its point."""
+    across, along = {1: "left", -1: "right", 0: "center"}[right], {1: "bottom", -1: "top", 0: "center"}[up]
+    reach = distance * 72 / 100 * (0.7 if right and up else 1)
+    offset = {"xytext": (reach * right, reach * up), "textcoords": "offset points"}
+    return {**offset, "ha": across, "va": along, "fontsize": 9, "color": INK}

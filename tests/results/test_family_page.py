@@ -1,8 +1,12 @@
 """The page about what leaves a site: rows from stored runs, and a point of the figure for each method."""
 
+from dataclasses import replace
+from itertools import combinations
+
 import pytest
 
 from fedlgd.core.text import number_of_bytes
+from fedlgd.report.plots import canvas, styled
 from results.pages import family
 from results.pages.comparisons import groups_of
 from tests.report.fake import write_run
@@ -23,12 +27,42 @@ def test_rows_have_the_best_first_with_the_bytes_of_a_site_and_what_it_sends(sto
     head, _, *rows = family.leaves("all").splitlines()
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     assert [row[0] for row in cells] == ["FedProto", "FedAvg"]
-    assert ["weights" in row[5].split(", ") for row in cells] == [False, True]
-    assert "prototypes" in cells[0][5].split(", ")
+    assert ["weights" in row[6].split(", ") for row in cells] == [False, True]
+    assert "prototypes" in cells[0][6].split(", ")
     run = groups_of(stored)[0].runs[0]
     assert cells[1][3] == number_of_bytes(sum(record.bytes_up for record in run.records) / 2)
-    assert cells[1][4] == f"{family.work(run):.2f}"
-    assert head.count("|") == 8
+    assert cells[1][4:6] == [f"{family.work(run):.3f}", f"{family.work(run, server=True):.3f}"]
+    assert head.count("|") == 9
+    assert [row[1] for row in cells] == ["2", "2"]
+
+
+def test_the_work_of_a_site_is_that_of_its_phases_without_evaluation(stored):
+    run = groups_of(stored)[0].runs[0]
+    rows = [replace(run.records[0], flops={"train": 6e12, "distil": 2e12, "evaluate": 9e12, "server": 3e12})]
+    counted = replace(run, records=tuple(rows))
+    sites = len(run.manifest.data.sites)
+    assert family.work(counted) == pytest.approx(8 / sites)
+    assert family.work(counted, server=True) == pytest.approx(3)
+
+
+def test_names_in_the_figure_hide_neither_each_other_nor_a_point():
+    with styled():
+        figure, axes = canvas("", 4)
+        points = {f"a method of some length {i}": (1e5 * (1 + i % 3 / 50), 60 + i / 4) for i in range(9)}
+        for x, y in points.values():
+            axes.scatter([x], [y])
+        axes.set_xscale("log")
+        axes.set_xlim(1e3, 1e7)
+        axes.set_ylim(40, 80)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        boxes = [
+            axes.annotate(label, **{**how, "arrowprops": None}).get_window_extent()
+            for label, how in family.named(axes, points)
+        ]
+    where = [axes.transData.transform(point) for point in points.values()]
+    assert not any(a.overlaps(b) for a, b in combinations(boxes, 2))
+    assert not any(box.contains(*point) for box in boxes for point in where)
 
 
 def test_the_figure_names_every_method_in_the_colour_of_its_most_telling_message(stored):
