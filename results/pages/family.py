@@ -190,8 +190,9 @@ def named(axes: Any, points: Mapping[str, tuple[float, float]]) -> Iterator[tupl
         _, rank, box = min(tried, key=lambda each: each[:2])
         distance, (right, up) = PLACES[rank]
         taken.append(box)
-        line = {"arrowprops": {"arrowstyle": "-", "color": GREY, "linewidth": 0.6}} if distance > 14 or right * up else {}
-        yield label, {"xy": point, **at(distance, right, up), **line}
+        line = {"arrowprops": {"arrowstyle": "-", "color": GREY, "linewidth": 0.6}}
+        far = distance > PLACES[0][0] or right * up
+        yield label, {"xy": point, **at(distance, right, up), **(line if far else {})}
 
 
 def at(distance: int, right: int, up: int) -> dict[str, Any]:
