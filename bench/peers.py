@@ -269,20 +269,25 @@ def main() -> None:
     if how.measure:
         print(json.dumps(measure(*json.loads(how.measure))))
         return
-    rows: list[dict[str, Any]] = []
     counts = [*map(int, how.sites.split(","))]
+    rows = json.loads(how.out.read_text()) if how.add and how.out.exists() else []
     with tempfile.TemporaryDirectory() as folder:
         images = str(Path(folder) / "images.npz")
         write_images(Path(images), max(counts) * IMAGES)
-        rows += equal(how.python, images, Path(folder)) if how.equal else []
-        for sites in counts:
-            for _ in range(how.repeats):
-                for way in how.ways.split(";"):
-                    row = apart(how.python, way, images, sites, ROUNDS[sites], BATCH)
-                    rows.append({"kind": "round", **row})
-                    print(json.dumps(rows[-1]), flush=True)
-    before = json.loads(how.out.read_text()) if how.add and how.out.exists() else []
-    how.out.write_text(json.dumps([*before, *rows], indent=1) + "\n")
+        for row in measured(how, images, counts, Path(folder)):
+            rows.append(row)
+            print(json.dumps(row), flush=True)
+            how.out.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def measured(how: argparse.Namespace, images: str, counts: list[int], folder: Path) -> Iterator[dict[str, Any]]:
+    """All ways in turn, for each number of sites."""
+    for sites in counts:
+        for _ in range(how.repeats):
+            for way in how.ways.split(";"):
+                yield {"kind": "round", **apart(how.python, way, images, sites, ROUNDS[sites], BATCH)}
+    if how.equal:
+        yield from equal(how.python, images, folder)
 
 
 if __name__ == "__main__":

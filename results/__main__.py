@@ -16,6 +16,7 @@ from fedlgd.rundir.read import read_runs
 from results import DOCS, NOTES, RECORDS, ROOT
 from results.pages import (
     accuracy,
+    bars,
     comparisons,
     deploy,
     epsilon,
@@ -45,6 +46,12 @@ BLOCKS: Mapping[str, Callable[[str], str]] = {
     "bench": speed.benchmark,
     "headline": speed.headline,
     "reach": speed.reached,
+    "lead": bars.lead,
+    "bars": bars.bars,
+    "modes": bars.modes,
+    "peers": bars.peers,
+    "scale": bars.scale,
+    "hospitals": bars.hospitals,
     "deploy": deploy.measured,
     "leaves": family.leaves,
     "membership": privacy.membership,
@@ -65,7 +72,7 @@ def generated() -> dict[Path, str]:
     }
     whole |= {DOCS / "results" / f"{folder.name}.md": comparisons.page(folder) for folder in comparisons.stored()}
     whole |= {DOCS / "results" / "paper" / name: text for name, text in paper.pages().items()}
-    drawn = accuracy.figures() | speed.figures() | family.figures(*comparisons.FAMILY)
+    drawn = accuracy.figures() | speed.figures() | bars.figures() | family.figures(*comparisons.FAMILY)
     drawn |= comparisons.figures() | shift.figures() | privacy.figures() | epsilon.figures() | inversion.figures()
     whole |= {DOCS / "images" / name: themed(text) for name, text in drawn.items()}
     pages = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")), *sorted(NOTES.glob("*.md")))

@@ -115,7 +115,7 @@ def headline(groups: Sequence[Group], target: float = TARGET) -> str:
     label = min(times, key=times.__getitem__)
     return (
         f"**{percent(target)} % on the four real digit sites after {duration(times[label])} of CPU time** on one "
-        f"core, distillation included and evaluation not ({label})."
+        f"core, with {label}. Distillation is included, evaluation is not."
     )
 
 

@@ -24,7 +24,7 @@ def holds(name: str) -> str:
     """Accuracy of stored runs compared with the published procedure, or FedLGD: paired differences over seeds."""
     if not (RECORDS / name).is_dir():
         return "No stored runs."
-    groups = sorted(groups_of(name), key=lambda g: not g.label.startswith(("published", "FedLGD")))
+    groups = sorted(groups_of(name), key=lambda g: not g.label.startswith(("published", "FedLGD", "float32, all")))
     rows = []
     for group in groups:
         values = [100 * final.accuracy for final in group.finals]

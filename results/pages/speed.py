@@ -1,4 +1,4 @@
-"""The generated parts of docs/results/speed.md: a stored benchmark, and accuracy against CPU time and bytes."""
+"""The generated parts of speed-phases.md: a stored benchmark; and of speed.md: accuracy against CPU time."""
 
 import json
 import textwrap
@@ -22,8 +22,7 @@ def reached(name: str) -> str:
         return "No stored runs."
     groups = groups_of(RECORDS / name)
     bench = [json.loads(line) for line in (MEASURED / "bench" / "full.jsonl").read_text().splitlines()]
-    pictures = (f"![Accuracy against {what}](../images/reach-{what}.svg)" for what in ("time", "bytes"))
-    return "\n\n".join((textwrap.fill(reach.headline(groups), 120), reach.table(groups, bench), *pictures))
+    return reach.table(groups, bench) + "\n\n![Accuracy against bytes](../images/reach-bytes.svg)"
 
 
 def figures() -> dict[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError, message
 from fedlgd.data.own.suite import Folders
 from fedlgd.deploy.client import HIDDEN_REASON, SiteSettings
@@ -148,3 +149,12 @@ def test_other_errors_stay_at_the_site(folders, tmp_path):
 def test_records_of_earlier_versions_have_nobody_who_joined(tmp_path):
     old = decode_record(json.dumps({"round": 0, "scores": {}}).encode())
     assert (old.unscored, old.joined) == ({}, ())
+
+
+def test_a_site_remembers_where_and_how_it_computes(tmp_path):
+    place = Place(compile="on", precision="bf16")
+    SiteSettings(site="ape", folder=tmp_path, place=place, threads=2).write()
+    found = SiteSettings.read(tmp_path, "ape")
+    assert (found.place, found.threads) == (place, 2)
+    with refuses("setting-choice", setting="compile", value="auto", choices=["on", "off"]):
+        SiteSettings(site="ape", folder=tmp_path, place=Place(compile="auto"))

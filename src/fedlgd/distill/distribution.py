@@ -315,7 +315,7 @@ def smooth_gradient(gradient: Tensor, strength: float) -> Tensor:
     A preconditioner that favours low frequencies. Gradients of matching are as large at high frequencies as at low
     frequencies, but low frequencies need larger changes. Frequency weights like the amplitudes of natural images,
     which decrease with frequency, improve the conditioning: the same loss is reached in fewer steps
-    (docs/results/speed.md says in how many).
+    (docs/results/speed-phases.md says in how many).
     """
     if not strength:
         return gradient
