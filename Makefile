@@ -41,7 +41,8 @@ format: setup  ## Format the code
 coverage: setup  ## Run the tests and show lines without coverage
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term-missing:skip-covered
 
-docs: $(VENV)/.docs  ## Build these pages as a site with search: out/site/index.html
+docs: $(VENV)/.docs  ## Check the English of the pages, and build them as a site: out/site/index.html
+	$(BIN)/python -m results.style
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "Site: out/site/index.html"
 

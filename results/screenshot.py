@@ -44,7 +44,7 @@ def shoot(browser: Browser, report: Path, part: str, how: dict[str, Any]) -> Ima
 
 def result(browser: Browser, report: Path) -> Image.Image:
     """Real images, virtual images, anchors and the curve, side by side with captions: the first classes of each."""
-    page = browser.new_page(viewport=DESK, color_scheme="light")
+    page = browser.new_page(**SHOTS["report"][1])
     page.goto(report.resolve().as_uri())
     places = {caption: page.locator(card).locator("img:visible").nth(number) for caption, card, number in SHEETS}
     places["accuracy, %, by round"] = page.locator("#rounds svg").first

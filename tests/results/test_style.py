@@ -65,3 +65,9 @@ def test_the_command_prints_findings_and_fails(tmp_path, capsys):
 def test_readme_and_guides_are_checked():
     names = {str(page.relative_to(ROOT)) for page in pages()}
     assert {"README.md", "docs/index.md", "docs/results/privacy.md"} <= names
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_pages_are_in_plain_english(page):
+    """`make docs` checks the same."""
+    assert check(page.read_text(), str(page.relative_to(ROOT))) == []
