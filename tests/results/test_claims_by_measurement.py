@@ -25,3 +25,17 @@ def test_membership_is_told_by_the_areas_of_all_audits_with_shadows():
     assert f"{mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f})".replace("-", "−") in claim.ours
     assert (mean - half > 0) == (claim.verdict == "confirmed")
     assert (mean + half < 0) == (claim.verdict == "not confirmed")
+
+
+def test_inversion_is_told_by_the_distances_of_five_seeds():
+    found = json.loads((FOLDER / "invert-seeds.json").read_text())
+    ends = []
+    for kind in ("own", "refined"):
+        gaps = [fmean(site[kind][seed] - site["real"][seed] for site in found.values()) for seed in range(5)]
+        mean, half = fmean(gaps), seed_noise(gaps)
+        ends.append((mean - half, mean, mean + half))
+    low, mean, high = min(ends)
+    (claim,) = find_item("privacy-inversion").claims
+    assert f"{mean:+.3f} ({low:+.3f} to {high:+.3f})".replace("-", "−") in claim.ours
+    assert (low > 0) == (claim.verdict == "confirmed")
+    assert any(end[2] < 0 for end in ends) == (claim.verdict == "not confirmed")
