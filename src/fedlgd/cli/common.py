@@ -86,8 +86,8 @@ def chosen_data(name: str | None, folder: Path | None) -> dict[str, str | None]:
     return {"data.name": name}
 
 
-LEAK_OF_DEFAULT = "What its models tell about your images is not measured in advance: fedlgd audit RUN does it"
-"""One sentence about the privacy of the default preset; numbers only if they are from audits stored in `results`."""
+LEAK_OF_DEFAULT = "fedlgd audit RUN measures what its models tell about your images"
+"""One sentence on the privacy of the default preset; numbers only if they are those of audits in `results`."""
 
 
 def preset_of(values: Mapping[str, Any], file: Mapping[str, Any], methods: Iterable[str]) -> str:

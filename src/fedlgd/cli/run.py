@@ -49,8 +49,8 @@ DEMO_SETTINGS: dict[str, Any] = {
 }
 DEMO_NOTE = (
     "Both methods start from the same virtual sets and take equally many SGD steps. FedLGD also refines the sets "
-    "and trains on anchors, so it computes more. Networks are narrow, for a short demo. Differences are paired over "
-    "seeds, and one method is called better only if their 95 % interval excludes 0."
+    "and trains on anchors, so it computes more. Networks are narrow, for a short demo. Differences are paired "
+    "over seeds, and one method is called better only if their 95 % interval excludes 0."
 )
 DEMO_NEXT = (
     "open {out}/fedlgd/seed0",

@@ -192,6 +192,7 @@ def find_sweeps(groups: Sequence[Group]) -> tuple[Sweep, ...]:
     alike: dict[tuple[str, Point], dict[Point, Group]] = {}
     for group in groups:
         base, note = without_note(group.label)
+        base, *_ = base.split(" without ")  # what a value of the sweep switches off is no other method
         if note and group.accuracy:
             alike.setdefault((base, tuple(note)), {})[tuple(note.values())] = group
     found = (_varied(label, paths, members) for (label, paths), members in alike.items())
