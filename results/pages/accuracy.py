@@ -20,9 +20,6 @@ REDRAWN, FIXED = ARMS = ("redrawn", "fixed")  # virtual sets over the rounds
 COUNTED = ("accuracy-count", "accuracy-four")  # stored runs with different numbers of images per class
 
 
-ARMS = ("FedLGD", "FedLGD + redraw", "FedAvg")
-
-
 def holds(name: str) -> str:
     """Accuracy of stored runs compared with the published procedure, or FedLGD: paired differences over seeds."""
     if not (RECORDS / name).is_dir():
@@ -42,7 +39,6 @@ def compared(names: str) -> str:
     rows = []
     for name in names.split(","):
         arms = {arm: group for group in groups_of(name) if (arm := arm_of(group.runs[0])) in ARMS}
-<<<<<<< HEAD
         run = arms[REDRAWN].runs[0]
         values = {arm: {seed: 100 * value for seed, value in by_seed(group).items()} for arm, group in arms.items()}
         steps, width = run.settings["local"]["steps"], run.settings["net"]["width"]
@@ -55,43 +51,11 @@ def compared(names: str) -> str:
 
 def arm_of(run: Run) -> str:
     """Virtual sets redrawn every round, the same first sets fixed, real images, or picks of real images."""
-=======
-        own = next(arm for arm in ARMS if arm in arms)
-        run = arms[own].runs[0]
-        values = {arm: {seed: 100 * value for seed, value in by_seed(group).items()} for arm, group in arms.items()}
-        steps, width = run.settings["local"]["steps"], run.settings["net"]["width"]
-        what = [str(len(run.manifest.data.sites)), f"{run.planned} x {steps}", str(width)]
-        ours, theirs = values[own], values["FedAvg"]
-        means = [str(len(ours)), own, spread(list(ours.values())), spread(list(theirs.values()))]
-        rows.append([*what, *means, shown(paired_difference(ours, theirs))])
-    heads = [
-        "sites",
-        "rounds x steps",
-        "width",
-        "seeds",
-        "method",
-        "accuracy",
-        "FedAvg",
-        "difference, 95 % interval",
-    ]
-    return table(heads, rows)
-
-
-def arm_of(run: Run) -> str:
-    """FedLGD, also with redraw, FedAvg on the virtual set that it starts with, real images, or picks of them."""
->>>>>>> ca43897f (Pages name redrawing and what is switched off; sweeps keep the values that switch a part off)
     if run.settings.get("train_on") == "real":
         return "real"
     if run.settings["distil"]["start"] != "neighbours":
         return "picks"
-<<<<<<< HEAD
     return REDRAWN if "redraw" in run.manifest.method.name else FIXED
-=======
-    method = run.manifest.method
-    if not method.name.startswith("fedlgd"):
-        return "FedAvg"
-    return "FedLGD + redraw" if "redraw" in method.selected else "FedLGD"
->>>>>>> ca43897f (Pages name redrawing and what is switched off; sweeps keep the values that switch a part off)
 
 
 def groups_of(name: str) -> tuple[Group, ...]:
@@ -212,7 +176,7 @@ def by_count() -> Mapping[str, Mapping[int, Sequence[float]]]:
             found[FIXED].setdefault(0, []).append(accuracy)
         elif arm in found:
             found[arm].setdefault(run.settings["distil"]["per_class"], []).append(accuracy)
-    return {arm: values for arm, values in found.items() if values}
+    return found
 
 
 def figures() -> dict[str, str]:
