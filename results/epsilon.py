@@ -4,6 +4,8 @@ Run: FEDLGD_DATA=DATA python -m results.epsilon OUT epsilon 0 1 2    three sites
      FEDLGD_DATA=DATA python -m results.epsilon OUT svhn 0 1 2       MNIST and SVHN
      FEDLGD_DATA=DATA python -m results.epsilon OUT trials           why few releases lose accuracy
      FEDLGD_DATA=DATA python -m results.epsilon OUT dp-sgd           the settings of DP-SGD
+     FEDLGD_DATA=DATA python -m results.epsilon OUT preset 0 1 2     preset `private` of FedLGD
+     FEDLGD_DATA=DATA python -m results.epsilon OUT validation       the preset and DP-SGD, held-out images
 Each writes OUT/<its name>.json. Finished runs in OUT are not repeated.
 """
 
@@ -23,6 +25,7 @@ from fedlgd.core.files import write_atomic
 from fedlgd.data.federation import Federation
 from fedlgd.data.suites import load
 from fedlgd.dp import release
+from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.runs.config import resolve
 from fedlgd.runs.run import execute
 
@@ -93,6 +96,16 @@ DP_TRIALS: Mapping[str, dict[str, Any]] = {
 }
 """Settings of DP-SGD at epsilon 4, seed 0."""
 
+PRESET: dict[str, Any] = {
+    "method": "fedlgd",
+    **FedLGD.presets["private"],
+    "distil.private.test_key": "measurement on public images",
+    "distil.private.rate": 0.1,
+}
+"""Each sum has a tenth of the images, to save time: its noise is nearly that of a sum of all images."""
+
+HELD_OUT = 1_000  # training images of each site, on which settings are chosen
+
 START_ONLY: dict[str, Any] = {"distil.steps": 0, "refine.steps": 0}
 
 
@@ -137,6 +150,18 @@ def dp_trials(seeds: list[int]) -> Iterator[Cell]:
         yield name, 4.0, seeds[0], dp_sgd(4.0) | own
 
 
+def preset(seeds: list[int]) -> Iterator[Cell]:
+    for epsilon, seed in product(EPSILONS[1:] + EPSILONS[:1], seeds):
+        yield "FedLGD, preset private", epsilon, seed, PRESET | {"distil.private.epsilon": epsilon}
+
+
+def validation(seeds: list[int]) -> Iterator[Cell]:
+    """On held-out training images: DP-SGD with its settings and with twice the steps, and the preset."""
+    yield "DP-SGD on real images", 4.0, seeds[0], dp_sgd(4.0)
+    yield "DP-SGD on real images, 40 steps", 4.0, seeds[0], dp_sgd(4.0) | {"local.steps": 40}
+    yield "FedLGD, preset private", 4.0, seeds[0], PRESET
+
+
 @contextmanager
 def noise_of(epsilon: float) -> Iterator[None]:
     """Without noise at `NOISELESS`, which is not private."""
@@ -162,13 +187,31 @@ def federation(names: tuple[str, ...]) -> Federation:
     return replace(whole, sites=tuple(site for site in whole.sites if site.name in names))
 
 
-CHOICES = {"epsilon": runs, "svhn": svhn_runs, "trials": trials, "dp-sgd": dp_trials}
+def held_out(whole: Federation) -> Federation:
+    """Some training images of each site as its test images, in place of those."""
+    sites = []
+    for site in whole.sites:
+        order = torch.randperm(len(site.train), generator=torch.Generator().manual_seed(5))
+        train, test = (site.train.take(part) for part in (order[HELD_OUT:], order[:HELD_OUT]))
+        sites.append(replace(site, train=train, test=test))
+    return replace(whole, sites=tuple(sites))
+
+
+CHOICES = {
+    "epsilon": runs,
+    "svhn": svhn_runs,
+    "trials": trials,
+    "dp-sgd": dp_trials,
+    "preset": preset,
+    "validation": validation,
+}
 
 
 def main() -> None:
     out, name, seeds = Path(sys.argv[1]), sys.argv[2], [int(seed) for seed in sys.argv[3:]] or [0]
     torch.set_num_threads(1)
     data, rows = federation(SITES.get(name, SITES[""])), list[dict[str, Any]]()
+    data = held_out(data) if name == "validation" else data
     for method, epsilon, seed, settings in CHOICES[name](seeds):
         config = resolve({}, COMMON | settings | {"seed": seed})
         folder = out / name / f"{method.replace(' ', '-')}-{epsilon:g}-seed{seed}"

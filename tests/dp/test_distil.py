@@ -84,6 +84,17 @@ def test_one_image_moves_all_class_sums_together_by_at_most_the_bound(drawn, lab
     assert float((whole - sums(other, centre, bound)).norm()) <= 2 * bound * (1 + 1e-5)
 
 
+def test_an_adversarial_image_moves_a_sum_by_the_whole_bound_and_its_replacement_by_twice_as_much():
+    """The bound is exact: with less noise than for C, or than for 2 C, the promise would be broken."""
+    centre, bound = torch.zeros(tiny.CLASSES, NET.features), 1e-3
+    x = torch.randn(2, *NET.shape, generator=torch.Generator().manual_seed(0))
+    ones, others = (NET.by_batch(PARAMS, image[None]).features[0] for image in x)
+    centre[1] = (ones + others) / 2  # between the two images: what they add to the sum has opposite directions
+    alone, instead = (sums(LabelledSet(image[None], torch.tensor([1])), centre, bound) for image in x)
+    assert float(alone.norm()) == pytest.approx(bound, rel=1e-3)
+    assert float((alone - instead).norm()) == pytest.approx(2 * bound, rel=1e-3)
+
+
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), min_size=1, max_size=5))
 def test_whatever_the_features_are_a_clipped_row_has_at_most_the_bound(row):
     assert float(clip_rows(torch.tensor([row]), 1.0).norm()) <= 1 + 1e-9

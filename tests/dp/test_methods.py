@@ -1,5 +1,6 @@
 """Every method on private virtual sets, DP-SGD, DP-FedAvg, and what they refuse."""
 
+import json
 import math
 from dataclasses import fields, replace
 from typing import Any
@@ -17,6 +18,7 @@ from fedlgd.dp.training import Dp, clipped_gradients, dp_sgd, per_sample, traini
 from fedlgd.engines.site import Sites, Task
 from fedlgd.methods import registry
 from fedlgd.methods.fedavg import FedAvg
+from fedlgd.methods.fedlgd import FedLGD
 from fedlgd.methods.parts import for_rounds
 from fedlgd.methods.private import LOCAL
 from fedlgd.runs.config import Config, RunSettings, resolve
@@ -106,6 +108,33 @@ def test_a_private_run_ends_as_it_would_after_an_interruption(name):
     assert all(torch.equal(a, b) for a, b in zip(_last(whole), _last(again), strict=True))
     budget = tiny.settings(method, {}).distil.private
     assert PrivacyLedger("ape", budget).spent() <= budget.epsilon * (1 + 1e-6)
+
+
+def test_the_releases_of_the_private_preset_spend_its_budget_and_no_more(tmp_path):
+    """mu^2 by hand, over every release in the ledger: counts, start, 300 sums, and 3 in each of 10 rounds."""
+    smaller = {
+        "distil.per_class": 1,
+        "distil.width": 0,
+        "refine.steps": 3,
+        "anchors.per_class": 0,
+        "pull.weight": 0,
+    }
+    shorter = {"local.steps": 1, "distil.private.counts": 0.4, "distil.private.start": 0.05, "distil.steps": 300}
+    method = tiny.settings(FedLGD(), FedLGD.presets["private"] | smaller | shorter)
+    tiny.Run(method, tiny.federation(train=60, names=("ape",)), replace(PLAN, rounds=12), using=tiny.net())
+    (ledger,) = (tmp_path / "home" / "privacy").glob("*/ledger.json")
+    (account,) = json.loads(ledger.read_text())["accounts"].values()
+    noise = [part["level"][0] for part in account.values() for _ in part["made"]]
+    assert {name: len(part["made"]) for name, part in account.items()} == {
+        "counts": 1,
+        "start": 1,
+        "distil": 300,
+        "refine 30": 30,
+    }
+    assert all(part["level"][1:] == [1.0, len(part["made"]), 1] for part in account.values())
+    mu = math.sqrt(sum(1 / sigma**2 for sigma in noise))
+    delta = math.erfc((4 / mu - mu / 2) / 2**0.5) / 2 - math.exp(4) * math.erfc((4 / mu + mu / 2) / 2**0.5) / 2
+    assert delta == pytest.approx(1e-5, rel=1e-6)
 
 
 def _last(run: tiny.Run) -> list[torch.Tensor]:

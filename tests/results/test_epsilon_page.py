@@ -7,7 +7,7 @@ import pytest
 from results.pages import epsilon
 
 LONG, TWICE = "FedLGD, converged", "FedLGD, twice the steps of converged"
-DP = "DP-SGD on real images"
+DP, PRESET = "DP-SGD on real images", "FedLGD, preset private"
 
 
 @pytest.fixture
@@ -92,6 +92,19 @@ def test_trials_without_noise_stand_between_no_privacy_and_epsilon_four(keep):
         "| converged, 300 releases, no noise | 75.0 | -5.0 |",
         "| converged, epsilon 4 | 70.0 | -10.0 |",
     ]
+
+
+@pytest.mark.parametrize(("private", "verdict"), [(0.84, "reaches"), (0.8, "misses")])
+def test_the_preset_is_compared_with_dp_sgd_and_with_the_goal(tmp_path, monkeypatch, private, verdict):
+    monkeypatch.setattr(epsilon, "FOLDER", tmp_path)
+    accuracies = {DP: {"a": 0.9, "b": 0.8}, PRESET: {"a": 0.9, "b": 2 * private - 0.9}}
+    rows = [{"method": name, "accuracy": each, "cpu": 61.4} for name, each in accuracies.items()]
+    (tmp_path / "validation.json").write_text(json.dumps(rows))
+    text = epsilon.epsilon("held-out-answer")
+    assert f"is {100 * (0.85 - private):.1f} points less accurate" in text
+    assert f"which {verdict} the goal of 3 points" in text
+    assert f"at b: {100 * (1.7 - 2 * private):.1f} points, against +0.0 at a." in text
+    assert f"| {DP} | 90.0 | 80.0 | 85.0 | 61 |" in epsilon.epsilon("held-out")
 
 
 def test_the_figure_has_a_line_for_each_method(keep):

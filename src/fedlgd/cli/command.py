@@ -116,7 +116,9 @@ class ConfigOptions:
     data: str | None = data_name()
     folder: Path | None = data_folder()
     skip_bad: bool = option(False, "Leave out unreadable files of yours.", sets="data.skip_bad")
-    preset: str = option("", "Preset: paper, official, quick, strong.", show_default="none; your images: strong")
+    preset: str = option(
+        "", "Preset: paper, official, quick, strong, private.", show_default="none; your images: strong"
+    )
     train_on: str | None = option(
         None, "Train on real or virtual images.", show_default="real; FedLGD: virtual", sets="train_on"
     )
