@@ -22,6 +22,8 @@ TITLES = {
     "accuracy-four": "Accuracy: four sites, 30 rounds",
     "accuracy-long": "Accuracy: four sites, 40 rounds",
     "accuracy-longer": "Accuracy: four sites, 60 rounds",
+    "strong-builtin": "The preset `strong` on built-in digits",
+    "strong-digits": "The preset `strong` on four digit sites",
     "demo": "The demo",
     "speed-accuracy": "Accuracy of the faster procedure: 30 rounds",
     "speed-seeds": "Accuracy of the faster procedure: 10 rounds, more seeds",
