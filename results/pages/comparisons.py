@@ -23,6 +23,7 @@ TITLES = {
     "accuracy-long": "Accuracy: four sites, 40 rounds",
     "accuracy-longer": "Accuracy: four sites, 60 rounds",
     "strong-builtin": "The preset `strong` on built-in digits",
+    "strong-longer": "The preset `strong` on four digit sites, 60 rounds",
     "strong-digits": "The preset `strong` on four digit sites",
     "demo": "The demo",
     "speed-accuracy": "Accuracy of the faster procedure: 30 rounds",
