@@ -72,8 +72,7 @@ def test_a_resume_in_another_mode_says_what_changes(data, tmp_path, broken):
     with pytest.warns(UserWarning, match="compile") as said:
         run(data, tmp_path / "run", "on", rounds=2)
     first, second = (str(each.message) for each in said)
-    assert "started with compile=off and is resumed with compile=on: the last bits" in first
-    assert "not compiled" in second
+    assert ["compile=off" in first, "compile=on" in first, "not compiled" in second] == [True] * 3
 
 
 def test_a_compiler_that_fails_later_leaves_the_work_to_eager_mode(broken):
@@ -88,7 +87,7 @@ def test_a_compiler_that_fails_later_leaves_the_work_to_eager_mode(broken):
 
 def test_a_resume_in_another_precision_says_what_changes(data, tmp_path):
     run(data, tmp_path / "run", "off")
-    with pytest.warns(UserWarning, match="started with precision=float32 and is resumed with precision=bf16"):
+    with pytest.warns(UserWarning, match="precision=float32.*precision=bf16"):
         run(data, tmp_path / "run", "off", rounds=2, precision="bf16")
 
 

@@ -60,7 +60,10 @@ def verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> Iterator
         for claim in item.claims:
             own = [(claim.at.get(each.scale, claim.rule), each) for each in found] if claim.rule else []
             made = [_decided(item, claim, rule, each) for rule, each in own if rule.part == each.part]
-            made = made or [_without_runs(item, claim)]
+            if not made:
+                waits = claim.rule and claim.verdict == "not decided"
+                why = _sentence("no runs are stored", claim.why) if waits else claim.why
+                made = [Verdict(item=item.name, claim=claim, ours=claim.ours, word=claim.verdict, why=why)]
             refused = (_refused(item, claim, claim.needs, each) for each in found) if claim.needs else ()
             yield next(filter(None, refused), max(made, key=_weight))
 
@@ -105,11 +108,6 @@ def known_verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> It
     measured = shipped().verdicts
     for each in verdicts(folder, wanted):
         yield each if each.scale or each.key not in measured else replace(each, **measured[each.key])
-
-
-def _without_runs(item: Item, claim: Claim) -> Verdict:
-    why = _sentence("no runs are stored", claim.why) if claim.rule and claim.verdict == "not decided" else claim.why
-    return Verdict(item=item.name, claim=claim, ours=claim.ours, word=claim.verdict, why=why)
 
 
 def _decided(item: Item, claim: Claim, rule: Rule, found: Found) -> Verdict:
