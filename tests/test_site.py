@@ -47,6 +47,6 @@ def test_the_search_finds_words_of_the_field_and_names_of_the_api(site: Path) ->
     }
 
 
-def test_the_folder_of_the_pages_has_pages_and_pictures_only() -> None:
+def test_the_folder_of_the_pages_has_pages_pictures_and_their_style_only() -> None:
     files = {file for file in (ROOT / "docs").rglob("*") if file.is_file() and "__pycache__" not in file.parts}
-    assert {file.suffix for file in files} == {".md", ".png", ".svg"}
+    assert {file.suffix for file in files} == {".md", ".png", ".svg", ".css"}

@@ -60,7 +60,8 @@ def played(case, place=Place()):
     return tiny.without_seconds(records), battery.bits(diary.pages)
 
 
-CASES = [case for case in battery.CASES if not case.endswith("-real")]
+UNLOADED = "fedlap-private"  # gradients of single images load weights into a module, which the pretended GPU cannot
+CASES = [case for case in battery.CASES if not case.endswith("-real") and case != UNLOADED]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -27,7 +27,9 @@ def test_real_images_are_trained_on_as_scaled_network_input():
     optimiser = torch.optim.SGD(weights.values(), lr=method.local.lr)
     for index in batches(len(x), method.local, Stream(3).generator("shuffle")):
         optimiser.zero_grad()
-        torch.nn.functional.cross_entropy(net(weights, x[index]).logits, site.train.y[index]).backward()
+        torch.nn.functional.cross_entropy(
+            net(weights, x[index].contiguous()).logits, site.train.y[index]
+        ).backward()
         optimiser.step()
     assert tiny.equal(update.params, {k: v.detach() for k, v in weights.items()})
     assert after is state

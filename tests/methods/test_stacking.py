@@ -259,12 +259,12 @@ def test_a_pull_of_ones_own_takes_the_place_of_the_contrastive_one():
     [
         (
             "fedlgd+anchors",
-            "anchors cannot be stacked on fedlgd; it accepts: fedopt, momentum, median, trimmed, proximal",
+            "anchors cannot be stacked on fedlgd; it accepts: redraw, fedopt, momentum, median, trimmed, proximal",
         ),
         ("fedbn+refine", "refine cannot be stacked on fedbn"),
         (
             "vhl+anchors",
-            "anchors cannot be stacked on vhl; it accepts: refine, fedopt, momentum, median, trimmed, proximal",
+            "anchors cannot be stacked on vhl; it accepts: refine, redraw, fedopt, momentum, median, trimmed",
         ),
         ("fedavg+anchors+anchors", r"anchors cannot be stacked on fedavg\+anchors"),
         ("fedavg+anchor", "no part for methods is called 'anchor'; did you mean 'anchors'"),

@@ -16,7 +16,7 @@ PRIVACY, REAL_SITES, DATA = "Privacy", "Real sites", "Data"
 
 @command(START, "demo", "run:demo", "fedlgd demo")
 class DemoOptions(Output):
-    """Compare FedAvg and FedLGD on the same virtual sets of five built-in sites, over three seeds."""
+    """Compare FedAvg and FedLGD on five built-in digit sites."""
 
     out: Path = option(Path("runs/demo"), "Output folder.", "-o")
     rounds: int = option(20, "Number of rounds per run.")

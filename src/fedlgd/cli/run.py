@@ -191,7 +191,8 @@ def _describe_engine(engine: Engine, federation: Federation, folder: Path) -> st
 def _summary(config: Config, folder: Path, page: Path, label: str = "") -> dict[str, Any]:
     run = read_run(folder)
     (group,) = group_runs([run])
-    accuracy = {site: score.accuracy for site, score in run.final.scores.items()} if run.final else {}
+    scores = run.final.scores if run.final else {}
+    accuracy = {site.name: scores[site.name].accuracy for site in run.manifest.data.sites if site.name in scores}
     return {
         "method": label or config.method.label,
         "seed": run.seed,

@@ -56,7 +56,7 @@ class Anchors(Matching):
     )
     selected: Selected = Selected()
     sample: int = setting(
-        0, "Anchors per class in a step of training with the regulariser, drawn for each step; 0: all.", least=0
+        0, "Anchors per class in a step with the regulariser, drawn for each step; 0: all.", least=0, most=100_000
     )
     in_loss: Literal["unselected", "always", "never"] = setting(
         "unselected", "Rounds in which sites train on anchors: `unselected`, `always` or `never`."

@@ -275,7 +275,7 @@ def settings_today(config: Mapping[str, Any]) -> dict[str, Any]:
     refine = dict(config.get("refine", {}))
     start = refine.pop("start", "keep")
     today = {**config, "refine": refine} if "refine" in config else dict(config)
-    if start != "keep":
+    if start != "keep" and "selected" in refine:
         today |= {"method": f"{config['method']}+redraw", "redraw": {"selected": refine["selected"]}}
     return today
 
@@ -287,7 +287,7 @@ def _with_parts(raw: dict[str, Any], config: Mapping[str, Any]) -> dict[str, Any
     if "redraw" in today:
         selected, added = dict(method["selected"]), " + redraw"
         rounds = selected.pop("refine", today["redraw"]["selected"])
-        refined = {"refine": rounds} if today["refine"]["steps"] else {}
+        refined = {"refine": rounds} if today["refine"].get("steps", 1) else {}
         method |= {"name": f"{method['name']}+redraw", "selected": {**selected, **refined, "redraw": rounds}}
     refine = today.get("refine", {})
     parts = {
