@@ -32,12 +32,12 @@ NUMBERS = "Differences are in points; the scale of our runs is in parentheses af
 RULE = """The verdict follows from the 95 % t interval of the differences between runs with the same seed. A claim
 is *confirmed* if the interval lies above the margin of its rule, and *not confirmed* if it does not reach above
 the margin. Otherwise it is *not decided*. A claim *cannot be decided* if its data cannot be had, or if there
-is nothing to learn on it. The rules are in `src/fedlgd/paper/content/*.toml` and were written before the
-runs. Numbers at a reduced scale decide a claim at that scale only, and are not comparable with the printed
-ones."""
+is nothing to learn on it. The rules are in `src/fedlgd/paper/content/*.toml` and, where no exception is
+named, were written before the runs. Numbers at a reduced scale decide a claim at that scale only, and are not
+comparable with the printed ones."""
 FAMILY = """Each of the {tests} rules on runs is a test of its own at 5 %. About {false:.0f} of them come out wrong
-by chance alone, so a single verdict near its margin is weak evidence. The number of seeds is fixed before the runs.
-Where three seeds had not decided a claim, the number was raised to ten before the further runs, and the first three
+by chance alone, so a single verdict near its margin is weak evidence. The number of seeds is fixed before a
+set of runs. Where three seeds had not decided a claim, the number was raised to ten before the further runs, and the first three
 were kept. Such a claim is tested twice, and comes out wrong a little more often. The file of an item names these
 claims."""
 HALF = """The scale `half` (all images, sites and rounds at width 32) is defined, with rules, and was not run. By

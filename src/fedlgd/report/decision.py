@@ -22,7 +22,8 @@ READING = (
     "test images{seeds}; it does not use that both models see the same images, and is therefore wide."
 )
 UPPER_BOUND = (
-    "pooled: all images in one place, not possible in reality; an upper bound with as many steps per image."
+    "pooled: all images in one place, not possible in reality; an upper bound if it takes as many steps per image, "
+    "as it does in a comparison without --methods."
 )
 
 
