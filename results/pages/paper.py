@@ -38,8 +38,8 @@ comparable with the printed ones."""
 FAMILY = """Each of the {tests} rules on runs is a test of its own at 5 %. About {false:.0f} of them come out wrong
 by chance alone, so a single verdict near its margin is weak evidence. The number of seeds is fixed before a
 set of runs. Where three seeds had not decided a claim, the number was raised to ten before the further runs,
-and the first three were kept. Such a claim is tested twice, and comes out wrong a little more often. The file of an item names these
-claims."""
+and the first three were kept. Such a claim is tested twice, and comes out wrong a little more often. The file
+of an item names these claims."""
 HALF = """The scale `half` (all images, sites and rounds at width 32) is defined, with rules, and was not run. By
 the measured times its cheapest cells take about three CPU hours each, and CIFAR10C with all sites about eleven."""
 STAND_IN = """The SynthDigits site is a rendered stand-in, and SVHN and MNIST-M are subsets, so the numbers of
