@@ -195,7 +195,8 @@ def task_of(file: str, sites: int, rounds: int, batch: int) -> tuple[Task, tuple
     with np.load(file) as arrays:
         x, y, test_x, test_y = (arrays[name] for name in ("train_x", "train_y", "test_x", "test_y"))
     parts = [slice(i * IMAGES, (i + 1) * IMAGES) for i in range(sites)]
-    federation = from_arrays({f"site{i:04}": (x[p], y[p], test_x[:8], test_y[:8]) for i, p in enumerate(parts)})
+    arrays = {f"site{i:04}": (x[p], y[p], test_x[:8], test_y[:8]) for i, p in enumerate(parts)}
+    federation = from_arrays(arrays, min_per_class=0)
     start = Logits(federation.shape, len(federation.classes))
     net = build_net("convnet", federation.shape, len(federation.classes), {"width": WIDTH})
     start.net.load_state_dict(net.init(Stream(0).at("init")))

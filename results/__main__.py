@@ -49,6 +49,7 @@ BLOCKS: Mapping[str, Callable[[str], str]] = {
     "lead": bars.lead,
     "bars": bars.bars,
     "modes": bars.modes,
+    "graphs": bars.graphs,
     "peers": bars.peers,
     "scale": bars.scale,
     "hospitals": bars.hospitals,

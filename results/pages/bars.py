@@ -62,7 +62,7 @@ def modes(name: str) -> str:
     cost, rows = costs(found), []
     for phase in (phase for phase in NAMES if phase in found["phases"]):
         flop, released = found["phases"][phase]["gflop"], cost["released"][phase]
-        shares = [flop["ours"] / cost[mode][phase] / found["peak_gflops"] for mode in ("eager", "compiled")]
+        shares = [flop["eager"] / cost[mode][phase] / found["peak_gflops"] for mode in ("eager", "compiled")]
         cells = [f"{released:.3g}", *(f"{cost[mode][phase]:.3g}" for mode in MODES)]
         times = [f"{released / cost[mode][phase]:.2f}" for mode in MODES]
         rows.append([NAMES[phase], *(f"{a} ({b}x)" for a, b in zip(cells[1:], times, strict=True))])
@@ -74,9 +74,20 @@ def modes(name: str) -> str:
     about = (
         f"CPU seconds of one thread, median of {turns} or more turns in one process, in brackets released / ours. "
         f"Width {found['width']}, {found['cpu']}, {found['cores']} cores, torch {found['torch']}; load "
-        f"{min(loads):.1f} to {max(loads):.1f}. A matrix product in float32 has {found['peak_gflops']:.0f} GFLOP/s."
+        f"{min(loads):.1f} to {max(loads):.1f}. The peak is {found['peak_gflops']:.0f} GFLOP/s in float32."
     )
     return table(heads, rows) + "\n\n" + textwrap.fill(about, 120)
+
+
+def graphs(name: str) -> str:
+    """A compiled step with a graph for its size of a batch, and with one for all sizes."""
+    found = stored(name)
+    if not found:
+        return NOT_MEASURED
+    ways = ("eager", "one size", "all sizes")
+    rows = [[str(row["width"]), str(row["size"]), *(f"{1000 * row[way]:.1f}" for way in ways)] for row in found["rows"]]
+    about = f"CPU milliseconds of a training step, the shortest of several; {found['cpu']}, load {found['load']:.1f}."
+    return table(["width", "images in the batch", *ways], rows) + "\n\n" + about
 
 
 def run_ratios(name: str) -> dict[str, float]:

@@ -57,11 +57,13 @@ def private(section: str, **more: Any) -> dict[str, Any]:
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "collabdm-private": ("collabdm", {"distil.plan": "bank", **private("distil.private")}),
     "fedlap-private": ("fedlap", {**private("dp", rounds=RunSettings().rounds), "real_batch": 99}),
+    "fedavg-redraw": ("fedavg+redraw", {"train_on": "virtual"}),
     "feddm-new": ("feddm", {"images": "new", "logits": False, "radius": 0.0}),
     "fedlgd-official": (
         "fedlgd",
         {"anchors.start": "statistics", "anchors.in_loss": "always", "pull.repeat": True},
     ),
+    "fedlgd-redraw": ("fedlgd+redraw", {}),
     "fedmix-virtual-pairs": (
         "fedmix",
         {"train_on": "virtual", "allow_copies": True, "means": 2, "per_mean": 2, "own": True},

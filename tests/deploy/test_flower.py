@@ -10,8 +10,10 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 
+from fedlgd.core.device import Place
 from fedlgd.core.errors import RunError, SettingError, message
 from fedlgd.deploy import messages
+from fedlgd.deploy.client import SiteSettings
 from fedlgd.deploy.coordinator import AWAY, coordinate
 from fedlgd.engines.registry import engine
 from fedlgd.engines.site import Answer
@@ -21,6 +23,7 @@ from fedlgd.runs.folder import RunDirectory
 from fedlgd.runs.run import Result, execute
 from tests import tiny
 from tests.contract import battery
+from tests.core.test_compile import needs_compiler
 from tests.deploy import grid
 from tests.deploy.grid import NODES, LocalGrid, Trick
 from tests.errors import refuses
@@ -55,6 +58,20 @@ def same(away: Result, here: Result) -> None:
     assert (away.anchors is None) == (here.anchors is None)
     if away.anchors and here.anchors:
         assert torch.equal(away.anchors.images, here.anchors.images)
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_compiled_sites_have_the_bits_of_a_compiled_loop(tmp_path):
+    config = grid.config(battery.CASES["fedavg-virtual"], rounds=2, seed=5, evaluate_every=2)
+    folders, data = grid.sites(tmp_path, tiny.federation())
+    plain = execute(config, data)
+    compiled = execute(config, data, engine=engine("loop", place=Place(compile="on")))
+    for name, node in NODES.items():
+        replace(SiteSettings.read(folders[node], name), place=Place(compile="on")).write()
+    away = run(LocalGrid(folders), config, tmp_path / "run")
+    assert tiny.equal(away.params, compiled.params)
+    assert not tiny.equal(away.params, plain.params), "nothing was compiled"
 
 
 def test_methods_that_join_the_images_of_all_sites_are_refused(tmp_path):

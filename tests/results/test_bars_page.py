@@ -23,7 +23,7 @@ def write(folder, name, value):
 
 def phases(names):
     sides = {side: [value, value] for side, value in SECONDS.items()}
-    row = {"seconds": sides, "gflop": {"released": 10.0, "ours": 30.0}, "load": 1.0}
+    row = {"seconds": sides, "gflop": {"released": 10.0, "eager": 30.0}, "load": 1.0}
     about = {"cpu": "a CPU", "cores": 2, "torch": "2", "width": 8, "peak_gflops": 10.0}
     return about | {"phases": dict.fromkeys(names, row)}
 

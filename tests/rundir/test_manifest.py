@@ -182,6 +182,16 @@ def test_a_manifest_of_a_later_format_is_refused(tmp_path):
         read_manifest(tmp_path)
 
 
+def test_a_manifest_with_the_former_name_of_precision_is_read(tmp_path):
+    manifest_of(made("fedavg", {})).write(tmp_path)
+    file = tmp_path / "manifest.json"
+    raw = json.loads(file.read_text())
+    for autocast, precision in ((True, "bf16"), (False, "float32")):
+        kept = {key: value for key, value in raw["engine"].items() if key != "precision"}
+        file.write_text(json.dumps(raw | {"engine": kept | {"autocast": autocast}}))
+        assert read_manifest(tmp_path, as_written=False).engine.precision == precision
+
+
 def test_selected_rounds_go_on_after_the_end_of_a_run():
     assert list(Rounds(1, 3, 4).until(8)) == [1, 4, 7]
     assert list(Rounds(1, 3, 2).until(100)) == [1, 4]

@@ -47,6 +47,15 @@ def test_all_sites_are_tested_on_the_same_images(home):
         assert numbers(site.test) == list(range(TRAIN, TRAIN + TEST))
 
 
+def test_the_last_tenth_of_photographs_without_training_images_is_for_testing(home):
+    things = arrays.read_arrays(home / "things.npz")
+    photographs = {f"test_{each}": np.asarray(things[f"train_{each}"]) for each in "xy"}
+    write_arrays(home / "cifar10_test.npz", photographs)
+    sites = Split(of="cifar10_test", sites=3).open().sites
+    assert sorted(n for site in sites for n in numbers(site.train)) == list(range(270))
+    assert all(numbers(site.test) == list(range(270, 300)) for site in sites)
+
+
 def test_names_of_many_sites_sort_as_they_are_numbered(home):
     names = [site.name for site in Split(of="things", by="iid", sites=12).open().sites]
     assert names[0] == "things-01"

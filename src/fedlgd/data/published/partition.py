@@ -41,7 +41,7 @@ PHOTOGRAPHS = "cifar10_test"
 CIFAR10C_FOLDER = "CIFAR-10-C"
 GET_OFFICIAL = "get it with: fedlgd data fetch cifar10c"
 SEVERITY_LEVELS = 5  # severities in an official file, one after the other
-HELD_OUT = 10  # the last tenth of the photographs is never trained on, by any site: 9000-9999 of 10 000
+HELD_OUT = 10  # the last tenth of photographs that are test images is never trained on: 9000-9999 of 10 000
 
 SCALES: dict[str, Scale] = {"none": Scale((0.0,) * 3, (1.0,) * 3), "half": Scale()}
 
@@ -144,7 +144,10 @@ def arrays_of_parts(
 
 @dataclass(frozen=True, kw_only=True)
 class Split(SuiteSettings):
-    """The training images of one prepared domain partitioned among sites; all sites share its test images."""
+    """The training images of one prepared domain partitioned among sites; all sites share its test images.
+
+    Of a domain without training images, such as `cifar10_test`, the last tenth are test images.
+    """
 
     of: str = setting("mnist", "The domain: a file <of>.npz in the data home.")
     by: Literal["iid", "dirichlet", "shards", "quantity"] = setting("dirichlet", BY)
@@ -180,10 +183,13 @@ class Split(SuiteSettings):
         return from_sites("split", sites, note, self.min_per_class)
 
     def _made(self) -> Arrays:
-        whole = store.load_domain(self.of, "prepared files are named <domain>.npz; see: fedlgd data list")
-        size = self.size or whole["train_x"].shape[1]
-        train, test = ((whole[f"{part}_x"], whole[f"{part}_y"]) for part in store.PARTS)
-        return arrays_of_parts("images", self._partition(train[1]), train, test, size)
+        names = ("test",) if self.of == PHOTOGRAPHS else store.PARTS
+        whole = store.load_domain(self.of, "prepared files are named <domain>.npz; see: fedlgd data list", names)
+        train, test = ((whole[f"{part}_x"], whole[f"{part}_y"]) for part in (names[0], "test"))
+        if names == ("test",):
+            kept = len(test[1]) - len(test[1]) // HELD_OUT
+            train, test = (test[0][:kept], test[1][:kept]), (test[0][kept:], test[1][kept:])
+        return arrays_of_parts("images", self._partition(train[1]), train, test, self.size or train[0].shape[1])
 
     def _partition(self, labels: Labels) -> list[Numbers]:
         rng = Stream(self.seed).at("split", self.by)
