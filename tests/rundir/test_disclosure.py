@@ -10,7 +10,7 @@ from fedlgd.rundir.manifest import MethodInfo, Rounds
 from fedlgd.rundir.records import RoundRecord, SentPart
 from tests import tiny
 from tests.contract import battery
-from tests.rundir.test_manifest import CASES, made, manifest_of
+from tests.rundir.test_manifest import CASES, NEWER, made, manifest_of
 
 METHOD = MethodInfo(
     name="mine",
@@ -83,9 +83,13 @@ def test_reading_never_at_the_enrolment_or_always():
 NOT_SIMULATED = ("protected", "fedavg+dp-fedavg")  # it needs a ledger; it needs more sites
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in NOT_SIMULATED])
+EVERY = {case: CASES[case] for case in CASES if case not in NOT_SIMULATED} | {name: (name, {}) for name in NEWER}
+EVERY |= {"pooled on virtual data": ("pooled", {"train_on": "virtual"})}
+
+
+@pytest.mark.parametrize("case", EVERY)
 def test_every_method_of_the_package_sends_and_reads_what_it_declares(case):
-    name, settings = CASES[case]
+    name, settings = EVERY[case]
     few = (
         {"distil.private.releases": 2, "distil.private.blocks": 1} if settings.get("distil.private.epsilon") else {}
     )

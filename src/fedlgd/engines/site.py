@@ -114,7 +114,8 @@ class Sites:
         site, budget, reads = self.federation.by_name[name], self.method.budget, set[str]()
         if budget and budget.protects == "image":
             return sealed(site, self.method.name), reads
-        return watched(site, partial(reads.add, READ)), reads
+        joined = self.method.pooled and self.method.train_on == "virtual"  # its images are virtual sets of sites
+        return site if joined else watched(site, partial(reads.add, READ)), reads
 
     def _train(self, task: Task) -> dict[str, Any]:
         assert task.message is not None
