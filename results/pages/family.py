@@ -9,6 +9,7 @@ from typing import Any
 from matplotlib.transforms import Bbox
 
 from fedlgd.core.text import number_of_bytes
+from fedlgd.distill.settings import Distil
 from fedlgd.report.attacks import TARGETS
 from fedlgd.report.groups import Group, summarise
 from fedlgd.report.plots import INK, SERIES, canvas, styled, svg
@@ -53,16 +54,22 @@ def most_telling(group: Group) -> str:
     return next((kind for kind in TELLING if kind in kinds(group)), NOTHING)
 
 
-def key(run: Run) -> tuple[str, str]:
-    """The method of a run and the images that its sites train on."""
-    return run.manifest.method.name, run.manifest.method.train_on
+def key(run: Run) -> tuple[str, ...]:
+    """The method of a run, the images that its sites train on, and from what virtual images start."""
+    return run.manifest.method.name, run.manifest.method.train_on, run.settings.get("distil", {}).get("start", "")
 
 
 @cache
-def audits() -> Mapping[tuple[str, str], tuple[str, Audit]]:
+def audits() -> Mapping[tuple[str, ...], tuple[str, Audit]]:
     """The stored audit of each method, with its label."""
     groups = groups_of(RECORDS / AUDITS) if (RECORDS / AUDITS).exists() else ()
-    return {key(run): (run.label, audit) for group in groups for run in group.runs for audit in run.audits.values()}
+    runs = [run for group in groups for run in group.runs]
+    return {key(run): (audited_label(run), audit) for run in runs for audit in run.audits.values()}
+
+
+def audited_label(run: Run) -> str:
+    *_, start = key(run)
+    return run.label if start in ("", Distil.start) else f"{run.label} from {start}"
 
 
 def against(audit: Audit) -> dict[str, Finding]:
