@@ -1,7 +1,7 @@
 """A training step with a graph for each size of a batch, and with one for all sizes: `python -m bench.graphs`
 
-A graph for one size knows more, but the last batch of an epoch would need a graph of its own, or images that are
-padded with weights of zero. Ways take turns in one process with one thread; CPU seconds of forward and backward pass.
+A graph for one size knows more, but the last batch of an epoch would need a graph of its own, or images with
+weights of zero. Ways take turns in one process with one thread; CPU seconds of forward and backward pass.
 """
 
 import argparse

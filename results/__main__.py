@@ -55,6 +55,7 @@ BLOCKS: Mapping[str, Callable[[str], str]] = {
     "hospitals": bars.hospitals,
     "deploy": deploy.measured,
     "leaves": family.leaves,
+    "family": family.answer,
     "membership": privacy.membership,
     "inversion": inversion.inversion,
     "epsilon": epsilon.epsilon,

@@ -86,8 +86,10 @@ def graphs(name: str) -> str:
     if not found:
         return NOT_MEASURED
     ways = ("eager", "one size", "all sizes")
-    rows = [[str(row["width"]), str(row["size"]), *(f"{1000 * row[way]:.1f}" for way in ways)] for row in found["rows"]]
-    about = f"CPU milliseconds of a training step, the shortest of several; {found['cpu']}, load {found['load']:.1f}."
+    rows = [
+        [str(row["width"]), str(row["size"]), *(f"{1000 * row[way]:.1f}" for way in ways)] for row in found["rows"]
+    ]
+    about = f"CPU milliseconds of a step, the shortest of several. {found['cpu']}, load {found['load']:.1f}."
     return table(["width", "images in the batch", *ways], rows) + "\n\n" + about
 
 
@@ -233,10 +235,11 @@ def lead(name: str) -> str:
         )
     if peer:
         best, times = peer
-        modes = [f"{way.removeprefix(OURS + ', ')} {ratio:.2f} times" for way, ratio in times.items() if way != OURS]
+        others = {way.removeprefix(f"{OURS}, "): ratio for way, ratio in times.items() if way != OURS}
         lines.append(
             f"- **{times[OURS]:.2f} times** as fast as {best}, the best other package, on FedAvg with 100 sites in "
-            f"eager mode (target {WANTED_PEER:g}:{verdict(times[OURS], WANTED_PEER)}); {', '.join(modes)}."
+            f"eager mode (target {WANTED_PEER:g}:{verdict(times[OURS], WANTED_PEER)}); "
+            f"{', '.join(f'{mode} {ratio:.2f} times' for mode, ratio in others.items())}."
         )
     groups = groups_of(RECORDS / REACH)
     lines.append(f"- {reach.headline(groups)}")

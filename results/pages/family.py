@@ -1,5 +1,6 @@
 """What leaves a site: accuracy, bytes, work, kinds of messages and audits of all methods, from stored runs."""
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
@@ -114,6 +115,26 @@ def leaves(name: str) -> str:
     ]
     columns = tuple(Column(head, number=1 <= i <= 5) for i, head in enumerate(heads))
     return markdown(Table(columns, tuple(tuple(map(Cell, row)) for row in rows)))
+
+
+def answer(name: str) -> str:
+    """FedAvg on real images, the best method that sends virtual images, and the best that only trains on them."""
+    if not (RECORDS / name).exists():
+        return "No stored runs."
+    groups = [group for group in best_first(groups_of(RECORDS / name)) if not group.runs[0].manifest.promise]
+    real = next(group for group in groups if key(group.runs[0])[:2] == ("fedavg", "real"))
+    sending = next(group for group in groups if "images" in kinds(group))
+    training = next(group for group in groups if key(group.runs[0])[1] == "virtual" and "weights" in kinds(group))
+
+    def said(group: Group) -> str:
+        times = fmean(map(uploaded, group.counted)) / fmean(map(uploaded, real.counted))
+        return f"{group.label} is best, with {100 * group.mean:.1f} % and {times:.1f} times the bytes."
+
+    text = (
+        f"FedAvg on real images has {100 * real.mean:.1f} %. Where sites send virtual images, {said(sending)} "
+        f"Where they train on virtual images and send weights, {said(training)}"
+    )
+    return textwrap.fill(text, 120)
 
 
 def audited(name: str) -> str:
