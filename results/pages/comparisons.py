@@ -27,6 +27,7 @@ TITLES = {
     "strong-digits": "The preset `strong` on four digit sites",
     "demo": "The demo",
     "speed-accuracy": "Accuracy of the faster procedure: 30 rounds",
+    "speed-trade": "What the faster options cost: 10 rounds",
     "speed-seeds": "Accuracy of the faster procedure: 10 rounds, more seeds",
 }
 """Of stored comparisons. One without a title has its name."""

@@ -19,8 +19,7 @@ from fedlgd.methods import common
 from fedlgd.methods.common import fit_on
 from fedlgd.methods.union import (
     SAFE_STARTS,
-    Uploading,
-    enrol_uploader,
+    Condensing,
     expected_upload,
     images_before,
     union_of,
@@ -133,9 +132,8 @@ def test_a_union_of_nothing_is_refused():
 
 
 @dataclass(frozen=True, kw_only=True)
-class Uploads(Uploading):
+class Uploads(Condensing):
     name: ClassVar[str] = "uploads"
-    train_on: ClassVar[str] = "nothing"
 
 
 @pytest.mark.parametrize("start", [*STARTS, "made/earlier.npz"])
@@ -162,7 +160,7 @@ def test_a_round_begins_with_the_images_that_were_kept_or_with_initial_ones():
 def test_a_site_that_uploads_tells_how_many_images_it_will_send_and_not_how_many_it_has():
     site = tiny.federation(missing={"bee": 1}).by_name["bee"]
     method = tiny.settings(Uploads(), tiny.SETTINGS)
-    state, hello = enrol_uploader(method, site, tiny.net(), tiny.Stream(1))
+    state, hello = method.enrol(site, tiny.net(), tiny.Stream(1))
     assert state.virtual is None
     assert site.train.counts(3).tolist() == [6, 0, 6]
     assert hello.counts.tolist() == [2, 0, 2]

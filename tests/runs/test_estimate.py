@@ -67,6 +67,8 @@ LGD = {"refine.steps": 4, "refine.reuse": 2, "anchors.steps": 5, "anchors.plan":
         ("fedavg", {"train_on": "virtual"}),
         ("fedavg", {"train_on": "real", "local.epochs": 2}),
         ("scaffold", {"local.steps": 3}),
+        ("feddm", {"local.steps": 3, "distil.steps": 4}),
+        ("fedvck", {"local.steps": 3, "distil.steps": 4, "beta": 0.0}),
         ("fedprox", {"train_on": "virtual", "ratio": 0.67}),
     ],
 )
@@ -108,8 +110,11 @@ def test_committed_rounds_and_sets_in_the_cache_are_not_counted(sites: Federatio
     assert foreseen(other, sites, cache=FolderCache(folder)).flops["distil"] == whole.flops["distil"]
 
 
-def test_nobody_can_tell_for_pooled_data(sites: Federation):
-    assert estimate(config("pooled"), sites, network(sites)) is None
+@pytest.mark.parametrize("method", ["pooled", "fedaf", "fedlap", "collabdm"])
+def test_nobody_can_tell_for_pooled_data_several_exchanges_or_a_server_that_stops_by_itself(
+    method: str, sites: Federation
+):
+    assert estimate(config(method, **{"local.steps": 3}), sites, network(sites)) is None
 
 
 @pytest.mark.slow

@@ -12,17 +12,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from fedlgd.core.errors import PrivacyError
 from fedlgd.core.losses import class_means
 from fedlgd.core.meter import phase
-from fedlgd.core.train import Local
 from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.distribution import LogitTerm
-from fedlgd.distill.settings import Distil
 from fedlgd.methods import common, union
 from fedlgd.methods.protocol import Expected, Fit, Net, Presets, Stream, Updates, Visit, setting
 from fedlgd.methods.registry import register
-from fedlgd.rundir.manifest import Reading
 
 LOGITS, LABELS = "logits", "labels"  # trees of messages; each has `means`, in which an unknown class is a row of 0
 TINY = 1e-12  # of probabilities in a logarithm
@@ -62,7 +58,7 @@ def symmetric_divergence(r: Tensor, t: Tensor) -> Tensor:
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedAF(union.Uploading):
+class FedAF(union.Condensing):
     r"""Site, first:  v_{c,k} = mean z_w(D_k),  w = gamma theta_t + (1 - gamma) w~;  server:  V_k = mean_c v_{c,k}.
     Site, then:  S_c <- S_c - lr dL/dS,  L = sum_k || mean psi_w(D_k) - mean psi_w(S_k) ||^2 + a SWD(u_{c,k}, V_k),
     u_{c,k} = mean z_w(S_k);  R_{c,k} = mean softmax(z_w(D_k) / T).
@@ -90,8 +86,6 @@ class FedAF(union.Uploading):
         },
         "quick": {**common.TUNED, "local.steps": 100, "distil.steps": 50},
     }
-    stackable: ClassVar[tuple[str, ...]] = ()
-    train_on: ClassVar[Literal["nothing"]] = "nothing"  # type: ignore[misc]
 
     gamma: float = setting(0.9, "Share of theta_t in the network of a site; the rest is random.", least=0, most=1)
     agree: float = setting(0.8, "Weight a: images with the mean logits of all sites; 0: one exchange.", least=0)
@@ -101,13 +95,6 @@ class FedAF(union.Uploading):
         "keep",
         "Images before the steps of a round: `keep` those of the round before, or `new` from `distil.start`.",
     )
-    local: Local = Local(epochs=50, batch=256, momentum=0.9, weight_decay=5e-4)
-    distil: Distil = Distil(steps=100, reuse=10, real_per_class=64)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.distil.private.on:
-            raise PrivacyError("private-not-offered", epsilon=self.distil.private.epsilon, method=self.name)
 
     @property
     def exchanges(self) -> int:  # type: ignore[override]
@@ -119,12 +106,6 @@ class FedAF(union.Uploading):
         return {**logits, f"trees/{union.TREE}": "images"} | (
             {f"trees/{LABELS}": "soft labels"} if self.soft else {}
         )
-
-    @property
-    def reads(self) -> tuple[Reading, ...]:
-        return ("every",)
-
-    enrol, start = union.enrol_uploader, common.start
 
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
         """theta_t first; then V alone: the site still has its network."""

@@ -7,16 +7,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from fedlgd.core.errors import PrivacyError
 from fedlgd.core.net import Output
-from fedlgd.core.train import Local
 from fedlgd.core.types import Broadcast, Hello, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.distribution import ParamsOf, check_finite, match, perturbed, random_networks
 from fedlgd.distill.settings import Distil
 from fedlgd.methods import common, union
 from fedlgd.methods.protocol import Expected, Fit, Net, Presets, Stream, Updates, Visit, setting
 from fedlgd.methods.registry import register
-from fedlgd.rundir.manifest import Reading
 
 PUBLISHED = {
     "allow_copies": True,
@@ -53,7 +50,7 @@ class WithLogits(nn.Module):
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedDM(union.Uploading):
+class FedDM(union.Condensing):
     r"""Site c:  S_c <- S_c - lr dL/dS,  w on the sphere of radius rho around theta_t, a new one for each draw,
     L = sum_k || mean psi_w(D_k) - mean psi_w(S_k) ||^2 + || mean z_w(D_k) - mean z_w(S_k) ||^2  (z: logits).
     Server:  theta_{t+1} = SGD from theta_t on CE(union of S_c), with the settings `local`.
@@ -66,8 +63,6 @@ class FedDM(union.Uploading):
         "paper": PUBLISHED,
         "quick": {**common.TUNED, "local.steps": 100, "distil.steps": 50},
     }
-    stackable: ClassVar[tuple[str, ...]] = ()
-    train_on: ClassVar[Literal["nothing"]] = "nothing"  # type: ignore[misc]
     sends: ClassVar[Mapping[str, str]] = {f"trees/{union.TREE}": "images"}
 
     radius: float = setting(
@@ -78,19 +73,6 @@ class FedDM(union.Uploading):
         "keep",
         "Images before the steps of a round: `keep` those of the round before, or `new` from `distil.start`.",
     )
-    local: Local = Local(epochs=50, batch=256, momentum=0.9, weight_decay=5e-4)
-    distil: Distil = Distil(steps=100, reuse=10, real_per_class=64)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.distil.private.on:
-            raise PrivacyError("private-not-offered", epsilon=self.distil.private.epsilon, method=self.name)
-
-    @property
-    def reads(self) -> tuple[Reading, ...]:
-        return ("every",)
-
-    enrol, start, broadcast = union.enrol_uploader, common.start, common.broadcast
 
     def expects(self, msg: Broadcast, net: Net, hello: Hello) -> Expected:
         return union.expected_upload(net, self.distil.per_class)

@@ -39,9 +39,8 @@ from fedlgd.distill.gradient import Gradients, anchor_gradient, batch_gradients,
 from fedlgd.distill.init import from_noise, labels_for
 from fedlgd.distill.settings import Budget, Distil, GradientBudget
 from fedlgd.methods import common, union
-from fedlgd.methods.protocol import Expected, Fit, Net, Presets, Stream, Updates, Visit, setting
+from fedlgd.methods.protocol import Cost, Expected, Fit, Net, Presets, Stream, Updates, Visit, setting
 from fedlgd.methods.registry import register
-from fedlgd.rundir.manifest import Reading
 
 if TYPE_CHECKING:  # a run without epsilon enters no module of `fedlgd.dp`
     from fedlgd.dp.ledger import Book
@@ -70,7 +69,7 @@ def moved_by(w: Params, theta: Params, net: Net) -> float:
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedLAP(union.Uploading):
+class FedLAP(union.Condensing):
     r"""Site c:  S_c <- S_c - lr d/dS Dist(grad CE(A(S_c); w), g*),  g* = gradient of a real batch at w, used in
     `boost` steps; w = theta_t, moved on by SGD on S_c.  r_c = ||w - theta_t|| where SGD on S_c no longer helps.
     Server:  theta_{t+1} = SGD from theta_t on CE(union of S_c), until ||w - theta_t|| >= min_c r_c.
@@ -83,8 +82,6 @@ class FedLAP(union.Uploading):
         "paper": PUBLISHED,
         "quick": {"outer": 2, "batches": 2, "search": 3, "local.epochs": 10},
     }
-    stackable: ClassVar[tuple[str, ...]] = ()
-    train_on: ClassVar[Literal["nothing"]] = "nothing"  # type: ignore[misc]
     sends: ClassVar[Mapping[str, str]] = {f"trees/{union.TREE}": "images", f"trees/{RADIUS}": "radius"}
 
     real_batch: int = setting(256, "Expected number of real images in a gradient.", least=1, most=1_000_000)
@@ -107,12 +104,8 @@ class FedLAP(union.Uploading):
         check(
             self.distil.tiles == 1, "distil.tiles", self.distil.tiles, "gradients of tiles are not matched; use 1"
         )
-        if self.distil.private.on:
-            raise PrivacyError("private-not-offered", epsilon=self.distil.private.epsilon, method=self.name)
         if self.dp.on and (self.distil.start, self.images) != ("noise", "keep"):
             raise PrivacyError("start-without-noise", start=self.distil.start, images=self.images)
-
-    reads: ClassVar[tuple[Reading, ...]] = ("every",)
 
     @property
     def label(self) -> str:
@@ -127,12 +120,13 @@ class FedLAP(union.Uploading):
         """Gradients of real images in a round; with epsilon each is a release."""
         return self.trajectories * self.outer * self.batches
 
-    start, broadcast = common.start, common.broadcast
+    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
+        """Unknown: the server stops at a distance."""
 
     def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
         """With epsilon a site has images of all classes, so that they do not tell which it has."""
         if not self.dp.on:
-            return union.enrol_uploader(self, site, net, rng)
+            return super().enrol(site, net, rng)
         from fedlgd.dp.training import reserve_training
 
         book, account = self._account(site, net, rng.seed)

@@ -6,17 +6,15 @@ Federated Learning via Valuable Condensed Knowledge for Medical Image Analysis.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedlgd.core.device import to_cpu, to_device
-from fedlgd.core.errors import PrivacyError
 from fedlgd.core.meter import phase
 from fedlgd.core.net import Output
-from fedlgd.core.train import Local
 from fedlgd.core.tree import clone
 from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.settings import Distil
@@ -24,7 +22,6 @@ from fedlgd.methods import common, union
 from fedlgd.methods.common import Batch, Term
 from fedlgd.methods.protocol import Expected, Fit, Net, Presets, Stream, Updates, Visit, setting
 from fedlgd.methods.registry import register
-from fedlgd.rundir.manifest import Reading
 
 LOGITS, PROTOTYPES, MEMORY = "logits", "prototypes", "memory"  # trees of messages and of the server
 PUBLISHED = {"clip": 10.0, "margin": 0.3, "late": 0.1, "local.epochs": 1000, "local.lr": 0.001}
@@ -97,7 +94,7 @@ def with_head(net: Net, params: Params, width: int, rng: Stream) -> tuple[Net, P
 
 @register
 @dataclass(frozen=True, kw_only=True)
-class FedVCK(union.Uploading):
+class FedVCK(union.Condensing):
     r"""Site:  S_c from noise <- S_c - lr dL/dS,  L = sum_k || mean psi(D_k) - mean psi(S_k) ||^2  under theta_t,
     D_k drawn with p(x) ~ exp(sigmoid(gamma (CE(z(x), y) - b))),  z = (z under theta_t + z under theta_{t-1}) / 2.
     Server:  theta_{t+1} = SGD from theta_t on CE(S) + beta RSC(g(psi(S)), related classes),  S of the last rounds,
@@ -113,8 +110,6 @@ class FedVCK(union.Uploading):
         "paper": {**common.PAPER, **PUBLISHED},
         "quick": {**common.TUNED, "local.steps": 100, "distil.steps": 50},
     }
-    stackable: ClassVar[tuple[str, ...]] = ()
-    train_on: ClassVar[Literal["nothing"]] = "nothing"  # type: ignore[misc]
 
     slope: float = setting(1.0, "Slope gamma of the importance of a real image in its loss; 0: all alike.", least=0)
     margin: float = setting(0.0, "Loss b of a real image of medium importance.", least=0)
@@ -128,24 +123,12 @@ class FedVCK(union.Uploading):
     related: int = setting(5, "Classes related to a class, by its largest mean logits.", least=1, most=100_000)
     head: int = setting(128, "Width of the head g, new in every round; 0: none.", least=0, most=100_000)
     late: float = setting(1.0, "Factor on beta and learning rate in the second half of a round.", above=0, most=1)
-    local: Local = Local(epochs=50, batch=256, momentum=0.9, weight_decay=5e-4)
     distil: Distil = Distil(steps=100, reuse=10, real_per_class=64, start="noise")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.distil.private.on:
-            raise PrivacyError("private-not-offered", epsilon=self.distil.private.epsilon, method=self.name)
 
     @property
     def sends(self) -> Mapping[str, str]:  # type: ignore[override]
         logits = {f"trees/{LOGITS}": "mean logits", f"trees/{LOGITS}/counts": "counts"}
         return {f"trees/{union.TREE}": "images", **(logits if self.beta else {})}
-
-    @property
-    def reads(self) -> tuple[Reading, ...]:
-        return ("every",)
-
-    enrol, start, broadcast = union.enrol_uploader, common.start, common.broadcast
 
     def expects(self, msg: Broadcast, net: Net, hello: Hello) -> Expected:
         upload = union.expected_upload(net, self.distil.per_class)

@@ -6,12 +6,13 @@ A method that uploads sets is an `Uploading`, which asks for consent where image
     Update(site=..., params={}, weight=1.0, trees={"virtual": upload_of(virtual, net.classes, per_class)})
 
 with a set that began as `images_before`, returns `expected_upload(net, per_class)` from `expects`, declares the
-kind `images` in `sends`, and in `server` trains with `common.fit_on` on `union_of(updates)`.
+kind `images` in `sends`, and in `server` trains with `common.fit_on` on `union_of(updates)`. One whose sites do
+nothing but match images in every round is a `Condensing`.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -19,19 +20,21 @@ from torch import Tensor
 from fedlgd.core.device import to_device
 from fedlgd.core.errors import DataError, PrivacyError, RunError
 from fedlgd.core.meter import phase
+from fedlgd.core.train import Local
 from fedlgd.core.types import Hello, LabelledSet, Params, Site, SiteState, Stream, Update, VirtualSet, cut
 from fedlgd.distill.distribution import check_finite, match, random_networks
 from fedlgd.distill.init import initial_images, labels_for, virtual_numbers
 from fedlgd.distill.settings import Distil
-from fedlgd.methods.common import Training
-from fedlgd.methods.protocol import Expected, Net, setting
+from fedlgd.methods import common
+from fedlgd.methods.protocol import Cost, Expected, Net, setting
+from fedlgd.rundir.manifest import Reading
 
 TREE = "virtual"
 SAFE_STARTS = ("noise", "statistics")  # hold no pixel of an image, and no mean over images at a pixel
 
 
 @dataclass(frozen=True, kw_only=True)
-class Uploading(Training):
+class Uploading(common.Training):
     """Settings of a method whose sites send virtual images.
 
     What the steps leave of a start from private images, from means of them or from a file would be sent.
@@ -45,6 +48,43 @@ class Uploading(Training):
         super().__post_init__()
         if not (self.allow_copies or self.distil.private.on or self.distil.start in SAFE_STARTS):
             raise PrivacyError("upload-of-copies", method=self.name, start=self.distil.start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condensing(Uploading):
+    """A method whose sites match their images again in every round, and whose server trains on all of them.
+
+    Sites train no model. `distil` is the matching of a round, `local` the training of the server.
+    """
+
+    stackable: ClassVar[tuple[str, ...]] = ()
+    train_on: ClassVar[Literal["nothing"]] = "nothing"  # type: ignore[misc]
+    reads: ClassVar[tuple[Reading, ...]] = ("every",)
+
+    local: Local = Local(epochs=50, batch=256, momentum=0.9, weight_decay=5e-4)
+    distil: Distil = Distil(steps=100, reuse=10, real_per_class=64)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.distil.private.on:
+            raise PrivacyError("private-not-offered", epsilon=self.distil.private.epsilon, method=self.name)
+
+    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
+        """Unknown if a site is asked twice in a round, or for epochs: the server knows what they have."""
+        if self.exchanges > 1 or not self.local.steps:
+            return None
+        steps, few = self.distil.steps, self.distil.shrunk().steps
+        server = self.local.steps / self.local.shrunk().steps
+        return Cost(images=1, kind=(t > 0,), distil=steps / few if t >= 0 and few else 0.0, server=server)
+
+    def enrol(self, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
+        """No images yet; the counts are those of the virtual images that the site will send, not of its own."""
+        counts = torch.zeros(net.classes, dtype=torch.int64)
+        for k, number in virtual_numbers(site.train, net.classes, self.distil, site.name).items():
+            counts[k] = number
+        return SiteState(), Hello(site=site.name, counts=counts)
+
+    start, broadcast = common.start, common.broadcast
 
 
 def images_before(state: SiteState, site: Site, net: Net, distil: Distil, t: int, rng: Stream) -> VirtualSet:
@@ -74,14 +114,6 @@ def condense(
     images = match(virtual.images, virtual.labels, site.train, matched, drawn, distil, rng, **more)
     check_finite(images, distil.lr, f"distillation at site {site.name!r}")
     return replace(virtual, images=images, round=t)
-
-
-def enrol_uploader(method: Uploading, site: Site, net: Net, rng: Stream) -> tuple[SiteState, Hello]:
-    """No images yet; the counts are those of the virtual images that the site will send, not of its own."""
-    counts = torch.zeros(net.classes, dtype=torch.int64)
-    for k, number in virtual_numbers(site.train, net.classes, method.distil, site.name).items():
-        counts[k] = number
-    return SiteState(), Hello(site=site.name, counts=counts)
 
 
 def upload_of(virtual: VirtualSet, classes: int, per_class: int) -> Params:

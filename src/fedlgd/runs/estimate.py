@@ -114,13 +114,17 @@ class _Trial:
     def add_rounds(self, total: _Sum, rounds: list[int]) -> None:
         """Add the cost of these rounds, measured on the first of them."""
         t, sites = rounds[0], self._federation.sites
-        chosen = len(rounds) * max(1, int(self._plan.ratio * len(sites) + 1e-9))
+        chosen = len(rounds) * self._sampled
         at_site, at_server = self._try(replace(self._server, round=t), self._state)
         cost, tried = (self._cost(method, t, self._site) for method in (self._method, self._small))
         every = statistics.fmean(training_work(self._method, self._cost(self._method, t, site)) for site in sites)
         total.add(at_site, "distil", chosen * cost.distil)
         total.add(at_site, "train", chosen * every / training_work(self._small, tried))
         total.add(at_server, "server", len(rounds) * cost.server)
+
+    @property
+    def _sampled(self) -> int:
+        return max(1, int(self._plan.ratio * len(self._federation.sites) + 1e-9))
 
     def _cost(self, method: Method, t: int, site: Site) -> Cost:
         cost = method.cost(t, site, self._net.classes)
@@ -136,7 +140,8 @@ class _Trial:
         if after.trees.keys() != kept.trees.keys():  # the first round of a method with state is not typical
             return self._try(state, after)
         with metered() as at_server, phase("server", whole=True):
-            self._place.do(lambda s: self._small.server(s[0], [s[1]], self._net, self._rng), (state, update))
+            updates = (state, [update] * self._sampled)
+            self._place.do(lambda given: self._small.server(*given, self._net, self._rng), updates)
         return at_site, at_server
 
     def add_scores(self, total: _Sum, times: int) -> None:
