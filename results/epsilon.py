@@ -5,6 +5,7 @@ Run: FEDLGD_DATA=DATA python -m results.epsilon OUT epsilon 0 1 2    three sites
      FEDLGD_DATA=DATA python -m results.epsilon OUT trials           why few releases lose accuracy
      FEDLGD_DATA=DATA python -m results.epsilon OUT dp-sgd           the settings of DP-SGD
      FEDLGD_DATA=DATA python -m results.epsilon OUT preset 0 1 2     preset `private` of FedLGD
+     FEDLGD_DATA=DATA python -m results.epsilon OUT fedlap 0 1 2     FedLAP-DP
      FEDLGD_DATA=DATA python -m results.epsilon OUT validation       the preset and DP-SGD, held-out images
 Each writes OUT/<its name>.json. Finished runs in OUT are not repeated.
 """
@@ -104,6 +105,19 @@ PRESET: dict[str, Any] = {
 }
 """Each sum has a tenth of the images, to save time: its noise is nearly that of a sum of all images."""
 
+LAP: dict[str, Any] = {
+    "method": "fedlap",
+    "dp.test_key": "measurement on public images",
+    "radius": 1.5,
+    "outer": 2,
+    "batches": 2,
+    "boost": 3,
+    "inner": 1,
+    "real_batch": 512,
+    "local.epochs": 20,
+}
+"""FedLAP-DP: within the constant radius of the released configuration, with larger batches and fewer gradients."""
+
 HELD_OUT = 1_000  # training images of each site, on which settings are chosen
 
 START_ONLY: dict[str, Any] = {"distil.steps": 0, "refine.steps": 0}
@@ -162,6 +176,11 @@ def validation(seeds: list[int]) -> Iterator[Cell]:
     yield "FedLGD, preset private", 4.0, seeds[0], PRESET
 
 
+def lap(seeds: list[int]) -> Iterator[Cell]:
+    for epsilon, seed in product(EPSILONS[1:], seeds):
+        yield "FedLAP-DP", epsilon, seed, LAP | {"dp.epsilon": epsilon}
+
+
 @contextmanager
 def noise_of(epsilon: float) -> Iterator[None]:
     """Without noise at `NOISELESS`, which is not private."""
@@ -204,6 +223,7 @@ CHOICES = {
     "dp-sgd": dp_trials,
     "preset": preset,
     "validation": validation,
+    "fedlap": lap,
 }
 
 

@@ -95,18 +95,24 @@ def graphs(name: str) -> str:
 
 def run_ratios(name: str) -> dict[str, float]:
     """CPU time of a whole DIGITS run as released over ours at the same matching loss, by mode."""
+    theirs, ours = whole_runs(name)
+    return {mode: sum(theirs.values()) / sum(cost.values()) for mode, cost in ours.items()}
+
+
+def whole_runs(name: str) -> tuple[Mapping[str, float], Mapping[str, Mapping[str, float]]]:
+    """CPU seconds by phase of a whole DIGITS run: released with anomaly detection, and ours by mode."""
     found, records = stored(name), full()
     if not found or set(found["phases"]) != set(NAMES):
-        return {}
+        return {}, {}
     cost = costs(found)
     fewer = {m["phase"]: m["ours"] / m["theirs"] for m in records if m["kind"] == "match"}
     for record in records:  # phases without passes of the network
         if record["kind"] == "phase" and record["phase"] not in NAMES:
             for side, of in (("shipped", "published"), *((mode, "ours") for mode in MODES)):
                 cost[side][record["phase"]] = record[of]["seconds"]["median"]
-    theirs = sum(project.theirs(project.DIGITS, cost["shipped"], STEPS).values())
     steps = STEPS * fewer["dm-initial"], project.GM_STEPS * fewer["gm"]
-    return {mode: theirs / sum(project.ours_(project.DIGITS, cost[mode], *steps).values()) for mode in MODES}
+    ours = {mode: project.ours_(project.DIGITS, cost[mode], *steps) for mode in MODES}
+    return project.theirs(project.DIGITS, cost["shipped"], STEPS), ours
 
 
 def bars(name: str) -> str:
@@ -123,7 +129,9 @@ def bars(name: str) -> str:
     for mode, wanted in WANTED_RUN.items() if ratios else ():
         cells = [f"{ratios[each]:.1f}" + (verdict(ratios[each], wanted) if each == mode else "") for each in MODES]
         rows.append([f"whole DIGITS run, projected, {mode}", f"{wanted:g}", *cells])
-    return table(["target", "wanted", *MODES], rows)
+    shares = [f"{cost['dm-initial'] / sum(cost.values()):.0%}" for cost in whole_runs(name)[1].values()]
+    limit = f"Initial matching is {' / '.join(shares)} of a whole run of ours, in the order of the columns."
+    return table(["target", "wanted", *MODES], rows) + (f"\n\n{limit}" if shares else "")
 
 
 def verdicts(values: Sequence[float], wanted: float) -> list[str]:

@@ -19,11 +19,12 @@ from fedlgd.methods.regularisers import Pull
 PUBLISHED = {**PAPER, "anchors.plan": "exact", "anchors.steps": 500, "refine.real_per_class": 256}
 PRIVATE = {
     **TUNED,
-    "local.steps": 40,
+    "local.steps": 80,
     "local.batch": 64,
     "distil.private.epsilon": 4.0,
     "distil.start": "mean-image",
-    "distil.per_class": 20,
+    "distil.per_class": 40,
+    "distil.lr": 8.0,
     "distil.width": 16,
     "distil.steps": 800,
     "refine.selected.first": 1,
