@@ -9,6 +9,7 @@ from typing import Any
 from fedlgd.core.text import plural
 from fedlgd.report.groups import SeedCurve, summarise
 from fedlgd.report.plots import line_plot
+from fedlgd.report.summary import Difference, paired_difference
 from fedlgd.report.tables import Cell, Column, Table, as_markdown, percent
 from results import MEASURED
 from results.pages.figures import narrow
@@ -41,6 +42,7 @@ def epsilon(part: str) -> str:
         "dp-sgd": ("dp-sgd", settings_of_dp_sgd),
         "held-out": ("validation", held_out),
         "held-out-answer": ("validation", held_out_answer),
+        "beside": ("preset", beside),
     }
     file, written = parts[part]
     return written(stored(file))
@@ -179,6 +181,26 @@ def held_out_answer(rows: Rows) -> str:
         f"same images (one seed), which {verdict} the goal of {100 * GOAL:g} points. "
         f"Most of the difference is at {worst}: {100 * by_site[worst]:.1f} points, against {others}."
     )
+
+
+def beside(rows: Rows) -> str:
+    """The preset on test images, DP-SGD and FedLAP-DP, and the paired differences between the first two."""
+    dp = [row for row in stored("epsilon") if row["method"] == DP]
+    budgets = _order({row["epsilon"] for row in rows})
+    found = {
+        budget: paired_difference(
+            *({r["seed"]: _mean(r) for r in of if r["epsilon"] == budget} for of in (rows, dp))
+        )
+        for budget in budgets
+    }
+    gaps = [f"{_words(budget)} {in_points(gap)}" for budget, gap in found.items() if gap]
+    return f"{curve([*dp, *rows, *stored('fedlap')])}\n\n{PRESET} against {DP}, in points: {', '.join(gaps)}."
+
+
+def in_points(gap: Difference) -> str:
+    """A difference in percentage points, with its interval."""
+    ends = " to ".join(f"{100 * end:+.1f}" for end in gap.interval or ())
+    return f"{100 * gap.mean:+.1f}" + (f" ({ends})" if ends else "")
 
 
 def settings_of_dp_sgd(rows: Rows) -> str:
