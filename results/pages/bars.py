@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from bench import project
 from fedlgd.core.text import duration
-from fedlgd.report.plots import SERIES, WIDTH, canvas, styled, svg
+from fedlgd.report.plots import SERIES, WIDTH, styled, svg
 from results import MEASURED, RECORDS, reach
 from results.pages.accuracy import table
 from results.pages.comparisons import REACH, groups_of
@@ -259,14 +261,18 @@ def figures() -> dict[str, str]:
     rows = stored("scale")
     if not rows:
         return {}
-    methods = list(dict.fromkeys(row["method"] for row in rows))
-    figure, axes = canvas("CPU time of a site in a round, ms", 2.6, methods)
-    figure.set_size_inches(WIDTH, 2.6)
-    for colour, method in zip(SERIES, methods, strict=False):
+    figure = Figure(figsize=(WIDTH, 2.6), layout="constrained")
+    panels = figure.subplots(1, 2)
+    for colour, method in zip(SERIES, dict.fromkeys(row["method"] for row in rows), strict=False):
         own = [row for row in rows if row["method"] == method]
-        axes.plot([r["sites"] for r in own], [1000 * r["round"] for r in own], "o-", color=colour, label=method)
-    axes.set_xscale("log")
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("sites")
-    axes.legend(frameon=False)
+        heights = [1000 * row["round"] for row in own], [row["peak"] - row["start"] for row in own]
+        for panel, values in zip(panels, heights, strict=True):
+            panel.plot([row["sites"] for row in own], values, "o-", color=colour, label=method)
+    for panel, title in zip(panels, ("CPU ms of a site in a round", "MB above the start"), strict=True):
+        panel.set_title(title, loc="left", fontsize="medium")
+        panel.set_xscale("log")
+        panel.set_ylim(bottom=0)
+        panel.set_xlabel("sites")
+        panel.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
+    panels[0].legend(frameon=False, loc="lower right")
     return {"speed-scale.svg": svg(figure, "speed-scale")}
