@@ -109,14 +109,15 @@ LAP: dict[str, Any] = {
     "method": "fedlap",
     "dp.test_key": "measurement on public images",
     "radius": 1.5,
-    "outer": 2,
-    "batches": 2,
-    "boost": 3,
+    "outer": 1,
+    "batches": 1,
+    "boost": 10,
     "inner": 1,
-    "real_batch": 512,
+    "real_batch": 1024,
     "local.epochs": 20,
 }
-"""FedLAP-DP: within the constant radius of the released configuration, with larger batches and fewer gradients."""
+"""FedLAP-DP in the constant radius of the released configuration: one gradient of many images in a round. This was
+the best of five settings on held-out images at epsilon 4."""
 
 HELD_OUT = 1_000  # training images of each site, on which settings are chosen
 
