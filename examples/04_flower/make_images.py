@@ -4,7 +4,7 @@ Run: python examples/04_flower/make_images.py images        makes images/a, imag
 They are built-in digits in three styles, as image files in one folder per class and part.
 """
 
-import sys
+import argparse
 from pathlib import Path
 
 from PIL import Image
@@ -32,4 +32,6 @@ def save(folder: Path, images: LabelledSet, classes: tuple[str, ...]) -> None:
 
 
 if __name__ == "__main__":
-    print(main(Path(sys.argv[1] if len(sys.argv) > 1 else "images")))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("images"))
+    print(main(parser.parse_args().folder))
