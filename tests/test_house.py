@@ -22,7 +22,17 @@ from tests import PATIENCE
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "fedlgd"
 READERS_CORE = ("core", "nets", "distill", "methods", "engines")  # what one reads to know what a round does
-FAMILY = ("collabdm", "desa", "dynafed", "fedaf", "feddm", "fedlap", "fedmix", "fedvck", "union")  # and what they share
+FAMILY = (
+    "collabdm",
+    "desa",
+    "dynafed",
+    "fedaf",
+    "feddm",
+    "fedlap",
+    "fedmix",
+    "fedvck",
+    "union",
+)  # and what they share
 MAX_FILE, MAX_FUNCTION, MAX_HELPER, MAX_METHOD = 400, 45, 3, 250  # lines
 WORD = re.compile(r"[A-Za-z]{2,}(?:[ ,;:.]+|$)")
 DULL = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)

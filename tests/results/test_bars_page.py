@@ -71,7 +71,10 @@ def test_the_best_other_package_counts_and_one_that_failed_is_said(folder):
     rows = [row(way, sites, ms) for way, ms in ways.items() for sites in (5, 100)]
     rows += [{"kind": "round", "way": "fluke", "sites": 5, "failed": "no such package"}]
     write(folder, "peers", rows)
-    assert bars.best_peer() == ("pfl-research", {"fedlgd": pytest.approx(1.5), "fedlgd, compiled": pytest.approx(3)})
+    assert bars.best_peer() == (
+        "pfl-research",
+        {"fedlgd": pytest.approx(1.5), "fedlgd, compiled": pytest.approx(3)},
+    )
     text = bars.peers("peers")
     assert "| fluke | – | – | – | – |" in text
     assert "fluke: no such package." in text

@@ -41,7 +41,7 @@ PRIVATE = {
     "distil.private.test_key": "k",
 }
 ONCE = {"collabdm"}  # sites send feature means at their enrolment, and then do nothing
-NEWER = {*registry.FAMILY} - {"fedlgd", "vhl"}  # than any manifest of another format
+NEWER = sorted({*registry.FAMILY} - {"fedlgd", "vhl"})  # than any manifest of another format
 CASES: dict[str, Any] = {name: (name, {}) for name in registry.names() if name not in NEWER}
 CASES |= {f"{name} on virtual data": (name, {"train_on": "virtual"}) for name in ("fedavg", "fedprox")}
 CASES |= {name: (name, settings) for name, settings in STACKED.items()}
