@@ -55,3 +55,24 @@ def test_refinement_by_sgd_with_the_rate_of_the_distillation_is_the_published_on
     assert torch.equal(plain, sgd)
     assert not torch.equal(plain, other)
     assert (other - virtual.images).abs().max() < 3.5 * 0.02
+
+
+@pytest.mark.parametrize("plan", ["bank", "exact"])
+def test_the_mean_of_fifty_images_moves_as_fast_as_that_of_ten_with_a_bank(plan):
+    how, moved = Distil(lr=0.3, momentum=0.0, smooth=0.0, plan=plan), {}
+    for n in (1, 10, 50):
+        labels = torch.cat([torch.zeros(n, dtype=torch.long), torch.ones(3, dtype=torch.long)])
+        gradient = torch.where(labels == 0, 1 / n, 1 / 3)[:, None, None, None].expand(-1, 2, 4, 4)
+        step = -PixelOptimiser(how, labels)(torch.zeros(n + 3, 2, 4, 4), gradient)
+        moved[n] = float(step[labels == 0].mean())
+        torch.testing.assert_close(step[labels == 1], torch.full((3, 2, 4, 4), 0.1))  # as it is for few images
+    assert moved[1] == pytest.approx(0.3)
+    assert moved[10] == pytest.approx(0.03)
+    assert moved[50] == pytest.approx(0.03 if plan == "bank" else 0.006)
+
+
+def test_sets_of_more_than_ten_images_from_before_the_rate_grew_are_made_again():
+    few, many = Distil(per_class=10), Distil(per_class=11)
+    assert "grows" not in few.made_from
+    assert many.made_from["grows"]
+    assert "grows" not in replace(many, plan="exact").made_from

@@ -30,7 +30,7 @@ from fedlgd.data.federation import site_digest
 from fedlgd.distill import init
 from fedlgd.distill.augment import Sides, Transform, draw_transform
 from fedlgd.distill.files import set_digest
-from fedlgd.distill.settings import Distil, Match, is_file_name
+from fedlgd.distill.settings import TUNED_COUNT, Distil, Match, is_file_name
 from fedlgd.nets.registry import build_net
 
 BETAS = 0.5, 0.9  # of Adam
@@ -155,7 +155,7 @@ def match(
     term: added to Eq. 1. chances: of the real images to be drawn within their class; None: all alike. largest: norm
     of the gradient of all images; 0: any. running: batch norm uses running statistics for the virtual images.
     """
-    optimiser = PixelOptimiser(distil)
+    optimiser = PixelOptimiser(distil, labels)
     with meter.phase("distil"):
         targets = draws(labels.unique(), real, net, params_of, distil, rng, chances)
         for _, pair in zip(meter.track("distil", distil.steps), targets, strict=False):
@@ -282,7 +282,9 @@ def image_gradient(
 class PixelOptimiser:
     """The optimiser of one set of images, with its memory. S g is the smoothed gradient, see `smooth_gradient`.
 
-    sgd:   v <- m v + S g;  x <- x - lr v
+    sgd:   v <- m v + S g;  x <- x - lr_n v,  lr_n = lr max(1, n / 10) with plan `bank`, n the images of the class.
+           An image has 1 / n of the gradient of the mean of its class. With a rate that does not grow with n, the
+           mean of 50 images would need five times as many steps as that of 10.
     adam:  v <- .5 v + .5 S g;  u <- .9 u + .1 (S g)^2;  x <- x - lr v' / (sqrt(u') + 1e-8),  v' = v / (1 - .5^i)
            and u' = u / (1 - .9^i) after i steps (Kingma and Ba, ICLR 2015). Its memory is short, because the
            target of the gradient changes with every draw; lr is a change of pixels, whatever the scale of the
@@ -290,9 +292,17 @@ class PixelOptimiser:
     """
 
     how: Distil
+    labels: Tensor | None = None
     steps: int = 0
     velocity: Tensor = field(default_factory=lambda: torch.zeros(()))
     square: Tensor = field(default_factory=lambda: torch.zeros(()))
+    scale: Tensor = field(default_factory=lambda: torch.ones(()))
+    """lr_n / lr of each image, from the labels."""
+
+    def __post_init__(self) -> None:
+        if self.labels is not None and self.how.plan == "bank":
+            counts = self.labels.bincount()[self.labels].double()
+            self.scale = (counts / TUNED_COUNT).clamp(min=1)[:, None, None, None]
 
     def __call__(self, images: Tensor, gradient: Tensor) -> Tensor:
         """The images after one step."""
@@ -300,7 +310,7 @@ class PixelOptimiser:
         self.steps += 1
         if self.how.optimiser == "sgd":
             self.velocity = self.how.momentum * self.velocity + gradient
-            return images - self.how.lr * self.velocity
+            return images - self.how.lr * self.velocity * self.scale.to(gradient)
         first, second = BETAS
         self.velocity = first * self.velocity + (1 - first) * gradient
         self.square = second * self.square + (1 - second) * gradient.square()

@@ -20,6 +20,7 @@ Optimiser = Literal["sgd", "adam"]
 Adjacency = Literal["add-remove", "replace"]
 Short = Literal["fewer", "refuse"]
 
+TUNED_COUNT = 10  # virtual images of a class, for which `distil.lr` is
 MAX_EPSILON = 100.0  # larger values promise nothing
 
 
@@ -150,7 +151,7 @@ class Distil(Settings):
     pairs: int = setting(10, "Pairs of network and augmentation in the bank.", least=1, most=100_000)
     reuse: int = setting(2, "Steps of plan `bank` with each pair.", least=1, most=10_000_000)
     real_per_class: int = setting(32, "Real images per class in a draw.", least=1, most=10_000_000)
-    lr: float = setting(1.0, "Learning rate of the pixels.", above=0)
+    lr: float = setting(1.0, "Learning rate of the pixels; `bank` multiplies it by n / 10 for n > 10 images of a class.", above=0)
     momentum: float = setting(0.5, "SGD momentum for the pixels.", least=0, below=1)
     smooth: float = setting(1.5, "Strength of gradient smoothing (low frequencies first); 0: plain SGD.", least=0)
     start: str = setting(
@@ -212,9 +213,11 @@ class Distil(Settings):
 
     @property
     def made_from(self) -> dict[str, Any]:
-        """What a virtual set depends on. `short` only says whether; sets are older than `match`."""
+        """What a virtual set depends on. `short` only says whether; sets are older than `match`, and than a rate
+        that grows with their images."""
         without = ("short", "match") if self.match == "means" else ("short",)
-        return {name: value for name, value in asdict(self).items() if name not in without}
+        grows = {"grows": True} if self.plan == "bank" and self.per_class > TUNED_COUNT else {}
+        return {name: value for name, value in asdict(self).items() if name not in without} | grows
 
     @property
     def optimiser(self) -> Optimiser:

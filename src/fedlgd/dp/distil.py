@@ -134,7 +134,7 @@ def refine_privately(
     releases = replace(releases, classes=classes, sizes=to_cpu(state.trees["released"]["counts"])[classes])
     old, random = state.trees["released"]["targets"], _stream(site, rng.seed)
     narrow, scaled = random_networks(net, first)
-    generator, optimiser = rng.generator("steps"), PixelOptimiser(refinement)
+    generator, optimiser = rng.generator("steps"), PixelOptimiser(refinement, labels)
     pairs, part = list[Pair](), next(name for name in releases.levels if name.startswith("refine"))
     with phase("distil"):
         for j in range(planned_refinements(refinement, 1)):
@@ -195,7 +195,7 @@ def _stream(site: Site, seed: int) -> Stream:
 def _match(releases: Releases, labels: Tensor, net: Net, distil: Distil, rng: Stream) -> tuple[Tensor, list[Pair]]:
     """DM on noisy targets. New ones are released before each block of steps; a step uses any of those so far."""
     images, labels = to_device((_start(releases, net.shape, distil, rng), labels))
-    optimiser, pairs, p = PixelOptimiser(distil), list[Pair](), distil.private
+    optimiser, pairs, p = PixelOptimiser(distil, labels), list[Pair](), distil.private
     generator = rng.generator("steps")
     with phase("distil"):
         for s in track("distil", distil.steps):

@@ -88,6 +88,7 @@ class CollabDM(common.Training):
             "distil.steps": 200,
             "distil.reuse": 8,
             "distil.per_class": 20,
+            "distil.lr": 0.5,
         },
     }
     stackable: ClassVar[tuple[str, ...]] = ()
@@ -175,7 +176,7 @@ class CollabDM(common.Training):
             params, transforms = public_draw(random, distil, seed, i)
             return distribution.Pair(params, [transforms[k] for k in classes], to_device(means[i, classes]))
 
-        optimiser, images = distribution.PixelOptimiser(distil), virtual.images
+        optimiser, images = distribution.PixelOptimiser(distil, virtual.labels), virtual.images
         with phase("distil"):
             pairs = distribution.scheduled(distil, pair)
             for _, each in zip(track("distil", distil.steps), pairs, strict=False):

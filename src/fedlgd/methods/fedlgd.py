@@ -24,7 +24,7 @@ PRIVATE = {
     "distil.private.epsilon": 4.0,
     "distil.start": "mean-image",
     "distil.per_class": 40,
-    "distil.lr": 8.0,
+    "distil.lr": 2.0,
     "distil.width": 16,
     "distil.steps": 800,
     "refine.selected.first": 1,
