@@ -1,5 +1,6 @@
 """What leaves a site: accuracy, bytes, work, kinds of messages and audits of all methods, from stored runs."""
 
+import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -30,6 +31,8 @@ PLACES = tuple(
     product((14, 26, 42, 60, 84, 110, 140), ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (1, -1), (-1, 1), (-1, -1)))
 )
 """Where a name can stand beside its point: distance in pixels, and direction."""
+NEAR = 30  # pixels from a point, at which a name is read as the name of that point
+WORST = 100  # a name that hides something, beside a line that crosses something
 
 
 def uploaded(run: Run) -> float:
@@ -202,25 +205,41 @@ def drawn(groups: Sequence[Group], salt: str) -> str:
 
 
 def named(axes: Any, points: Mapping[str, tuple[float, float]]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each name, and where it stands so that it hides no point and no other name."""
+    """Each name, and where it stands so that it hides nothing and is not read as the name of another point."""
     where = {label: axes.transData.transform(point) for label, point in points.items()}
     taken = [Bbox.from_bounds(x - 5, y - 5, 10, 10) for x, y in where.values()]
     frame = axes.get_window_extent()
     for label, point in points.items():
-        tried: list[tuple[int, int, Bbox]] = []
+        own, tried = where[label], []
+        others = [each for name, each in where.items() if name != label]
         for rank, (distance, (right, up)) in enumerate(PLACES):
             text = axes.annotate(label, point, **at(distance, right, up))
             box = text.get_window_extent().padded(1.5)
             text.remove()
             outside = box.x0 < frame.x0 or box.x1 > frame.x1 or box.y0 < frame.y0 or box.y1 > frame.y1 + 8
+            line = line_to(box, own)
             hidden = sum(box.overlaps(other) for other in taken) + 9 * outside
-            tried.append((hidden, rank, box))
-        _, rank, box = min(tried, key=lambda each: each[:2])
-        distance, (right, up) = PLACES[rank]
-        taken.append(box)
-        line = {"arrowprops": {"arrowstyle": "-", "color": GREY, "linewidth": 0.6}}
-        far = distance > PLACES[0][0] or right * up
-        yield label, {"xy": point, **at(distance, right, up), **(line if far else {})}
+            crossed = sum(part.overlaps(other) for part in line for other in taken)
+            confused = sum(gap(box, each) < min(gap(box, own), NEAR) for each in others)
+            tried.append((WORST * hidden + crossed + confused, rank, [box, *line]))
+        _, rank, covered = min(tried, key=lambda each: each[:2])
+        taken += covered
+        arrow = {"arrowprops": {"arrowstyle": "-", "color": GREY, "linewidth": 0.6}}
+        yield label, {"xy": point, **at(PLACES[rank][0], *PLACES[rank][1]), **(arrow if len(covered) > 1 else {})}
+
+
+def line_to(box: Bbox, point: Sequence[float]) -> list[Bbox]:
+    """The line between a point and the box of its name, in small boxes; none where the name is beside the point."""
+    (x, y), (across, up) = point, ((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2)
+    length, reach = math.hypot(across - x, up - y), gap(box, point)
+    steps = [8 + 4 * i for i in range(int(max(reach - 8, 0) // 4))] if reach > NEAR / 2 else []
+    return [Bbox.from_bounds(x + (across - x) * s / length, y + (up - y) * s / length, 1, 1) for s in steps]
+
+
+def gap(box: Bbox, point: Sequence[float]) -> float:
+    """Pixels between a box and a point."""
+    x, y = point
+    return math.hypot(max(box.x0 - x, 0, x - box.x1), max(box.y0 - y, 0, y - box.y1))
 
 
 def at(distance: int, right: int, up: int) -> dict[str, Any]:

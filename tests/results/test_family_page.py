@@ -65,6 +65,22 @@ def test_names_in_the_figure_hide_neither_each_other_nor_a_point():
     assert not any(box.contains(*point) for box in boxes for point in where)
 
 
+def test_a_name_without_a_line_is_nearest_to_its_own_point():
+    with styled():
+        figure, axes = canvas("", 4)
+        points = {"left": (1e4, 60.0), "beside it": (1.15e4, 60.4), "below": (1.05e4, 57.0), "far": (1e6, 70.0)}
+        axes.set_xscale("log")
+        axes.set_xlim(1e3, 1e7)
+        axes.set_ylim(40, 80)
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        where = {label: axes.transData.transform(point) for label, point in points.items()}
+        for label, how in family.named(axes, points):
+            box = axes.annotate(label, **{**how, "arrowprops": None}).get_window_extent()
+            nearest = min(where, key=lambda name, box=box: family.gap(box, where[name]))
+            assert nearest == label or "arrowprops" in how
+
+
 def test_the_figure_names_every_method_in_the_colour_of_its_most_telling_message(stored):
     (drawn,) = family.figures("all", "missing").values()
     assert drawn.startswith("<svg")
