@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedlgd.core.types import Stream
-from fedlgd.distill.distribution import BETAS, PixelOptimiser, first_set, refine_set, smooth_gradient
+from fedlgd.distill.distribution import BETAS, PixelOptimiser, first_set, match, refine_set, smooth_gradient
 from fedlgd.distill.settings import Distil, Refinement
 from fedlgd.methods.refine import Refine
 from tests import tiny
@@ -25,7 +25,7 @@ def test_every_step_is_torchs(optimiser):
         if optimiser == "sgd"
         else torch.optim.Adam([leaf], lr=0.3, betas=BETAS)
     )
-    ours = PixelOptimiser(Refinement(lr=0.3, momentum=0.5, smooth=0.0, optimiser=optimiser))
+    ours = PixelOptimiser(Refinement(lr=0.3, momentum=0.5, smooth=0.0, optimiser=optimiser), None)
     for gradient in gradients(6):
         images = ours(images, gradient)
         leaf.grad = gradient
@@ -35,7 +35,7 @@ def test_every_step_is_torchs(optimiser):
 
 def test_gradients_are_smoothed_before_they_are_remembered():
     how = Distil(lr=0.3, momentum=0.5, smooth=1.5)
-    one, other = PixelOptimiser(how), PixelOptimiser(replace(how, smooth=0.0))
+    one, other = PixelOptimiser(how, None), PixelOptimiser(replace(how, smooth=0.0), None)
     x = y = torch.zeros(3, 2, 4, 4)
     for gradient in gradients(3):
         x, y = one(x, gradient), other(y, smooth_gradient(gradient, 1.5))
@@ -69,6 +69,22 @@ def test_the_mean_of_fifty_images_moves_as_fast_as_that_of_ten_with_a_bank(plan)
     assert moved[1] == pytest.approx(0.3)
     assert moved[10] == pytest.approx(0.03)
     assert moved[50] == pytest.approx(0.03 if plan == "bank" else 0.006)
+
+
+@pytest.mark.parametrize("how", ["means", "moments"])
+def test_a_class_of_twenty_images_is_matched_as_one_of_ten_with_each_of_them_twice(how):
+    net, site = tiny.net(), tiny.federation().sites[0]
+    distil = Distil(steps=4, match=how, augment=(), real_per_class=4)
+    images, labels = torch.rand(30, *net.shape, generator=Stream(2).generator("x")), torch.arange(3).repeat(10)
+    many = images.repeat_interleave(2, 0), labels.repeat_interleave(2)
+
+    def matched(images: torch.Tensor, labels: torch.Tensor, distil: Distil) -> torch.Tensor:
+        return match(images, labels, site.train, net, lambda _: tiny.params(net), distil, Stream(1))
+
+    ten, exact = matched(images, labels, distil), replace(distil, plan="exact")
+    assert not torch.allclose(ten, images, atol=1e-3)
+    torch.testing.assert_close(matched(*many, distil), ten.repeat_interleave(2, 0), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(matched(*many, exact)[::2], matched(images, labels, exact), atol=1e-4)
 
 
 def test_sets_of_more_than_ten_images_from_before_the_rate_grew_are_made_again():

@@ -67,15 +67,18 @@ def test_virtual_images_do_not_depend_on_how_the_images_are_split(parts):
     torch.testing.assert_close(one.anchors.images, several.anchors.images, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("plan", [{"distil.plan": "exact"}, {"distil.plan": "bank", "distil.reuse": 2}])
+BANK = {"distil.plan": "bank", "distil.reuse": 2}
+
+
+@pytest.mark.parametrize("plan", [{"distil.plan": "exact"}, BANK, BANK | {"distil.per_class": 12}])
 def test_one_site_is_distribution_matching_at_that_site_bit_for_bit(plan):
     """From noise, with whole classes and the same networks."""
     method = tiny.settings(collabdm(), plan)
     site = tiny.federation().by_name["ape"]
     state = server_after(method, [site])
     random, scaled = random_networks(NET, method.distil)
-    start = from_noise(6, NET.shape, Stream(5).at("start").generator("images"))
-    labels, rng = torch.arange(3).repeat_interleave(2), Stream(5).at("collab")
+    labels, rng = torch.arange(3).repeat_interleave(method.distil.per_class), Stream(5).at("collab")
+    start = from_noise(len(labels), NET.shape, Stream(5).at("start").generator("images"))
     images = match(start, labels, site.train, random, lambda i: random.init(rng.at("net", i)), scaled, rng)
     assert torch.equal(state.anchors.images, images)
     assert torch.equal(state.anchors.labels, labels)

@@ -163,6 +163,15 @@ def test_the_noise_is_that_of_all_gradients_of_all_rounds_and_boost_is_free():
     )
 
 
+def test_the_account_does_not_depend_on_how_a_rate_grows_that_the_method_does_not_have(monkeypatch):
+    own = {path.replace(".", "__"): value for path, value in PRIVATE.items()}
+    method, accounts = fedlap(distil__plan="bank", distil__per_class=12, **own), set()
+    for tuned in (10, 100):
+        monkeypatch.setattr("fedlgd.distill.settings.TUNED_COUNT", tuned)
+        accounts.add(method._account(tiny.federation().sites[0], tiny.net(), 0)[1])
+    assert len(accounts) == 1
+
+
 def test_with_epsilon_a_sealed_site_sends_images_of_all_classes_and_a_radius_that_is_a_setting():
     data = tiny.federation(train=30, missing={"bee": 1})
     method = fedlap(**{path.replace(".", "__"): value for path, value in PRIVATE.items()})

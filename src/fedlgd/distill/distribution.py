@@ -292,7 +292,8 @@ class PixelOptimiser:
     """
 
     how: Distil
-    labels: Tensor | None = None
+    labels: Tensor | None
+    """Of the images; None: lr is for any number of them."""
     steps: int = 0
     velocity: Tensor = field(default_factory=lambda: torch.zeros(()))
     square: Tensor = field(default_factory=lambda: torch.zeros(()))

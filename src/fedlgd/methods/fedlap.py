@@ -164,7 +164,7 @@ class FedLAP(union.Condensing):
         """The images after all steps; a path that is `radius` away from theta_t ends."""
         images, labels, w = virtual.images, virtual.labels, theta
         names = [name for name in theta if name in net.trainable]
-        optimiser, squared = PixelOptimiser(self.distil), 0.0 if self.dp.on else self.squared
+        optimiser, squared = PixelOptimiser(self.distil, None), 0.0 if self.dp.on else self.squared
         with meter.phase("distil"):
             for s in meter.track("distil", self.gradients):
                 if s % (self.outer * self.batches) == 0:
@@ -203,7 +203,9 @@ class FedLAP(union.Condensing):
 
         later = ("allow_copies", "distil", "dp", "local", "search", "vote")  # not settings of the releases alone
         how = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in later}
-        how |= {"dp": charged_settings(self.dp), "distil": self.distil.made_from}
+        distil = self.distil.made_from
+        distil.pop("grows", None)  # the rate of this method does not grow with the images of a class
+        how |= {"dp": charged_settings(self.dp), "distil": distil}
         return open_book(site.name, self.dp), account_name("fedlap", seed, unsealed(site), net.label, how=how)
 
     def _privately(
