@@ -55,6 +55,7 @@ def spent(how: Config, sites: Federation, out: Path | None = None) -> Counter[st
     return flops
 
 
+PLAIN_VCK = {"beta": 0.0, "slope": 0.0, "latent": False, "memory": 1}
 LGD = {"refine.steps": 4, "refine.reuse": 2, "anchors.steps": 5, "anchors.plan": "exact", "anchors.per_class": 4}
 
 
@@ -67,8 +68,8 @@ LGD = {"refine.steps": 4, "refine.reuse": 2, "anchors.steps": 5, "anchors.plan":
         ("fedavg", {"train_on": "virtual"}),
         ("fedavg", {"train_on": "real", "local.epochs": 2}),
         ("scaffold", {"local.steps": 3}),
-        ("feddm", {"local.steps": 3, "distil.steps": 4}),
-        ("fedvck", {"local.steps": 3, "distil.steps": 4, "beta": 0.0}),
+        ("feddm", {"local.steps": 30, "local.batch": 12, "distil.steps": 40}),
+        ("fedvck", {"local.steps": 30, "local.batch": 12, "distil.steps": 40, **PLAIN_VCK}),
         ("fedprox", {"train_on": "virtual", "ratio": 0.67}),
     ],
 )
@@ -110,11 +111,22 @@ def test_committed_rounds_and_sets_in_the_cache_are_not_counted(sites: Federatio
     assert foreseen(other, sites, cache=FolderCache(folder)).flops["distil"] == whole.flops["distil"]
 
 
-@pytest.mark.parametrize("method", ["pooled", "fedaf", "fedlap", "collabdm"])
-def test_nobody_can_tell_for_pooled_data_several_exchanges_or_a_server_that_stops_by_itself(
-    method: str, sites: Federation
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("pooled", {}),
+        ("fedaf", {}),
+        ("fedaf", {"agree": 0.0}),
+        ("fedlap", {}),
+        ("collabdm", {}),
+        ("fedvck", {}),
+        ("fedvck", {"beta": 0.0}),
+    ],
+)
+def test_nobody_can_tell_for_pooled_data_several_exchanges_a_server_that_stops_by_itself_or_passes_over_all_images(
+    method: str, settings: dict[str, Any], sites: Federation
 ):
-    assert estimate(config(method, **{"local.steps": 3}), sites, network(sites)) is None
+    assert estimate(config(method, **settings, **{"local.steps": 3}), sites, network(sites)) is None
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from fedlgd.core.meter import phase
 from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, ServerState, Site, SiteState, Update
 from fedlgd.distill.distribution import LogitTerm
 from fedlgd.methods import common, union
-from fedlgd.methods.protocol import Expected, Fit, Net, Presets, Stream, Updates, Visit, setting
+from fedlgd.methods.protocol import Cost, Expected, Fit, Net, Presets, Stream, Updates, Visit, setting
 from fedlgd.methods.registry import register
 
 LOGITS, LABELS = "logits", "labels"  # trees of messages; each has `means`, in which an unknown class is a row of 0
@@ -106,6 +106,10 @@ class FedAF(union.Condensing):
         return {**logits, f"trees/{union.TREE}": "images"} | (
             {f"trees/{LABELS}": "soft labels"} if self.soft else {}
         )
+
+    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
+        """Unknown with soft labels: their pass over all real images does not grow with the steps."""
+        return None if self.soft else super().cost(t, site, classes)
 
     def broadcast(self, state: ServerState, site: str) -> Broadcast:
         """theta_t first; then V alone: the site still has its network."""

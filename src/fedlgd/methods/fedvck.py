@@ -20,7 +20,7 @@ from fedlgd.core.types import Broadcast, Hello, LabelledSet, Params, ServerState
 from fedlgd.distill.settings import Distil
 from fedlgd.methods import common, union
 from fedlgd.methods.common import Batch, Term
-from fedlgd.methods.protocol import Expected, Fit, Net, Presets, Stream, Updates, Visit, setting
+from fedlgd.methods.protocol import Cost, Expected, Fit, Net, Presets, Stream, Updates, Visit, setting
 from fedlgd.methods.registry import register
 
 LOGITS, PROTOTYPES, MEMORY = "logits", "prototypes", "memory"  # trees of messages and of the server
@@ -129,6 +129,10 @@ class FedVCK(union.Condensing):
     def sends(self) -> Mapping[str, str]:  # type: ignore[override]
         logits = {f"trees/{LOGITS}": "mean logits", f"trees/{LOGITS}/counts": "counts"}
         return {f"trees/{union.TREE}": "images", **(logits if self.beta else {})}
+
+    def cost(self, t: int, site: Site, classes: int) -> Cost | None:
+        """Unknown: passes over all images, at sites and at the server, do not grow with the steps."""
+        return None if self.slope or self.beta or self.latent else super().cost(t, site, classes)
 
     def expects(self, msg: Broadcast, net: Net, hello: Hello) -> Expected:
         upload = union.expected_upload(net, self.distil.per_class)
