@@ -210,7 +210,7 @@ def scale(name: str) -> str:
         for row in rows
     ]
     heads = ["method", "sites", "enrolment of a site, ms", "round of a site, ms", "MB above start", "kB per site"]
-    return table(heads, cells) + "\n\n![Time of a site against the number of sites](../images/speed-scale.svg)"
+    return table(heads, cells) + "\n\n![Time and memory by the number of sites](../images/speed-scale.svg)"
 
 
 def hospitals(_: str) -> str:
