@@ -70,11 +70,10 @@ def first_set(site: Site, net: Net, distil: Distil, rng: Stream) -> VirtualSet:
 def first_set_key(site: Site, net: Net, distil: Distil, rng: Stream) -> str:
     """The key of this virtual set in a cache: a hash of all it is made from."""
     family = random_family(net, distil)
-    how, number = distil.made_from, [rng.seed, *rng.path]
-    made_from = {"train": site_digest(site), "net": family.label, "how": how, "rng": number}
+    made = {"train": site_digest(site), "net": family.label, "how": distil.made_from, "rng": [rng.seed, *rng.path]}
     start = {"start": set_digest(distil.start, site.name)} if is_file_name(distil.start) else {}
     code = {"code": code_digests(family.made_of)} if family.made_of else {}
-    return digest_json(made_from | start | code)
+    return digest_json(made | start | code)
 
 
 def random_family(net: Net, distil: Distil) -> Net:
@@ -109,8 +108,7 @@ def refine_set(
     are still near their start (mean 0, variance 1), and images would hardly move. Later they are a mean over sites,
     which need not fit any of them. Sites train under batch statistics as well.
     """
-    few = net.per_image and distil.match != "kernel"
-    if few and distil.plan == "bank" and not distil.augment:
+    if net.per_image and distil.match != "kernel" and distil.plan == "bank" and not distil.augment:
         distil = replace(distil, pairs=1, reuse=max(1, distil.steps), real_per_class=len(real))
     images = match(virtual.images, virtual.labels, real, net, lambda _: params, distil, rng)
     check_finite(images, distil.lr, "refinement of the virtual set")
@@ -274,8 +272,7 @@ def image_gradient(
     loss = pair.gap(pair.target, out.features, sorted_labels, classes)
     if term:
         loss = loss + term(class_means(out.logits, sorted_labels, classes), classes)
-    (gradient,) = torch.autograd.grad(loss, leaf)
-    return gradient
+    return torch.autograd.grad(loss, leaf)[0]
 
 
 @dataclass(slots=True, eq=False)
@@ -284,7 +281,7 @@ class PixelOptimiser:
 
     sgd:   v <- m v + S g;  x <- x - lr_n v,  lr_n = lr max(1, n / 10) with plan `bank`, n the images of the class.
            An image has 1 / n of the gradient of the mean of its class. With a rate that does not grow with n, the
-           mean of 50 images would need five times as many steps as that of 10.
+           mean of 50 images would need five times as many steps as that of 10. Without labels lr_n = lr.
     adam:  v <- .5 v + .5 S g;  u <- .9 u + .1 (S g)^2;  x <- x - lr v' / (sqrt(u') + 1e-8),  v' = v / (1 - .5^i)
            and u' = u / (1 - .9^i) after i steps (Kingma and Ba, ICLR 2015). Its memory is short, because the
            target of the gradient changes with every draw; lr is a change of pixels, whatever the scale of the
@@ -293,25 +290,20 @@ class PixelOptimiser:
 
     how: Distil
     labels: Tensor | None
-    """Of the images; None: lr is for any number of them."""
     steps: int = 0
     velocity: Tensor = field(default_factory=lambda: torch.zeros(()))
     square: Tensor = field(default_factory=lambda: torch.zeros(()))
-    scale: Tensor = field(default_factory=lambda: torch.ones(()))
-    """lr_n / lr of each image, from the labels."""
-
-    def __post_init__(self) -> None:
-        if self.labels is not None and self.how.plan == "bank":
-            counts = self.labels.bincount()[self.labels].double()
-            self.scale = (counts / TUNED_COUNT).clamp(min=1)[:, None, None, None]
 
     def __call__(self, images: Tensor, gradient: Tensor) -> Tensor:
         """The images after one step."""
         gradient = smooth_gradient(gradient, self.how.smooth)
         self.steps += 1
         if self.how.optimiser == "sgd":
+            if self.labels is not None and self.how.plan == "bank":
+                counts = self.labels.bincount()[self.labels][:, None, None, None].to(gradient)
+                gradient = gradient * (counts / TUNED_COUNT).clamp(min=1)  # as the rate: v is linear in g
             self.velocity = self.how.momentum * self.velocity + gradient
-            return images - self.how.lr * self.velocity * self.scale.to(gradient)
+            return images - self.how.lr * self.velocity
         first, second = BETAS
         self.velocity = first * self.velocity + (1 - first) * gradient
         self.square = second * self.square + (1 - second) * gradient.square()

@@ -151,11 +151,7 @@ class Distil(Settings):
     pairs: int = setting(10, "Pairs of network and augmentation in the bank.", least=1, most=100_000)
     reuse: int = setting(2, "Steps of plan `bank` with each pair.", least=1, most=10_000_000)
     real_per_class: int = setting(32, "Real images per class in a draw.", least=1, most=10_000_000)
-    lr: float = setting(
-        1.0,
-        "Learning rate of the pixels. Eq. 1 with plan `bank` multiplies it by n / 10 for n > 10 images of a class.",
-        above=0,
-    )
+    lr: float = setting(1.0, "Pixel learning rate; Eq. 1 with `bank`: times n / 10 for n > 10 per class.", above=0)
     momentum: float = setting(0.5, "SGD momentum for the pixels.", least=0, below=1)
     smooth: float = setting(1.5, "Strength of gradient smoothing (low frequencies first); 0: plain SGD.", least=0)
     start: str = setting(

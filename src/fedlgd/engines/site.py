@@ -101,8 +101,7 @@ class Sites:
         if task.site in self._noisy_scores:
             self._noisy_scores[task.site].reserve()
         site, reads = self._guard(task.site)
-        enrol = partial(self.method.enrol, site, self.net)
-        state, hello = self.place.do(enrol, self._rng("enrol", task.site))
+        state, hello = self.place.do(partial(self.method.enrol, site, self.net), self._rng("enrol", task.site))
         self.states.save(task.site, -1, state, before=-1)
         return {"hello": hello, "flags": (*(("virtual",) if state.virtual else ()), *reads)}
 
