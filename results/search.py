@@ -63,7 +63,7 @@ PUBLISHED = {
 """The published training: plain SGD with a small constant rate, on the first virtual set."""
 OLD_STRONG = {"refine.steps": 0, "anchors.per_class": 0, "pull.weight": 0.0}
 """With `+redraw`, what preset `strong` of FedLGD was when these trials were run."""
-LONGER = {
+LONGER: Mapping[str, Mapping[str, Any]] = {
     "preset strong": {},
     "5 steps of refinement, each under a new draw": {"refine.steps": 5, "refine.reuse": 1},
     "5 steps of refinement": {"refine.steps": 5},
