@@ -159,16 +159,19 @@ def markdown(table: Table) -> str:
 
 
 def own_results(name: str) -> str:
-    """The rows of a method in all stored comparisons."""
-    pages = {folder: f"[{title_of(folder)}](../results/{folder.name}.md)" for folder in stored()}
-    pages[RECORDS / FAMILY[0]] = "[Methods side by side](../results/family.md)"
+    """The rows of a method in all stored comparisons, but those of ways to compute one method."""
+    folders = (folder for folder in stored() if not folder.name.startswith("speed-"))
+    pages = {folder: f"[{title_of(folder)}](../results/{folder.name}.md)" for folder in folders}
+    for family, where in zip(FAMILY, ("", ", CIFAR10C"), strict=True):
+        pages[RECORDS / family] = f"[Methods side by side{where}](../results/family.md)"
     pages[RECORDS / PAPER] = "[Table DIGITS of the paper](../results/paper/table-digits.md)"
-    labels = tuple(cls.__name__ for cls in classes_of(name))
+    names = {cls.name for cls in classes_of(name)}
     rows = [
         (Cell(link), Cell(group.label), Cell(str(len(group.counted))), Cell(percent_stat(group.accuracy)))
         for folder, link in pages.items()
+        if folder.exists()
         for group in groups_of(folder)
-        if group.label.split(" ")[0].rstrip(",") in labels
+        if group.runs[0].manifest.method.name.partition("+")[0] in names
     ]
     heads = (Column("comparison", number=False), Column("method", number=False), Column("seeds"))
     table = markdown(Table((*heads, Column("mean over sites, %")), tuple(rows)))

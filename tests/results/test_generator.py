@@ -3,6 +3,7 @@
 import pytest
 
 from results import __main__ as generator
+from results.pages import comparisons
 from tests.report.fake import write_run
 
 
@@ -27,3 +28,15 @@ def test_only_the_text_between_marks_is_replaced(monkeypatch, old):
     monkeypatch.setattr(generator, "BLOCKS", {"twice": lambda word: f"{word} {word}"})
     page = "before\n<!-- generated: twice a/b-c -->\n{}<!-- end -->\nafter\n"
     assert generator.filled(page.format(old)) == page.format("a/b-c a/b-c\n")
+
+
+def test_runs_are_on_the_page_of_their_method_whatever_their_label(tmp_path, monkeypatch):
+    labels = {"alone on real images": "local-only", "FedProx": "fedprox", "DP-SGD": "fedavg+dp-sgd"}
+    for folder in ("family-digits", "speed-trade"):
+        for label, method in labels.items():
+            (tmp_path / folder / method).mkdir(parents=True)
+            write_run(tmp_path / folder / method / "seed0", label=label, method=method)
+    monkeypatch.setattr(comparisons, "RECORDS", tmp_path)
+    for label, method in labels.items():
+        rows = comparisons.own_results(method.partition("+")[0]).splitlines()[2:]
+        assert [row.split(" | ")[:2] for row in rows] == [["| [Methods side by side](../results/family.md)", label]]
