@@ -121,23 +121,26 @@ def leaves(name: str) -> str:
 
 
 def answer(name: str) -> str:
-    """FedAvg on real images, the best method that sends virtual images, and the best that only trains on them."""
+    """FedAvg on real images, and of the methods with one model for all sites the best whose sites send virtual
+    images, and the best whose sites only train on them."""
     if not (RECORDS / name).exists():
         return "No stored runs."
-    groups = [group for group in best_first(groups_of(RECORDS / name)) if not group.runs[0].manifest.promise]
-    real = next(group for group in groups if key(group.runs[0])[:2] == ("fedavg", "real"))
-    sending = next(group for group in groups if "images" in kinds(group))
-    training = next(group for group in groups if key(group.runs[0])[1] == "virtual" and "weights" in kinds(group))
+    groups = [group for group in best_first(groups_of(RECORDS / name)) if group.competes]
+    without = [group for group in groups if not group.runs[0].manifest.promise]
+    real = next((group for group in without if key(group.runs[0])[:2] == ("fedavg", "real")), None)
+    sending = next((group for group in without if "images" in kinds(group)), None)
+    training = next((g for g in without if key(g.runs[0])[1] == "virtual" and "weights" in kinds(g)), None)
+    if real is None:
+        return "FedAvg on real images was not run."
 
     def said(group: Group) -> str:
         times = fmean(map(uploaded, group.counted)) / fmean(map(uploaded, real.counted))
-        return f"{group.label} is best, with {100 * group.mean:.1f} % and {times:.1f} times the bytes."
+        return f"{group.label} is best, with {100 * group.mean:.1f} % and {times:.1f} times the bytes"
 
-    text = (
-        f"FedAvg on real images has {100 * real.mean:.1f} %. Where sites send virtual images, {said(sending)} "
-        f"Where they train on virtual images and send weights, {said(training)}"
-    )
-    return textwrap.fill(text, 120)
+    text = [f"FedAvg on real images has {100 * real.mean:.1f} %."]
+    text += [f"Where sites send virtual images for one model, {said(sending)}."] if sending else []
+    text += [f"Where they train on virtual images and send weights, {said(training)}."] if training else []
+    return textwrap.fill(" ".join(text), 120)
 
 
 def audited(name: str) -> str:

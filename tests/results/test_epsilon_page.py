@@ -98,13 +98,30 @@ def test_trials_without_noise_stand_between_no_privacy_and_epsilon_four(keep):
 def test_the_preset_is_compared_with_dp_sgd_and_with_the_goal(tmp_path, monkeypatch, private, verdict):
     monkeypatch.setattr(epsilon, "FOLDER", tmp_path)
     accuracies = {DP: {"a": 0.9, "b": 0.8}, PRESET: {"a": 0.9, "b": 2 * private - 0.9}}
-    rows = [{"method": name, "accuracy": each, "cpu": 61.4} for name, each in accuracies.items()]
-    (tmp_path / "validation.json").write_text(json.dumps(rows))
-    text = epsilon.epsilon("held-out-answer")
-    assert f"is {100 * (0.85 - private):.1f} points less accurate" in text
+    for name, file in ((DP, "epsilon"), (PRESET, "preset"), ("FedLAP-DP", "fedlap"), (DP, "validation")):
+        accuracy = accuracies.get(name, {"a": 0.4, "b": 0.2})
+        rows = [
+            {"method": name, "accuracy": accuracy, "epsilon": 4.0, "seed": seed, "cpu": 61.4} for seed in range(3)
+        ]
+        (tmp_path / f"{file}.json").write_text(json.dumps(rows))
+    text, gap = epsilon.epsilon("private-answer"), 100 * (0.85 - private)
+    assert f"is {gap:+.1f} ({gap:+.1f} to {gap:+.1f}) points less accurate" in text
+    assert "(3 seeds)" in text
     assert f"which {verdict} the goal of 3 points" in text
     assert f"at b: {100 * (1.7 - 2 * private):.1f} points, against +0.0 at a." in text
     assert f"| {DP} | 90.0 | 80.0 | 85.0 | 61 |" in epsilon.epsilon("held-out")
+    table = epsilon.epsilon("beside")
+    assert f"| {PRESET} | {100 * private:.1f} ± 0.0 |" in table
+    assert "| FedLAP-DP | 30.0 ± 0.0 |" in table
+    assert f"{gap:+.1f} ({gap:+.1f} to {gap:+.1f}) at epsilon 4." in table
+
+
+def test_a_preset_that_did_not_run_is_compared_with_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(epsilon, "FOLDER", tmp_path)
+    dp = {"method": DP, "accuracy": {"a": 0.9}, "epsilon": 4.0, "seed": 0}
+    for file, rows in {"epsilon": [dp], "preset": [], "fedlap": []}.items():
+        (tmp_path / f"{file}.json").write_text(json.dumps(rows))
+    assert epsilon.epsilon("private-answer") == epsilon.epsilon("beside") == epsilon.NOT_MEASURED
 
 
 def test_the_figure_has_a_line_for_each_method(keep):

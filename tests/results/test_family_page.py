@@ -88,5 +88,16 @@ def test_the_figure_names_every_method_in_the_colour_of_its_most_telling_message
     assert [family.most_telling(group) for group in groups_of(stored)] == ["weights", "prototypes"]
 
 
+def test_the_answer_names_methods_with_one_model_for_all_sites():
+    rows = [row.split("|")[1].strip() for row in family.leaves("family-digits").splitlines()]
+    assert rows.index("DeSA") < rows.index("FedDM"), "DeSA has a model for each site"
+    assert "DeSA" not in family.answer("family-digits")
+    assert "FedDM is best" in family.answer("family-digits")
+
+
+def test_without_runs_of_real_images_there_is_no_answer(stored):
+    assert family.answer("all") == "FedAvg on real images was not run."
+
+
 def test_without_runs_it_says_so(stored):
     assert family.leaves("missing") == "No stored runs."
