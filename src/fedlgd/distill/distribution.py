@@ -265,12 +265,13 @@ def image_gradient(
     """dL/dV of the gap and the term, all classes in one pass; with `running` statistics in eval mode."""
     leaf = images.detach().requires_grad_()
     pictures, labels = cut(leaf, tiles), labels.repeat_interleave(tiles**2)
-    classes = labels.unique()
-    members = [(labels == k).nonzero().flatten() for k in classes]
-    x = torch.cat([transform(pictures[index]) for index, transform in zip(members, pair.transforms, strict=True)])
+    classes, counts = labels.unique(return_counts=True)
+    order = labels.argsort(stable=True)
+    parts = pictures[order].split(counts.tolist())
+    x = torch.cat([transform(part) for part, transform in zip(parts, pair.transforms, strict=True)])
     with net.training(False):
         out = net(pair.params, x) if running else net.by_batch(pair.params, x)
-    sorted_labels = labels[torch.cat(members)]
+    sorted_labels = labels[order]
     loss = pair.gap(pair.target, out.features, sorted_labels, classes)
     if term:
         loss = loss + term(class_means(out.logits, sorted_labels, classes), classes)
