@@ -5,8 +5,9 @@ import torch
 
 from fedlgd.core.compile import find_compiler
 from fedlgd.core.device import Place
+from fedlgd.core.net import ACTIVATION
 from fedlgd.core.train import score
-from fedlgd.distill.distribution import Pair, image_gradient, real_means
+from fedlgd.distill.distribution import Pair, image_gradient, real_features, real_means
 from fedlgd.distill.gradient import anchor_gradient, matched_names
 from tests import tiny
 from tests.errors import refuses
@@ -38,6 +39,25 @@ def test_compiled_training_has_the_gradients_of_eager_training_in_double_precisi
     plain, compiled = (place.do(lambda p: gradients(net, data, p), params) for place in (Place(), COMPILED))
     torch.testing.assert_close(compiled, plain, rtol=1e-10, atol=1e-12)
     assert not all(map(torch.equal, compiled, plain)), "nothing was compiled"
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("cache", [0, ACTIVATION])
+def test_compiled_features_are_those_of_eager_mode_with_one_batch_or_one_for_each_class(net, cache, monkeypatch):
+    monkeypatch.setattr("fedlgd.distill.distribution.ACTIVATION", cache)
+    params, data = tiny.double(tiny.params(net)), tiny.labelled(net, 4, dtype=torch.float64)
+    batches = [data.of_class(k)[: k + 1] for k in range(net.classes)]
+    passes, calls = net.by_batch, []
+    monkeypatch.setattr(net, "by_batch", lambda params, x: calls.append(len(x)) or passes(params, x))
+
+    def work(params):
+        return real_features(net, params, data, batches, [lambda x: x] * net.classes)
+
+    plain, compiled = (place.do(work, params) for place in (Place(), COMPILED))
+    torch.testing.assert_close(compiled, plain, rtol=1e-10, atol=1e-12)
+    sizes = [len(batch) for batch in batches]
+    assert calls == sizes + ([sum(sizes)] if cache else sizes)
 
 
 @needs_compiler

@@ -1,5 +1,7 @@
 """Fast layers, against the framework's own layers in float64."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedlgd.core.types import Stream
-from fedlgd.nets.builtin import AvgPool2x2, Conv3x3, ConvNet
+from fedlgd.nets.builtin import AvgPool2x2, Conv3x3, ConvNet, _CompiledImageConv
 from fedlgd.nets.registry import build_net
 
 SIDES = st.integers(2, 9)
@@ -56,6 +58,17 @@ def test_the_gradient_by_images_is_the_frameworks(idle, frozen):
         first = torch.autograd.grad(y.pow(3).sum(), leaves, create_graph=True, materialize_grads=True)
         second = torch.autograd.grad(sum(g.pow(2).sum() for g in first), leaves, materialize_grads=True)
         found.append((y, *first, *second))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+@pytest.mark.parametrize("sides", [(6, 8), (7, 6), (5, 9), (1, 2)])
+def test_the_gradient_by_images_that_is_compiled_is_the_frameworks(channels, sides):
+    weight = torch.randn(5, channels, 3, 3, dtype=torch.float64)
+    x = torch.randn(2, channels, *sides, dtype=torch.float64, requires_grad=True)
+    convolutions = _CompiledImageConv.apply, partial(nn.functional.conv2d, padding=1)
+    found = [derivatives(lambda v, conv=conv: conv(v, weight), x) for conv in convolutions]
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 

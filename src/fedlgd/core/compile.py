@@ -16,6 +16,8 @@ from torch import Tensor
 
 MAX_GRAPHS = 64  # of one function: networks, modes, and what has gradients. After them torch would not compile
 
+OF_THE_TRACER = "The .grad attribute|.* should not be instantiated"  # warnings about what only torch itself does
+
 Pass = Callable[[Any, Tensor], Any]
 
 
@@ -49,7 +51,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         nonlocal ready
         try:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "The .grad attribute", UserWarning)  # which its compiler looks at
+                warnings.filterwarnings("ignore", OF_THE_TRACER)
                 return ready(*given)
         except TorchDynamoException as error:
             ready = function

@@ -165,8 +165,9 @@ class Net:
     @contextmanager
     def _norms_by_batch(self) -> Iterator[None]:
         """Norm layers are in train mode and all others in eval mode."""
-        with self.training():
-            for layer in self._module.modules():
+        norms = any(isinstance(layer, _NormBase) for layer in self._layers)
+        with self.training(norms):
+            for layer in self._layers if norms else ():
                 layer.training = layer.training and isinstance(layer, _NormBase)
             yield
 
@@ -185,13 +186,19 @@ class Net:
     @contextmanager
     def training(self, on: bool = True) -> Iterator[None]:
         """Use train mode (for dropout and batch norm) inside this context; off: eval mode."""
-        before = [(layer, layer.training) for layer in self._module.modules()]
-        self._module.train(on)
+        before = [(layer, layer.training) for layer in self._layers]
+        if any(mode != on for _, mode in before):
+            self._module.train(on)
         try:
             yield
         finally:
             for layer, mode in before:
-                layer.training = mode
+                if layer.training != mode:  # to assign an attribute of a module is slow
+                    layer.training = mode
+
+    @cached_property
+    def _layers(self) -> list[nn.Module]:
+        return list(self._module.modules())
 
     @cached_property
     def flops(self) -> int:

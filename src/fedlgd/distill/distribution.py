@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from fedlgd.core import meter
-from fedlgd.core.device import to_cpu, to_device
+from fedlgd.core.device import compiling, to_cpu, to_device
 from fedlgd.core.errors import DivergedError
 from fedlgd.core.files import digest_json
 from fedlgd.core.losses import class_means, class_moments, kernel_gap, means_gap, moments_gap
-from fedlgd.core.net import Net
+from fedlgd.core.net import ACTIVATION, Net
 from fedlgd.core.source import code_digests
 from fedlgd.core.types import Cached, LabelledSet, Params, Site, Stream, VirtualSet, cut
 from fedlgd.data.federation import site_digest
@@ -224,13 +224,16 @@ def real_features(
 ) -> list[Tensor]:
     """psi(A_k x) of the chosen real images of each class; no gradient goes through it.
 
-    A net with batch norm sees all classes in one batch, as it sees the virtual images.
+    A net with batch norm sees all classes in one batch, as it sees the virtual images. So does a compiled one if
+    they fit in the cache: each call costs as much as some images.
     """
     parts = (transform(real.take(index).x) for index, transform in zip(batches, transforms, strict=True))
+    sizes = [len(batch) for batch in batches]
+    few = 4 * sum(sizes) * math.prod(net.shape) <= ACTIVATION
     with torch.no_grad():
-        if net.per_image:
+        if net.per_image and not (compiling() and few):
             return [net.by_batch(params, part).features for part in parts]
-        return list(net.by_batch(params, torch.cat(list(parts))).features.split([len(b) for b in batches]))
+        return list(net.by_batch(params, torch.cat(list(parts))).features.split(sizes))
 
 
 def real_means(
@@ -263,12 +266,13 @@ def image_gradient(
     """dL/dV of the gap and the term, all classes in one pass; with `running` statistics in eval mode."""
     leaf = images.detach().requires_grad_()
     pictures, labels = cut(leaf, tiles), labels.repeat_interleave(tiles**2)
-    classes = labels.unique()
-    members = [(labels == k).nonzero().flatten() for k in classes]
-    x = torch.cat([transform(pictures[index]) for index, transform in zip(members, pair.transforms, strict=True)])
+    classes, counts = labels.unique(return_counts=True)
+    order = labels.argsort(stable=True)
+    parts = pictures.index_select(0, order).split(counts.tolist())
+    x = torch.cat([transform(part) for part, transform in zip(parts, pair.transforms, strict=True)])
     with net.training(False):
         out = net(pair.params, x) if running else net.by_batch(pair.params, x)
-    sorted_labels = labels[torch.cat(members)]
+    sorted_labels = labels[order]
     loss = pair.gap(pair.target, out.features, sorted_labels, classes)
     if term:
         loss = loss + term(class_means(out.logits, sorted_labels, classes), classes)
