@@ -2,11 +2,11 @@
 
 import pytest
 
-from fedlgd.core.intervals import half_width
 from fedlgd.paper.items import find_item, requested_runs
 from fedlgd.paper.plan import MAX_SEEDS, missing_runs, outlook, seeds_needed, undecided
 from fedlgd.paper.verdicts import shipped, verdicts
 from fedlgd.report.summary import Difference
+from fedlgd.rundir.intervals import half_width
 from tests.paper.test_verdicts import store
 
 EPOCHS = ("fedlgd:local.epochs=5", "fedavg:local.epochs=5")

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlgd.core.intervals import auc_interval, difference_interval, mean_interval, wilson
 from fedlgd.core.score import Score
 from fedlgd.report.accuracy import accuracy_table, without_sites
 from fedlgd.report.classes import (
@@ -23,6 +22,7 @@ from fedlgd.report.classes import (
 from fedlgd.report.groups import Group
 from fedlgd.report.summary import caveats, headline
 from fedlgd.report.tables import as_csv, as_latex, as_markdown
+from fedlgd.rundir.intervals import auc_interval, difference_interval, mean_interval, wilson
 from fedlgd.rundir.manifest import Promise
 from fedlgd.rundir.records import RoundRecord
 from tests.report.conftest import MakeGroups, run_of

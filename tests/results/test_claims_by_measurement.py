@@ -3,8 +3,8 @@
 import json
 from statistics import fmean
 
-from fedlgd.core.intervals import seed_noise
 from fedlgd.paper.items import find_item
+from fedlgd.rundir.intervals import seed_noise
 from results import MEASURED
 
 FOLDER = MEASURED / "privacy"

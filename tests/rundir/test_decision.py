@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedlgd.core.intervals import gap_interval
 from fedlgd.core.score import Score
 from fedlgd.rundir.decision import Decision, MethodRuns, decide
+from fedlgd.rundir.intervals import gap_interval
 
 
 def score(accuracy: float, images: int = 100, classes: int = 2) -> Score:

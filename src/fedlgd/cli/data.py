@@ -18,7 +18,6 @@ from fedlgd.cli.terminal import folded, plain_warnings, print_json, show_power, 
 from fedlgd.core import homes
 from fedlgd.core.errors import DataError
 from fedlgd.core.files import writing
-from fedlgd.core.intervals import detectable_gap
 from fedlgd.core.settings import describe_settings
 from fedlgd.core.text import plural
 from fedlgd.data.describe import Statistics, sheet_of_sites, spark, statistics_of
@@ -27,6 +26,7 @@ from fedlgd.data.own.check import Checked, check_data
 from fedlgd.data.own.layouts import Problem
 from fedlgd.data.own.suite import Folders
 from fedlgd.data.suites import SUITES, Suite
+from fedlgd.rundir.intervals import detectable_gap
 from fedlgd.runs.config import resolve
 from fedlgd.runs.parse import parse_assignment
 from fedlgd.runs.shift import ALL, Draws, Measured, measure_shift

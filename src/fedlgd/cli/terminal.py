@@ -21,12 +21,12 @@ from rich.console import Group as Stack
 from rich.segment import Segments
 from rich.text import Text
 
-from fedlgd.core.intervals import USUAL_ACCURACY, detectable_gap
 from fedlgd.core.text import number_of_bytes, plural, tied
 from fedlgd.report.accuracy import LEAD, accuracy_table
 from fedlgd.report.classes import binary_table
 from fedlgd.report.groups import Group
 from fedlgd.report.tables import Cell, Column, Table, percent
+from fedlgd.rundir.intervals import USUAL_ACCURACY, detectable_gap
 from fedlgd.rundir.records import RoundRecord
 
 UNBOUNDED = 10_000

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedlgd.core.intervals import half_width
 from fedlgd.core.text import duration, plural
 from fedlgd.paper.items import (
     Claim,
@@ -21,6 +20,7 @@ from fedlgd.paper.items import (
 )
 from fedlgd.paper.verdicts import Verdict, known_verdicts, shipped
 from fedlgd.report.summary import Difference
+from fedlgd.rundir.intervals import half_width
 from fedlgd.runs.entries import Job
 
 HOUR = 3600

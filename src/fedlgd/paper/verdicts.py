@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, get_args
 from jinja2 import ChoiceLoader, PackageLoader
 
 from fedlgd.core.files import write_atomic
-from fedlgd.core.intervals import MIN_SEEDS
 from fedlgd.core.text import enumeration, percentage_points
 from fedlgd.paper import items as paper
 from fedlgd.paper.items import FOLDER, Claim, Found, Item, Rule, Word, entry_name, items, owner_of, printed, stored
@@ -22,6 +21,7 @@ from fedlgd.report.groups import Group, site_names
 from fedlgd.report.page import TEMPLATES
 from fedlgd.report.summary import Difference, caveats, difference, few_seeds, paired_difference
 from fedlgd.report.tables import NONE, Cell, Column, Table, percent, percent_stat
+from fedlgd.rundir.intervals import MIN_SEEDS
 
 MEASURED = "measured.json"  # beside the items
 RIVALS = ("fedavg", "fedavg:local.steps=2", "fedavg:local.steps=7", "fedavg:local.steps=19", "fedlgd")

@@ -5,7 +5,6 @@ from dataclasses import replace
 from statistics import fmean
 
 from fedlgd.core.errors import FedlgdError, did_you_mean
-from fedlgd.core.intervals import MIN_SEEDS
 from fedlgd.report.classes import (
     LARGEST,
     LARGEST_NOTE,
@@ -23,6 +22,7 @@ from fedlgd.report.classes import (
 from fedlgd.report.groups import Group, Stat, site_names
 from fedlgd.report.summary import above_largest, by_seed, clearly_above, paired_difference
 from fedlgd.report.tables import METHOD, NONE, Cell, Column, Row, Table, count_cell, percent, share_cell
+from fedlgd.rundir.intervals import MIN_SEEDS
 
 MARK = "∗"
 LEAD = (METHOD, Column("seeds"), Column("rounds"))  # columns before the sites

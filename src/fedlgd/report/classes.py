@@ -6,11 +6,11 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
-from fedlgd.core.intervals import Ends, auc_interval, mean_interval, wilson
 from fedlgd.core.score import Score
 from fedlgd.core.text import counted, enumeration, plural
 from fedlgd.report.groups import Group, Stat, site_names, summarise
 from fedlgd.report.tables import METHOD, NONE, Cell, Column, Row, Sentence, Table, percent
+from fedlgd.rundir.intervals import Ends, auc_interval, mean_interval, wilson
 from fedlgd.rundir.read import Run
 
 LARGEST = "always the largest class"

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fedlgd.core.intervals import MIN_SEEDS
 from fedlgd.core.text import percentage_points
 from fedlgd.report.attacks import verdict
 from fedlgd.report.cost import clock, total
@@ -15,6 +14,7 @@ from fedlgd.report.groups import Group
 from fedlgd.report.privacy import promise_sentence
 from fedlgd.report.tables import NONE, Cell, Column, Row, Sentence, Table, percent, table_formats
 from fedlgd.rundir.decision import POOLED, Decision, Gain, MethodRuns, decide
+from fedlgd.rundir.intervals import MIN_SEEDS
 
 READING = (
     "Number of test images, and accuracy (%) on them, mean over seeds; a model that always answers the largest "

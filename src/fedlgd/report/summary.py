@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeGuard
 
-from fedlgd.core.intervals import MIN_SEEDS, Ends, difference_interval, mean_interval, seed_noise
 from fedlgd.core.text import counted, duration, number_of_bytes, percentage_points, plural
 from fedlgd.report.claims import undeclared
 from fedlgd.report.classes import (
@@ -20,6 +19,7 @@ from fedlgd.report.classes import (
 from fedlgd.report.cost import clock, total
 from fedlgd.report.groups import Group, site_names
 from fedlgd.report.tables import Sentence, percent, percent_stat
+from fedlgd.rundir.intervals import MIN_SEEDS, Ends, difference_interval, mean_interval, seed_noise
 from fedlgd.rundir.read import Run
 
 RULE = (

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from fedlgd.core.intervals import Ends
 from fedlgd.core.text import scaled
 from fedlgd.report.groups import Group, Stat
+from fedlgd.rundir.intervals import Ends
 from fedlgd.rundir.manifest import DataInfo
 from fedlgd.rundir.read import Run
 from fedlgd.rundir.records import RoundRecord

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from fedlgd.core.intervals import MIN_SEEDS, gap_interval, images_needed, seed_noise
 from fedlgd.core.score import Score
 from fedlgd.core.text import duration, number_of_bytes, percentage_points, plural, rounded_up
+from fedlgd.rundir.intervals import MIN_SEEDS, gap_interval, images_needed, seed_noise
 
 ALONE, JOINING, POOLED = "local-only", "fedlgd", "pooled"  # names of methods
 MAX_NEEDED = 100_000  # test images; a larger number says that the difference is nil

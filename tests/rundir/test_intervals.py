@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlgd.core.intervals import MIN_SEEDS, detectable_gap, gap_interval, images_needed, seed_noise
+from fedlgd.rundir.intervals import MIN_SEEDS, detectable_gap, gap_interval, images_needed, seed_noise
 
 DRAWS = 2000
 
