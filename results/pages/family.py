@@ -32,6 +32,7 @@ PLACES = tuple(
 )
 """Where a name can stand beside its point: distance in pixels, and direction."""
 NEAR = 30  # pixels from a point, at which a name is read as the name of that point
+NO_COMPARISON = "FedAvg on real images was not run."
 WORST = 100  # a name that hides something, beside a line that crosses something
 
 
@@ -131,7 +132,7 @@ def answer(name: str) -> str:
     sending = next((group for group in without if "images" in kinds(group)), None)
     training = next((g for g in without if key(g.runs[0])[1] == "virtual" and "weights" in kinds(g)), None)
     if real is None:
-        return "FedAvg on real images was not run."
+        return NO_COMPARISON
 
     def said(group: Group) -> str:
         times = fmean(map(uploaded, group.counted)) / fmean(map(uploaded, real.counted))

@@ -90,13 +90,13 @@ def test_the_figure_names_every_method_in_the_colour_of_its_most_telling_message
 
 def test_the_answer_names_methods_with_one_model_for_all_sites():
     rows = [row.split("|")[1].strip() for row in family.leaves("family-digits").splitlines()]
-    assert rows.index("DeSA") < rows.index("FedDM"), "DeSA has a model for each site"
+    assert rows.index("DeSA") < rows.index("FedDM")
     assert "DeSA" not in family.answer("family-digits")
-    assert "FedDM is best" in family.answer("family-digits")
+    assert "FedDM" in family.answer("family-digits")
 
 
 def test_without_runs_of_real_images_there_is_no_answer(stored):
-    assert family.answer("all") == "FedAvg on real images was not run."
+    assert family.answer("all") == family.NO_COMPARISON
 
 
 def test_without_runs_it_says_so(stored):

@@ -31,7 +31,7 @@ def test_only_the_text_between_marks_is_replaced(monkeypatch, old):
 
 
 def test_runs_are_on_the_page_of_their_method_whatever_their_label(tmp_path, monkeypatch):
-    labels = {"alone on real images": "local-only", "FedProx": "fedprox", "DP-SGD": "fedavg+dp-sgd"}
+    labels = {"alone": "local-only", "FedProx": "fedprox", "DP-SGD": "fedavg+dp-sgd"}
     for folder in ("family-digits", "speed-trade"):
         for label, method in labels.items():
             (tmp_path / folder / method).mkdir(parents=True)
