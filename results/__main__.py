@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from fedlgd.paper.items import FOLDER
@@ -30,7 +31,8 @@ from results.pages import (
 )
 from results.pages.figures import themed
 
-KEPT = ("config.toml", "manifest.json", "records.jsonl", "analysis.json")
+KEPT = ("config.toml", "records.jsonl", "analysis.json", "audit.json")
+PLACE = re.compile(r" (--out|-o)[ =]('[^']*'|\S+)")  # an option that says where a run is
 BLOCKS: Mapping[str, Callable[[str], str]] = {
     "settings": settings.own_settings,
     "messages": settings.own_messages,
@@ -89,13 +91,16 @@ def filled(text: str) -> str:
 
 
 def store(runs: Path, name: str) -> None:
-    """Store the files of finished runs that the tables need."""
+    """Store the files of finished runs that the pages need, and their audits. Commands are without the folder that
+    they wrote to."""
     for run in read_runs([manifest.parent for manifest in runs.rglob("manifest.json")])[0]:
         target = RECORDS / name / run.path.relative_to(runs)
         for file in (run.path / kept for kept in KEPT if run.finished):
             if file.exists():
                 target.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, target / file.name)
+        if run.finished:
+            replace(run.manifest, command=PLACE.sub("", run.manifest.command)).write(target)
 
 
 if __name__ == "__main__":

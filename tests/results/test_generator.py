@@ -1,7 +1,10 @@
 """The generator of pages: what it stores, and what it fills in."""
 
+from dataclasses import replace
+
 import pytest
 
+from fedlgd.rundir.manifest import read_manifest
 from results import __main__ as generator
 from results.pages import comparisons
 from tests.report.fake import write_run
@@ -18,9 +21,19 @@ def test_finished_runs_are_stored_with_the_files_that_tables_need(tmp_path, monk
         file.relative_to(tmp_path / "records") for file in (tmp_path / "records").rglob("*") if file.is_file()
     }
     assert {str(file.parent) for file in stored} == {"mine/desk/done/seed0"}
-    assert (
-        {"config.toml", "manifest.json", "records.jsonl"} <= {file.name for file in stored} <= set(generator.KEPT)
-    )
+    names = {file.name for file in stored}
+    assert {"config.toml", "manifest.json", "records.jsonl"} <= names <= {"manifest.json", *generator.KEPT}
+
+
+@pytest.mark.parametrize("place", [" --out runs/mine", " --out=runs/mine", " -o 'a folder/of mine'"])
+def test_the_command_of_a_stored_run_names_no_folder_of_its_machine(tmp_path, monkeypatch, place):
+    monkeypatch.setattr(generator, "RECORDS", tmp_path / "records")
+    run = write_run(tmp_path / "runs/seed0")
+    before = read_manifest(run, as_written=False)
+    replace(before, command=f"fedlgd compare digits{place} --seeds 3").write(run)
+    generator.store(tmp_path / "runs", "mine")
+    stored = read_manifest(tmp_path / "records/mine/seed0")
+    assert stored == replace(before, command="fedlgd compare digits --seeds 3")
 
 
 @pytest.mark.parametrize("old", ["", "old\n\nlines\n"])
