@@ -22,6 +22,7 @@ from results.pages.figures import dots
 
 FOLDER = MEASURED / "privacy"
 LEAK = "a leak was found"
+AUDITED = ("mnist-small", "svhn-small", "mnist-medium", "svhn-medium")  # where presets are compared
 SMALL, FULL = 200, 5000  # training images of a site
 CLEAR = 0.02  # difference of accuracies
 TARGETS = {"model": "model", "virtual": "virtual set", "anchors": "anchors", "updates": "updates"}
@@ -41,6 +42,7 @@ def membership(part: str) -> str:
         "answer": answer,
         "fedavg": beside_fedavg,
         "summary": summary,
+        "presets": presets,
         "audits": each_audit,
         "paper": paper_protocol,
         "claims": claims,
@@ -115,6 +117,22 @@ def summary(stored: Stored) -> str:
         rows.append([title, *map(_area, best), WORDS[verdict(audit).kind]])
     heads = ["site", *TARGETS.values(), "FedAvg on real images", "verdict"]
     return table(heads, rows, ["verdict"])
+
+
+def presets(stored: Stored) -> str:
+    """The strongest attack under preset quick, preset strong and redrawing, at sites of the same size."""
+    rows = []
+    for site in AUDITED:
+        quick, *others = (stored.get(site + end) for end in ("", "-strong", "-redraw"))
+        if not quick:
+            continue
+        title = re.sub(r": \d+ images a class", "", quick[0]["title"])
+        for target in ("model", "virtual"):
+            found = [each and _pick(each[1], "run", target) for each in (quick, *others)]
+            real = _pick(quick[1], "baseline", target, "real")
+            cells = [_text(each) if each else "not measured" for each in found]
+            rows.append([f"{title}, {TARGETS[target]}", *cells, _text(real) if real else "–"])
+    return table(["AUC", "`quick`", "`strong`", "`+redraw`", "FedAvg on real images"], rows)
 
 
 def _area(found: Finding | None) -> str:

@@ -27,6 +27,23 @@ def test_membership_is_told_by_the_areas_of_all_audits_with_shadows():
     assert (mean + half < 0) == (claim.verdict == "not confirmed")
 
 
+def test_the_default_preset_that_is_announced_leaks_but_no_more_than_quick():
+    told = {}
+    for strong in sorted(FOLDER.glob("audit-*-strong.json")):
+        quick = strong.with_name(strong.name.replace("-strong", ""))
+        told[strong.stem] = {}
+        for file in (strong, quick):
+            for each in json.loads(file.read_text())["audit"]["findings"]:
+                ends = told[strong.stem].setdefault(each["target"], {}).setdefault(file, [])
+                ends += [each["auc"]] if each["kind"] == "run" else []
+        for ends in told[strong.stem].values():
+            ours, theirs = (max(ends[file], key=lambda auc: auc[1]) for file in (strong, quick))
+            assert ours[0] <= theirs[2]
+    small = told["audit-svhn-small-strong"]
+    for target in ("model", "virtual"):
+        assert all(max(ends)[0] > 0.5 for ends in small[target].values())
+
+
 def test_inversion_is_told_by_the_distances_of_five_seeds():
     found = json.loads((FOLDER / "invert-seeds.json").read_text())
     ends = []
