@@ -1,12 +1,13 @@
 """Memory and time of a run with many real sites: 10 and 100, in one process without a network.
 
-Run: python -m bench.many_sites [OUT.json]      a few minutes; docs/deploy.md shows the result
+Run: python -m bench.many_sites [--out OUT.json]      a few minutes; docs/deploy.md shows the result
 
 The messages are those of the network, and the sites are those of `fedlgd join` without their processes. Replies
 wait in files, as in the database of the server. `start` and `peak` are the resident size in MB before the run and
 its largest value, of the coordinator and one site at a time; `update` is the size of an update in MB.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -72,15 +73,19 @@ def measure(sites: int) -> dict[str, float]:
     return {key: round(value, 1) for key, value in {**found, "seconds": seconds / ROUNDS}.items()}
 
 
-def main(out: Path = OUT) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--sites", type=int, default=0, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.sites:
+        print(json.dumps(measure(given.sites)))
+        return
     command = [sys.executable, "-m", "bench.many_sites", "--sites"]
     rows = [json.loads(subprocess.check_output([*command, str(sites)])) for sites in SITES]
-    out.write_text(json.dumps(rows, indent=1) + "\n")
-    print(out.read_text())
+    given.out.write_text(json.dumps(rows, indent=1) + "\n")
+    print(given.out.read_text())
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--sites"]:
-        print(json.dumps(measure(int(sys.argv[2]))))
-    else:
-        main(*map(Path, sys.argv[1:]))
+    main()

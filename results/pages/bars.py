@@ -29,6 +29,9 @@ WANTED = {"epoch-regularised": 2.0, "evaluation": 3.0, "gm": 3.0, "dm-iterative"
 WANTED_RUN = {"compiled": 50.0, "compiled, bf16": 80.0}
 WANTED_PEER = 1.5
 OURS = "fedlgd"
+PEAK = (
+    "float32 at the peak"  # what a ratio would be if our operations ran at the rate of a large product of matrices
+)
 STEPS = 10_000  # of initial matching in the released procedure
 MANY_ROUNDS = 100  # of a federation of hospitals
 HOSPITALS = 1000
@@ -49,8 +52,9 @@ def full() -> list[dict[str, Any]]:
 
 def costs(found: Row) -> dict[str, dict[str, float]]:
     """CPU seconds by phase of each side; "shipped" has anomaly detection wherever there are gradients."""
-    sides: dict[str, dict[str, float]] = {side: {} for side in ("released", "shipped", *MODES)}
+    sides: dict[str, dict[str, float]] = {side: {} for side in ("released", "shipped", *MODES, PEAK)}
     for phase, row in found["phases"].items():
+        sides[PEAK][phase] = row["gflop"]["eager"] / found["peak_gflops"]
         for side, turns in row["seconds"].items():
             sides[side][phase] = median(turns)
         sides["shipped"].setdefault(phase, sides["released"][phase])
@@ -110,30 +114,33 @@ def whole_runs(name: str) -> tuple[Mapping[str, float], Mapping[str, Mapping[str
     fewer = {m["phase"]: m["ours"] / m["theirs"] for m in records if m["kind"] == "match"}
     for record in records:  # phases without passes of the network
         if record["kind"] == "phase" and record["phase"] not in NAMES:
-            for side, of in (("shipped", "published"), *((mode, "ours") for mode in MODES)):
+            for side, of in (("shipped", "published"), *((mode, "ours") for mode in (*MODES, PEAK))):
                 cost[side][record["phase"]] = record[of]["seconds"]["median"]
     steps = STEPS * fewer["dm-initial"], project.GM_STEPS * fewer["gm"]
-    ours = {mode: project.ours_(project.DIGITS, cost[mode], *steps) for mode in MODES}
+    ours = {mode: project.ours_(project.DIGITS, cost[mode], *steps) for mode in (*MODES, PEAK)}
     return project.theirs(project.DIGITS, cost["shipped"], STEPS), ours
 
 
 def bars(name: str) -> str:
-    """The targets of each phase and of a whole run, and what was measured in each mode."""
+    """The targets of each phase and of a whole run, what was measured in each mode, and the ratio at the peak."""
     found = stored(name)
     if not found:
         return NOT_MEASURED
     cost, rows = costs(found), []
     for phase, wanted in WANTED.items():
         if phase in found["phases"]:
-            values = [cost["released"][phase] / cost[mode][phase] for mode in MODES]
-            rows.append([f"{NAMES[phase]}, released / ours", f"{wanted:g}", *verdicts(values, wanted)])
+            *values, most = [cost["released"][phase] / cost[mode][phase] for mode in (*MODES, PEAK)]
+            rows.append(
+                [f"{NAMES[phase]}, released / ours", f"{wanted:g}", *verdicts(values, wanted), f"{most:.1f}"]
+            )
     ratios = run_ratios(name)
     for mode, wanted in WANTED_RUN.items() if ratios else ():
         cells = [f"{ratios[each]:.1f}" + (verdict(ratios[each], wanted) if each == mode else "") for each in MODES]
-        rows.append([f"whole DIGITS run, projected, {mode}", f"{wanted:g}", *cells])
-    shares = [f"{cost['dm-initial'] / sum(cost.values()):.0%}" for cost in whole_runs(name)[1].values()]
+        rows.append([f"whole DIGITS run, projected, {mode}", f"{wanted:g}", *cells, f"{ratios[PEAK]:.1f}"])
+    runs = whole_runs(name)[1]
+    shares = [f"{runs[mode]['dm-initial'] / sum(runs[mode].values()):.0%}" for mode in MODES if runs]
     limit = f"Initial matching is {' / '.join(shares)} of a whole run of ours, in the order of the columns."
-    return table(["target", "wanted", *MODES], rows) + (f"\n\n{limit}" if shares else "")
+    return table(["target", "wanted", *MODES, PEAK], rows) + (f"\n\n{limit}" if shares else "")
 
 
 def verdicts(values: Sequence[float], wanted: float) -> list[str]:

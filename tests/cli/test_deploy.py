@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from fedlgd.cli.deploy import Connection, Follower
+from fedlgd.core.device import Place
 from fedlgd.core.errors import message
 from fedlgd.deploy.client import SiteSettings
 from tests.data.pictures import noise, save, tree
@@ -186,3 +187,18 @@ def test_a_site_that_lacks_a_class_is_told_so_and_can_join(fedlgd, tmp_path, joi
     assert done.code == 0
     assert "'unsure'" in done.err
     assert len(joined) == 1
+
+
+@pytest.mark.filterwarnings("always")
+def test_a_site_that_joins_again_can_change_how_it_computes_and_is_told_what_is_missing(
+    fedlgd, tmp_path, joined, monkeypatch
+):
+    monkeypatch.setenv("CXX", str(tmp_path / "none"))
+    images = tree(tmp_path / "images", ["a"], {"no": 8, "yes": 8})
+    fedlgd("provision", "kits", "--sites", "a", "--server", "127.0.0.1:9443", "--classes", "no,yes")
+    assert "not compiled" not in fedlgd("join", "kits/site-a", "--data", str(images / "a")).err
+    for arguments in (["--compile", "on"], []):  # the second time it is remembered
+        done = fedlgd("join", "kits/site-a", *arguments)
+        assert done.err.count("not compiled: there is no C++ compiler") == 1
+        assert SiteSettings.read(tmp_path / "kits/site-a", "a").place == Place(compile="on")
+    assert len(joined) == 3

@@ -83,6 +83,15 @@ def test_where_it_is_computed_is_said_and_kept(fedlgd, tmp_path):
     assert (engine["device"], engine["precision"]) == ("cpu", "bf16")
 
 
+@pytest.mark.filterwarnings("always")
+def test_a_run_that_cannot_be_compiled_is_not_said_to_be(fedlgd, tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", str(tmp_path / "none"))
+    done = fedlgd(*tiny_run(tmp_path / "out", "--compile=on", rounds=1))
+    assert done.code == 0
+    assert "not compiled" in done.err
+    assert "; compiled" not in done.err
+
+
 def test_quiet_prints_the_result_alone_and_a_complete_run_says_so(fedlgd, tmp_path):
     quiet = fedlgd(*tiny_run(tmp_path / "out", "--quiet", rounds=1))
     assert quiet.code == 0

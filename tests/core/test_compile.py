@@ -1,9 +1,12 @@
 """A compiled network computes what the network does; only the last bits differ."""
 
+from functools import partial
+
 import pytest
 import torch
+from torch._dynamo.backends.common import aot_autograd
 
-from fedlgd.core.compile import find_compiler
+from fedlgd.core.compile import CompileWarning, find_compiler
 from fedlgd.core.device import Place
 from fedlgd.core.net import ACTIVATION
 from fedlgd.core.train import score
@@ -39,6 +42,19 @@ def test_compiled_training_has_the_gradients_of_eager_training_in_double_precisi
     plain, compiled = (place.do(lambda p: gradients(net, data, p), params) for place in (Place(), COMPILED))
     torch.testing.assert_close(compiled, plain, rtol=1e-10, atol=1e-12)
     assert not all(map(torch.equal, compiled, plain)), "nothing was compiled"
+
+
+def test_a_compiler_that_fails_on_the_backward_pass_leaves_the_work_to_eager_mode(net, monkeypatch):
+    def fails(*given):
+        raise RuntimeError("C++ compile error\nOutput:\na.cpp:1:9: fatal error: no header")
+
+    breaks = aot_autograd(fw_compiler=lambda graph, _: graph.forward, bw_compiler=fails)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=breaks))
+    data, params = tiny.labelled(net, 3), tiny.params(net)
+    with pytest.warns(CompileWarning, match="fatal error: no header$") as said:
+        found = COMPILED.do(lambda p: gradients(net, data, p), params)
+    assert len(said) == 1
+    torch.testing.assert_close(found, gradients(net, data, params))
 
 
 @needs_compiler

@@ -33,6 +33,7 @@ def test_each_phase_has_its_ratio_and_its_verdict(folder):
     lines = bars.bars("compiled").splitlines()
     (evaluation,) = (line for line in lines if line.startswith("| evaluation"))
     assert evaluation.split("|")[2:7] == [" 3 ", " 2.00 missed ", " 3.00 met ", " 2.40 missed ", " 6.00 met "]
+    assert evaluation.split("|")[7] == " 4.0 ", "12 s of the released code over 30 GFLOP at a peak of 10 GFLOP/s"
     assert not any("whole DIGITS run" in line for line in lines), "not all phases are measured"
 
 
@@ -40,6 +41,7 @@ def test_a_whole_run_is_projected_from_all_phases(folder):
     write(folder, "compiled", phases(bars.NAMES))
     found = bars.run_ratios("compiled")
     assert found["eager"] < found["compiled"] < found["bf16"] < found["compiled, bf16"]
+    assert found["bf16"] < found[bars.PEAK] < found["compiled, bf16"], "30 GFLOP at 10 GFLOP/s take 3 s"
     fewer = next(
         m["ours"] / m["theirs"]
         for m in reversed(bars.full())

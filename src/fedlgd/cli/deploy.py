@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from fedlgd.cli.options import JoinOptions, ProvisionOptions, RunOptions, ServeOptions
-from fedlgd.cli.terminal import complain, folded, print_json
+from fedlgd.cli.terminal import complain, folded, plain_warnings, print_json
 from fedlgd.core.errors import RunError, SettingError
 from fedlgd.core.files import locked, private_folder
 from fedlgd.deploy import check_flower
@@ -312,10 +312,13 @@ def join(given: JoinOptions) -> None:
 
 def _choose_data(kit: "Kit", given: JoinOptions) -> None:
     """Check the images of the site and remember where they are and how they are read; without --data, those of
-    last time. Classes that were not agreed on are refused here, before anything is sent."""
+    last time, and how it computes unless that is given. Classes that were not agreed on are refused here, before
+    anything is sent."""
     from fedlgd.cli.common import place_of
     from fedlgd.cli.data import checked_site
+    from fedlgd.core.device import Place
     from fedlgd.deploy.client import SiteSettings
+    from fedlgd.runs.place import checked_place
 
     place = place_of(given)
     if given.data:
@@ -329,6 +332,9 @@ def _choose_data(kit: "Kit", given: JoinOptions) -> None:
         raise SettingError("no-images-given")
     else:
         settings = SiteSettings.read(kit.folder, kit.site)
+        settings = settings if place == Place() else replace(settings, place=place)
+    plain_warnings()
+    checked_place(settings.place)  # for its warnings: a compiler may be there next time
     settings = replace(settings, classes=kit.classes)
     found = settings.open().classes
     if lacking := [name for name in kit.classes if name not in found]:

@@ -30,7 +30,7 @@ from fedlgd.report.summary import headline, unequal_cost
 from fedlgd.report.tables import percent
 from fedlgd.rundir.manifest import read_manifest
 from fedlgd.rundir.read import read_run, read_runs
-from fedlgd.rundir.records import RoundRecord
+from fedlgd.rundir.records import RoundRecord, committed_records
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.distil import TRAINING, Distilled, distil_all, seconds_left
 from fedlgd.runs.entries import Entry, for_run, plan_jobs
@@ -181,8 +181,8 @@ def _prepared(
 
 
 def _describe_engine(engine: Engine, federation: Federation, folder: Path) -> str:
-    """The engine of a run that has started: then `--compile auto` is decided."""
-    if engine.place.compile == "auto":
+    """The engine of a run that has started: then `--compile auto` is decided, and a compiler may have failed."""
+    if engine.place.compile == "auto" or len(committed_records(folder)) == 1:  # a resumed run can have another mode
         mode: Compile = "on" if read_manifest(folder).engine.compile else "off"
         engine = replace(engine, place=replace(engine.place, compile=mode))
     return engine.describe(federation)

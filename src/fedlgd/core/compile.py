@@ -9,6 +9,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -34,17 +35,20 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function`, compiled at the first call with tensors of other types, shapes or needs for gradients.
 
     In this process, because worker processes are forked from it and then have the graphs. Random numbers are drawn
-    by the generators of eager mode. If the compiler fails, a warning says why, once, and eager mode is used.
+    by the generators of eager mode. The backward pass is compiled with the forward pass, so that it fails here. If
+    the compiler fails, a warning says why, once, and eager mode is used.
     """
     import torch._dynamo.config as tracing
+    import torch._functorch.config as differentiating
     import torch._inductor.config as generating
     from torch._dynamo.exc import TorchDynamoException
 
-    tracing.recompile_limit = max(tracing.recompile_limit, MAX_GRAPHS)
     generating.compile_threads = 1
     generating.fallback_random = True
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of one module of torch about another
+    with suppress(AttributeError):  # versions of torch that lack these settings
+        tracing.recompile_limit = max(tracing.recompile_limit, MAX_GRAPHS)
+        differentiating.force_non_lazy_backward_lowering = True
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # one module of torch about another
         ready: Callable[..., Any] = torch.compile(function, dynamic=False)
 
     def run(*given: Any) -> Any:
@@ -54,8 +58,8 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
                 warnings.filterwarnings("ignore", OF_THE_TRACER)
                 return ready(*given)
         except TorchDynamoException as error:
-            ready = function
-            warnings.warn(str(error).strip().splitlines()[0], CompileWarning, stacklevel=2)
+            ready, said = function, str(error).strip().splitlines()
+            warnings.warn(next((x for x in said if "error: " in x), said[0]), CompileWarning, stacklevel=2)
         return ready(*given)
 
     return run

@@ -38,10 +38,16 @@ def settle_place(place: Place, config: Config, federation: Federation, net: Net,
         _compare(place, before, started)
         if len(committed_records(started)) > config.plan.rounds:  # finished
             return place
+    place = checked_place(place)
+    return _with_graphs(place, config, federation, net) if place.compile == "on" else place
+
+
+def checked_place(place: Place) -> Place:
+    """The place without what is not here. Warnings say that there is no compiler, and that bfloat16 is slow."""
     if place.precision == "bf16" and (ratio := place.do(bf16_speed, None)) < 1:
-        warnings.warn(f"bfloat16 is slow here: a convolution takes {1 / ratio:.1f} times as long", stacklevel=2)
-    if place.compile == "on" and (problem := _compile_problem(place, config, federation, net)):
-        warnings.warn(f"the network is not compiled: {problem}", stacklevel=2)
+        warnings.warn(f"bfloat16 is slow here: a convolution takes {1 / ratio:.1f} times as long", stacklevel=3)
+    if place.compile == "on" and not find_compiler():
+        warnings.warn("the network is not compiled: there is no C++ compiler (g++ or what CXX names)", stacklevel=3)
         return replace(place, compile="off")
     return place
 
@@ -84,19 +90,17 @@ def bf16_speed(_: object = None) -> float:
     return best[torch.float32] / best[torch.bfloat16]
 
 
-def _compile_problem(place: Place, config: Config, federation: Federation, net: Net) -> str:
-    """Compile the passes by the steps of an estimate: workers are then forked with them. Returns why it failed.
+def _with_graphs(place: Place, config: Config, federation: Federation, net: Net) -> Place:
+    """Compile the passes by the steps of an estimate: workers are then forked with them. Off if that fails.
 
     A method without an estimate compiles one pass here, and the others when it needs them.
     """
-    if not find_compiler():
-        return "there is no C++ compiler (g++, or what CXX names)"
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", CompileWarning)
+        with warnings.catch_warnings(action="error", category=CompileWarning):
             for _ in track("compile", 1):
                 if estimate(config, federation, net, place=place) is None:
                     place.do(partial(warm_up, net, federation.sites[0]), net.init(Stream(config.plan.seed)))
     except CompileWarning as problem:
-        return str(problem)
-    return ""
+        warnings.warn(f"the network is not compiled: {problem}", stacklevel=3)
+        return replace(place, compile="off")
+    return place
