@@ -2,6 +2,7 @@
 
 import pytest
 
+from fedlgd.paper import plan
 from fedlgd.paper.items import find_item, requested_runs
 from fedlgd.paper.plan import MAX_SEEDS, missing_runs, outlook, seeds_needed, undecided
 from fedlgd.paper.verdicts import shipped, verdicts
@@ -58,6 +59,17 @@ def test_a_claim_that_all_its_seeds_left_undecided_waits_for_nothing(tmp_path):
         store(tmp_path, entry, *(0.5 + swing * (-1) ** seed for seed in range(fixed)), part="figure-epochs")
     assert waiting(tmp_path, "figure-epochs") is None
     assert waiting(tmp_path, "figure-epochs", seeds=fixed + 1) is not None
+
+
+def test_what_a_claim_needs_is_measured_before_its_own_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "shipped", lambda: shipped()._replace(seconds={}))
+    real, own = (waiting(tmp_path, "table-retina", part, seeds=5) for part in ("real", "pair"))
+    assert {job.entry.spec for job in real.jobs} == {"fedavg"}
+    assert own is None
+    learnt = {"classes": ("no", "yes"), "totals": {"a": (40, 40)}, "auc": 0.9}
+    store(tmp_path, "fedavg", *(0.7,) * 5, part="table-retina/real", **learnt)
+    assert waiting(tmp_path, "table-retina", "real", seeds=5) is None
+    assert {job.entry.spec for job in waiting(tmp_path, "table-retina", "pair", seeds=5).jobs} >= {"fedlgd", "vhl"}
 
 
 def test_the_outlook_says_how_many_seeds_and_how_much_time_would_decide():

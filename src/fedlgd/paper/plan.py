@@ -59,7 +59,7 @@ def missing_runs(folder: Path, scale: str, seeds: int, claims: Sequence[Verdict]
     """What these undecided claims wait for at a scale, most claims per CPU hour first, parts of unknown cost last.
 
     Only the entries that a rule compares are run, each with `seeds` seeds, or with as many as the item fixes. A
-    claim that as many seeds did not decide waits for nothing.
+    claim that as many seeds did not decide waits for nothing. What a claim needs is measured before anything else.
     """
     return sorted(_missing(folder, scale, seeds, claims), key=lambda each: -each.claims_per_hour)
 
@@ -69,9 +69,16 @@ def _missing(folder: Path, scale: str, seeds: int, undecided_claims: Sequence[Ve
     for verdict in undecided_claims:
         claim, owner = verdict.claim, owner_of(find_item(verdict.item))
         rule = claim.at.get(scale, claim.rule)
+        if (needs := claim.needs) and needs.part not in shipped().seconds.get(owner.name, {}).get(scale, {}):
+            measured = stored_part(folder, owner, needs.part, scale).groups
+            rule = rule if needs.left in measured else needs
         if rule is None or rule.part not in parts_at(owner, scale):
             continue
-        if verdict.scale != scale or verdict.seeds < requested_runs(owner, rule.part, scale, seeds).seeds:
+        if (
+            rule is claim.needs
+            or verdict.scale != scale
+            or verdict.seeds < requested_runs(owner, rule.part, scale, seeds).seeds
+        ):
             waiting.setdefault((owner.name, rule.part), []).append((claim, rule))
     for (name, part), claims in waiting.items():
         item, compared = find_item(name), {entry for _, rule in claims for entry in (rule.left, *rule.right)}
