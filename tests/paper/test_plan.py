@@ -41,6 +41,13 @@ def test_the_most_claims_per_cpu_hour_come_first_and_unknown_costs_last(tmp_path
         assert each.seconds == pytest.approx(per_run * len(each.jobs))
 
 
+def test_runs_of_unknown_cost_have_the_estimate_of_their_item(tmp_path):
+    for each in missing_runs(tmp_path, "desk", 0, undecided(tmp_path)):
+        own = each.item.scales["desk"].parts
+        estimate = own[each.part].cpu if each.part in own else ""
+        assert each.seconds is not None or each.cpu == (estimate or "not measured")
+
+
 def test_finished_runs_are_not_missing_and_more_seeds_are(tmp_path):
     first = waiting(tmp_path, "figure-epochs")
     fixed = requested_runs(find_item("figure-epochs"), "", "desk").seeds

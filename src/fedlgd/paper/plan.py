@@ -8,6 +8,7 @@ from fedlgd.core.text import duration, plural
 from fedlgd.paper.items import (
     Claim,
     Item,
+    PaperScale,
     Rule,
     Variant,
     find_item,
@@ -30,13 +31,14 @@ MAX_SEEDS = 200  # more are not worth saying
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
     """The runs of one part of an item that claims wait for. seconds: their CPU time, as measured runs of this part
-    took it; None: none was measured."""
+    took it; None: none was measured. cpu: the same in words, or the estimate of the item."""
 
     item: Item
     part: str
     claims: tuple[str, ...]
     jobs: tuple[Job, ...]
     seconds: float | None
+    cpu: str = "not measured"
 
     @property
     def claims_per_hour(self) -> float:
@@ -92,7 +94,13 @@ def _missing(folder: Path, scale: str, seeds: int, undecided_claims: Sequence[Ve
         seconds = None if per_run is None else per_run * len(jobs)
         if jobs:
             texts = tuple(claim.text for claim, _ in claims)
-            yield Missing(item=item, part=part, claims=texts, jobs=tuple(jobs), seconds=seconds)
+            words = _estimate(item, scale, part) or "not measured" if seconds is None else duration(seconds)
+            yield Missing(item=item, part=part, claims=texts, jobs=tuple(jobs), seconds=seconds, cpu=words)
+
+
+def _estimate(item: Item, scale: str, part: str) -> str:
+    """The CPU time that the item's file says, in words."""
+    return item.scales.get(scale, PaperScale()).parts.get(part, Variant()).cpu
 
 
 def outlook(folder: Path, verdict: Verdict) -> str:
@@ -109,8 +117,7 @@ def outlook(folder: Path, verdict: Verdict) -> str:
         return f" With this mean and spread, more than {MAX_SEEDS} seeds would be needed: any difference is small."
     per_run = seconds_per_run(folder, item).get(scale, {}).get(rule.part)
     runs = (seeds - verdict.seeds) * len({rule.left, *rule.right})
-    estimate = item.scales[scale].parts.get(rule.part, Variant()).cpu or "unmeasured hours"
-    cpu = duration(per_run * runs) if per_run else estimate
+    cpu = duration(per_run * runs) if per_run else _estimate(item, scale, rule.part) or "unmeasured hours"
     return f" To decide it takes about {plural(seeds, 'seed')}, {cpu} of CPU time more."
 
 

@@ -142,9 +142,8 @@ def _checked(verdict: Verdict, needs: Rule, found: Sequence[Found]) -> Verdict:
     numbers = f"{entry_name(needs.left)} (part {needs.part}): area under the ROC curve in percent {shown}"
     if all(rate and rate.ends and rate.ends[0] > needs.margin for rate in rates.values()):
         return replace(verdict, why=f"{verdict.why} A model learns at these sites. {numbers}.".strip())
-    seeds, why = len(group.counted), verdict.claim.why
-    refused = Verdict(item=verdict.item, claim=verdict.claim, word="cannot be decided", ours=numbers, why=why)
-    return replace(refused, scale=known.scale, seeds=seeds)
+    refused = replace(verdict, word="cannot be decided", ours=numbers, why=verdict.claim.why, gap=None)
+    return replace(refused, scale=known.scale, seeds=len(group.counted))
 
 
 def _gaps(rule: Rule, groups: Mapping[str, Group]) -> dict[str, Difference]:
