@@ -80,7 +80,7 @@ def stored() -> list[Path]:
     return sorted(
         folder
         for folder in RECORDS.glob("*")
-        if folder.is_dir() and folder.name not in ("paper", REACH) and not folder.name.startswith("family-")
+        if folder.is_dir() and folder.name != REACH and not folder.name.startswith(("family-", "paper"))
     )
 
 

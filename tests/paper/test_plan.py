@@ -2,6 +2,7 @@
 
 import pytest
 
+from fedlgd.paper import plan
 from fedlgd.paper.items import find_item, requested_runs
 from fedlgd.paper.plan import MAX_SEEDS, missing_runs, outlook, seeds_needed, undecided
 from fedlgd.paper.verdicts import shipped, verdicts
@@ -40,6 +41,13 @@ def test_the_most_claims_per_cpu_hour_come_first_and_unknown_costs_last(tmp_path
         assert each.seconds == pytest.approx(per_run * len(each.jobs))
 
 
+def test_runs_of_unknown_cost_have_the_estimate_of_their_item(tmp_path):
+    for each in missing_runs(tmp_path, "desk", 0, undecided(tmp_path)):
+        own = each.item.scales["desk"].parts
+        estimate = own[each.part].cpu if each.part in own else ""
+        assert each.seconds is not None or each.cpu == (estimate or "not measured")
+
+
 def test_finished_runs_are_not_missing_and_more_seeds_are(tmp_path):
     first = waiting(tmp_path, "figure-epochs")
     fixed = requested_runs(find_item("figure-epochs"), "", "desk").seeds
@@ -58,6 +66,17 @@ def test_a_claim_that_all_its_seeds_left_undecided_waits_for_nothing(tmp_path):
         store(tmp_path, entry, *(0.5 + swing * (-1) ** seed for seed in range(fixed)), part="figure-epochs")
     assert waiting(tmp_path, "figure-epochs") is None
     assert waiting(tmp_path, "figure-epochs", seeds=fixed + 1) is not None
+
+
+def test_what_a_claim_needs_is_measured_before_its_own_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "shipped", lambda: shipped()._replace(seconds={}))
+    real, own = (waiting(tmp_path, "table-retina", part, seeds=5) for part in ("real", "pair"))
+    assert {job.entry.spec for job in real.jobs} == {"fedavg"}
+    assert own is None
+    learnt = {"classes": ("no", "yes"), "totals": {"a": (40, 40)}, "auc": 0.9}
+    store(tmp_path, "fedavg", *(0.7,) * 5, part="table-retina/real", **learnt)
+    assert waiting(tmp_path, "table-retina", "real", seeds=5) is None
+    assert {job.entry.spec for job in waiting(tmp_path, "table-retina", "pair", seeds=5).jobs} >= {"fedlgd", "vhl"}
 
 
 def test_the_outlook_says_how_many_seeds_and_how_much_time_would_decide():

@@ -227,7 +227,18 @@ def test_a_claim_cannot_be_decided_where_the_data_it_needs_has_nothing_to_learn(
     store(tmp_path, "vhl", 0.5, part="table-digits/R10", **pair)
     needs = Rule(part="R10", left="vhl", metric="area", margin=0.5)
     rule = Rule(part="C10", left="fedlgd", right=("fedavg",))
-    assert decided(tmp_path, rule, needs)[0] == word
+    found, ours, why = decided(tmp_path, rule, needs)
+    assert found == word
+    assert f"{100 * auc:.1f}" in (ours if word == "cannot be decided" else why)
+
+
+def test_a_claim_says_that_what_it_needs_was_not_measured(tmp_path):
+    store(tmp_path, "fedlgd", 0.80, 0.81, 0.82)
+    store(tmp_path, "fedavg", 0.70, 0.71, 0.73)
+    needs = Rule(part="R10", left="vhl", metric="area", margin=0.5)
+    word, _, why = decided(tmp_path, Rule(part="C10", left="fedlgd", right=("fedavg",)), needs)
+    assert word == "confirmed"
+    assert "not measured (part R10)" in why
 
 
 def test_entries_are_named_in_words():

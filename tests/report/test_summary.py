@@ -148,6 +148,10 @@ def test_equal_runs_with_several_seeds_need_no_caution(make_groups: MakeGroups) 
     assert caveats(make_groups(A, A1, B, run_of("B", 1, x=0.8))) == ()
 
 
+def test_a_setting_that_an_older_version_does_not_have_is_no_difference(make_groups: MakeGroups) -> None:
+    assert caveats(make_groups(A, A1 | {"settings": {"real_samples": 3}})) == ()
+
+
 @pytest.mark.parametrize(
     ("runs", "kinds", "named"),
     [
@@ -160,7 +164,7 @@ def test_equal_runs_with_several_seeds_need_no_caution(make_groups: MakeGroups) 
         ([A | {"done": 3}, B], ["unfinished", "one-seed"], "A, seed 0, is unfinished (3 of 4 rounds)"),
         ([A, A1 | {"done": 3}], ["not-counted", "one-seed"], "A, seed 1, is unfinished (3 of 4 rounds)"),
         ([A, A], ["same-seed"], "A has"),
-        ([A, A1 | {"settings": {"real_samples": 3}}], ["unequal-settings"], "of A differ"),
+        ([A, A1 | {"evaluate_every": 2}], ["unequal-settings"], "of A differ"),
     ],
 )
 def test_a_limit_of_the_comparison_is_named(

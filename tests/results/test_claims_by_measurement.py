@@ -4,6 +4,8 @@ import json
 from statistics import fmean
 
 from fedlgd.paper.items import find_item
+from fedlgd.paper.plan import seeds_needed
+from fedlgd.report.summary import Difference
 from fedlgd.rundir.intervals import seed_noise
 from results import MEASURED
 
@@ -25,6 +27,8 @@ def test_membership_is_told_by_the_areas_of_all_audits_with_shadows():
     assert f"{mean:+.3f} ({mean - half:+.3f} to {mean + half:+.3f})".replace("-", "−") in claim.ours
     assert (mean - half > 0) == (claim.verdict == "confirmed")
     assert (mean + half < 0) == (claim.verdict == "not confirmed")
+    enough = seeds_needed(Difference(mean, len(gaps), (mean - half, mean + half)), margin=0.0)
+    assert f"about {enough} audits" in claim.why
 
 
 def test_the_default_preset_that_is_announced_leaks_but_no_more_than_quick():

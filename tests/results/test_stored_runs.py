@@ -2,12 +2,11 @@
 
 import pytest
 
-from fedlgd.paper.items import Found, find_item, items, stored, stored_part
+from fedlgd.paper.items import Found, find_item, items, owner_of, requested_runs, stored, stored_part
 from results import RECORDS
 
 PAPER = RECORDS / "paper"
-ROUNDS = {"desk": 50, "full": 100}
-DIGITS = {scale: stored_part(PAPER, find_item("table-digits"), "C10", scale) for scale in ROUNDS}
+DIGITS = {scale: stored_part(PAPER, find_item("table-digits"), "C10", scale) for scale in ("desk", "full")}
 ALL = [found for item in items().values() if item.methods for found in stored(PAPER, item)]
 
 
@@ -22,7 +21,8 @@ def test_all_runs_of_a_part_share_data_network_and_number_of_rounds(found):
     assert all(run.finished for run in runs)
     assert len({run.manifest.data.digest for run in runs}) == 1
     assert len({run.manifest.net.label for run in runs if run.manifest.method.name != "vhl"}) == 1
-    assert {run.planned for run in runs} == {ROUNDS[found.scale]}
+    wanted = requested_runs(owner_of(found.item), found.part, found.scale)
+    assert {run.planned for run in runs} == {wanted.settings["rounds"]}
 
 
 @pytest.mark.parametrize("found", ALL, ids=lambda found: f"{found.item.name}-{found.label}")

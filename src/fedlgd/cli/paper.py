@@ -164,15 +164,17 @@ def _run_undecided(given: PaperOptions) -> None:
 def _waiting_text(waiting: Sequence[Missing], claims: int, given: PaperOptions) -> str:
     """The missing runs by part, and how many of the undecided claims no run at this scale can decide."""
     heads = (Column("part", number=False), Column("claims"), Column("runs"), Column("CPU time"))
-    rows = []
-    for each in waiting:
-        cpu = "not measured" if each.seconds is None else duration(each.seconds)
-        rows.append((_title(each.item, each.part), str(len(each.claims)), str(len(each.jobs)), cpu))
+    rows = [
+        (_title(each.item, each.part), str(len(each.claims)), str(len(each.jobs)), each.cpu) for each in waiting
+    ]
     served = sum(len(each.claims) for each in waiting)
     rest = f" No missing run at this scale decides the other {claims - served}." if claims > served else ""
-    known = sum(each.seconds or 0.0 for each in waiting)
-    total = f"{plural(claims, 'claim')} not decided. At scale {given.scale}, {served} of them wait for runs"
-    text = folded(f"{total} that take {duration(known)} of CPU time, where it is measured.{rest}")
+    total = f"{plural(claims, 'claim')} not decided."
+    if waiting:
+        known = sum(each.seconds or 0.0 for each in waiting)
+        time = f"that take {duration(known)} of CPU time, where it is measured" if known else "of unknown CPU time"
+        total += f" At scale {given.scale}, {served} of them wait for runs {time}."
+    text = folded(f"{total}{rest}")
     return f"{table_text(Table(heads, tuple(tuple(map(Cell, row)) for row in rows)))}\n{text}" if rows else text
 
 

@@ -8,6 +8,7 @@ from fedlgd.core.text import duration, plural
 from fedlgd.paper.items import (
     Claim,
     Item,
+    PaperScale,
     Rule,
     Variant,
     find_item,
@@ -30,13 +31,14 @@ MAX_SEEDS = 200  # more are not worth saying
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
     """The runs of one part of an item that claims wait for. seconds: their CPU time, as measured runs of this part
-    took it; None: none was measured."""
+    took it; None: none was measured. cpu: the same in words, or the estimate of the item."""
 
     item: Item
     part: str
     claims: tuple[str, ...]
     jobs: tuple[Job, ...]
     seconds: float | None
+    cpu: str = "not measured"
 
     @property
     def claims_per_hour(self) -> float:
@@ -59,7 +61,7 @@ def missing_runs(folder: Path, scale: str, seeds: int, claims: Sequence[Verdict]
     """What these undecided claims wait for at a scale, most claims per CPU hour first, parts of unknown cost last.
 
     Only the entries that a rule compares are run, each with `seeds` seeds, or with as many as the item fixes. A
-    claim that as many seeds did not decide waits for nothing.
+    claim that as many seeds did not decide waits for nothing. What a claim needs is measured before anything else.
     """
     return sorted(_missing(folder, scale, seeds, claims), key=lambda each: -each.claims_per_hour)
 
@@ -69,9 +71,16 @@ def _missing(folder: Path, scale: str, seeds: int, undecided_claims: Sequence[Ve
     for verdict in undecided_claims:
         claim, owner = verdict.claim, owner_of(find_item(verdict.item))
         rule = claim.at.get(scale, claim.rule)
+        if (needs := claim.needs) and needs.part not in shipped().seconds.get(owner.name, {}).get(scale, {}):
+            measured = stored_part(folder, owner, needs.part, scale).groups
+            rule = rule if needs.left in measured else needs
         if rule is None or rule.part not in parts_at(owner, scale):
             continue
-        if verdict.scale != scale or verdict.seeds < requested_runs(owner, rule.part, scale, seeds).seeds:
+        if (
+            rule is claim.needs
+            or verdict.scale != scale
+            or verdict.seeds < requested_runs(owner, rule.part, scale, seeds).seeds
+        ):
             waiting.setdefault((owner.name, rule.part), []).append((claim, rule))
     for (name, part), claims in waiting.items():
         item, compared = find_item(name), {entry for _, rule in claims for entry in (rule.left, *rule.right)}
@@ -85,7 +94,13 @@ def _missing(folder: Path, scale: str, seeds: int, undecided_claims: Sequence[Ve
         seconds = None if per_run is None else per_run * len(jobs)
         if jobs:
             texts = tuple(claim.text for claim, _ in claims)
-            yield Missing(item=item, part=part, claims=texts, jobs=tuple(jobs), seconds=seconds)
+            words = _estimate(item, scale, part) or "not measured" if seconds is None else duration(seconds)
+            yield Missing(item=item, part=part, claims=texts, jobs=tuple(jobs), seconds=seconds, cpu=words)
+
+
+def _estimate(item: Item, scale: str, part: str) -> str:
+    """The CPU time that the item's file says, in words."""
+    return item.scales.get(scale, PaperScale()).parts.get(part, Variant()).cpu
 
 
 def outlook(folder: Path, verdict: Verdict) -> str:
@@ -102,8 +117,7 @@ def outlook(folder: Path, verdict: Verdict) -> str:
         return f" With this mean and spread, more than {MAX_SEEDS} seeds would be needed: any difference is small."
     per_run = seconds_per_run(folder, item).get(scale, {}).get(rule.part)
     runs = (seeds - verdict.seeds) * len({rule.left, *rule.right})
-    estimate = item.scales[scale].parts.get(rule.part, Variant()).cpu or "unmeasured hours"
-    cpu = duration(per_run * runs) if per_run else estimate
+    cpu = duration(per_run * runs) if per_run else _estimate(item, scale, rule.part) or "unmeasured hours"
     return f" To decide it takes about {plural(seeds, 'seed')}, {cpu} of CPU time more."
 
 

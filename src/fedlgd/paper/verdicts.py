@@ -59,13 +59,13 @@ def verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> Iterator
         found = list(stored(folder, item))
         for claim in item.claims:
             own = [(claim.at.get(each.scale, claim.rule), each) for each in found] if claim.rule else []
-            made = [_decided(item, claim, rule, each) for rule, each in own if rule.part == each.part]
+            made = [verdict_of(item, claim, rule, each) for rule, each in own if rule.part == each.part]
             if not made:
                 waits = claim.rule and claim.verdict == "not decided"
                 why = _sentence("no runs are stored", claim.why) if waits else claim.why
                 made = [Verdict(item=item.name, claim=claim, ours=claim.ours, word=claim.verdict, why=why)]
-            refused = (_refused(item, claim, claim.needs, each) for each in found) if claim.needs else ()
-            yield next(filter(None, refused), max(made, key=_weight))
+            best = max(made, key=_weight)
+            yield _checked(best, claim.needs, found) if claim.needs else best
 
 
 def _weight(verdict: Verdict) -> tuple[bool, bool]:
@@ -110,7 +110,8 @@ def known_verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> It
         yield each if each.scale or each.key not in measured else replace(each, **measured[each.key])
 
 
-def _decided(item: Item, claim: Claim, rule: Rule, found: Found) -> Verdict:
+def verdict_of(item: Item, claim: Claim, rule: Rule, found: Found) -> Verdict:
+    """The verdict of a rule on the stored runs of a part."""
     missing = [entry for entry in (rule.left, *rule.right) if entry not in found.groups]
     if missing:
         what = f"no runs of {enumeration(map(entry_name, missing))} are stored"
@@ -126,28 +127,23 @@ def _decided(item: Item, claim: Claim, rule: Rule, found: Found) -> Verdict:
     return replace(decided, scale=found.scale, seeds=gap.seeds, gap=gap)
 
 
-def _refused(item: Item, claim: Claim, needs: Rule, found: Found) -> Verdict | None:
-    """That the claim cannot be decided, if `needs` does not hold at every site: the area under the ROC curve is not
-    above its margin."""
-    if found.part != needs.part or needs.left not in found.groups:
-        return None
-    group = found.groups[needs.left]
+def _checked(verdict: Verdict, needs: Rule, found: Sequence[Found]) -> Verdict:
+    """The verdict with what its claim needs: that the area under the ROC curve is above the margin at every site.
+
+    Where it is not, the claim cannot be decided; where nothing was measured, the verdict says so.
+    """
+    known = next((each for each in found if each.part == needs.part and needs.left in each.groups), None)
+    if known is None:
+        missing = f"Whether a model learns anything at these sites is not measured (part {needs.part})."
+        return replace(verdict, why=f"{verdict.why} {missing}".strip())
+    group = known.groups[needs.left]
     rates = {site: two_class_rates(group, site, positive_class([group]))["AUC"] for site in site_names([group])}
+    shown = enumeration(f"{rate.cell.text} at {site}" for site, rate in rates.items() if rate)
+    numbers = f"{entry_name(needs.left)} (part {needs.part}): area under the ROC curve in percent {shown}"
     if all(rate and rate.ends and rate.ends[0] > needs.margin for rate in rates.values()):
-        return None
-    ours = f"{entry_name(needs.left)}: area under the ROC curve in percent " + enumeration(
-        [f"{rate.cell.text} at {site}" for site, rate in rates.items() if rate]
-    )
-    seeds = len(group.counted)
-    return Verdict(
-        item=item.name,
-        claim=claim,
-        ours=ours,
-        scale=found.scale,
-        word="cannot be decided",
-        why=claim.why,
-        seeds=seeds,
-    )
+        return replace(verdict, why=f"{verdict.why} A model learns at these sites. {numbers}.".strip())
+    refused = replace(verdict, word="cannot be decided", ours=numbers, why=verdict.claim.why, gap=None)
+    return replace(refused, scale=known.scale, seeds=len(group.counted))
 
 
 def _gaps(rule: Rule, groups: Mapping[str, Group]) -> dict[str, Difference]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeGuard
 
+from fedlgd.core.settings import flat
 from fedlgd.core.text import counted, duration, number_of_bytes, percentage_points, plural
 from fedlgd.report.claims import undeclared
 from fedlgd.report.classes import (
@@ -342,14 +343,15 @@ def progress(run: Run) -> str:
 
 
 def _mixed(groups: Sequence[Group]) -> Iterator[Sentence]:
-    """Runs with the same label that differ in more than their seed."""
+    """Runs with the same label that differ in more than their seed, in settings that all their versions have."""
     for group in groups:
         seeds = [run.seed for run in group.runs]
         if len(set(seeds)) < len(seeds):
             text = f"{group.label} has several runs with the same seed; each is counted as a separate seed."
             yield Sentence("same-seed", text)
-        settings = [{**run.settings, "seed": None} for run in group.runs]
-        if any(each != settings[0] for each in settings):
+        settings = [dict(flat(run.settings)) | {"seed": None} for run in group.runs]
+        known = set[str].intersection(*map(set, settings))
+        if any(each[path] != settings[0][path] for each in settings for path in known):
             text = f"The runs of {group.label} differ in more than their seed; see their settings below."
             yield Sentence("unequal-settings", text)
 
