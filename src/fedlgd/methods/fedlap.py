@@ -120,6 +120,11 @@ class FedLAP(union.Condensing):
         """Gradients of real images in a round; with epsilon each is a release."""
         return self.trajectories * self.outer * self.batches
 
+    @property
+    def by_means(self) -> Distil:
+        """A set of as many steps as a round has, by means, which controls of audits match; `distil` is of gradients."""
+        return Distil(per_class=self.distil.per_class, short=self.distil.short, steps=self.gradients * self.boost)
+
     def cost(self, t: int, site: Site, classes: int) -> Cost | None:
         """Unknown: the server stops at a distance."""
 
@@ -203,8 +208,7 @@ class FedLAP(union.Condensing):
 
         later = ("allow_copies", "distil", "dp", "local", "search", "vote")  # not settings of the releases alone
         how = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in later}
-        distil = self.distil.made_from
-        distil.pop("grows", None)  # the rate of this method does not grow with the images of a class
+        distil = {name: value for name, value in self.distil.made_from.items() if name != "grows"}  # its rate does not
         how |= {"dp": charged_settings(self.dp), "distil": distil}
         return open_book(site.name, self.dp), account_name("fedlap", seed, unsealed(site), net.label, how=how)
 
