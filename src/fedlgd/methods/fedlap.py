@@ -122,7 +122,7 @@ class FedLAP(union.Condensing):
 
     @property
     def by_means(self) -> Distil:
-        """A set of as many steps as a round has, by means, which controls of audits match; `distil` is of gradients."""
+        """What controls of an audit distil: by means, for `distil` is of gradients, in the steps of a round."""
         return Distil(per_class=self.distil.per_class, short=self.distil.short, steps=self.gradients * self.boost)
 
     def cost(self, t: int, site: Site, classes: int) -> Cost | None:
@@ -208,8 +208,8 @@ class FedLAP(union.Condensing):
 
         later = ("allow_copies", "distil", "dp", "local", "search", "vote")  # not settings of the releases alone
         how = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in later}
-        distil = {name: value for name, value in self.distil.made_from.items() if name != "grows"}  # its rate does not
-        how |= {"dp": charged_settings(self.dp), "distil": distil}
+        fixed = {name: value for name, value in self.distil.made_from.items() if name != "grows"}  # the rate is
+        how |= {"dp": charged_settings(self.dp), "distil": fixed}
         return open_book(site.name, self.dp), account_name("fedlap", seed, unsealed(site), net.label, how=how)
 
     def _privately(
