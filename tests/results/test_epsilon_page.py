@@ -1,6 +1,7 @@
 """The generated parts of the page about the price of epsilon follow the stored numbers."""
 
 import json
+import re
 
 import pytest
 
@@ -119,17 +120,19 @@ def test_the_preset_is_compared_with_dp_sgd_and_with_the_goal(tmp_path, monkeypa
 @pytest.mark.parametrize(
     ("gaps", "verdict"),
     [
-        ((2.2, 3.2, 2.8), "is on average within, but not clearly, the goal"),
-        ((2.8, 3.6, 3.2), "is on average beyond, but not clearly, the goal"),
-        ((2.5,), "is on average within, but not clearly, the goal"),
-        ((2.1, 2.2, 2.2), "reaches the goal"),
-        ((3.9, 4.0, 3.9), "misses the goal"),
+        ((2.2, 3.2, 2.8), "within"),
+        ((2.8, 3.6, 3.2), "beyond"),
+        ((2.5,), "within"),
+        ((2.1, 2.2, 2.2), "reaches"),
+        ((3.9, 4.0, 3.9), "misses"),
     ],
 )
 def test_an_interval_on_both_sides_of_the_goal_decides_nothing(keep, gaps, verdict):
     keep("epsilon", *[(DP, 4.0, seed, 0.8 + seed / 50) for seed in range(3)])
     keep("preset", *[(PRESET, 4.0, seed, 0.8 + seed / 50 - gap / 100) for seed, gap in enumerate(gaps)])
-    assert f"which {verdict} of 3 points" in epsilon.epsilon("private-answer")
+    said = set(re.findall(r"\w+", epsilon.epsilon("private-answer")))
+    assert said & {"within", "beyond", "reaches", "misses"} == {verdict}
+    assert ("clearly" in said) == (verdict in ("within", "beyond"))
 
 
 def test_differences_of_sites_are_of_the_seeds_that_both_have(keep):
