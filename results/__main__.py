@@ -60,6 +60,7 @@ BLOCKS: Mapping[str, Callable[[str], str]] = {
     "deploy": deploy.measured,
     "leaves": family.leaves,
     "family": family.answer,
+    "gains": family.gains,
     "membership": privacy.membership,
     "inversion": inversion.inversion,
     "epsilon": epsilon.epsilon,

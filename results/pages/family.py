@@ -11,7 +11,6 @@ from typing import Any
 from matplotlib.transforms import Bbox
 
 from fedlgd.core.text import number_of_bytes
-from fedlgd.distill.settings import Distil
 from fedlgd.report.attacks import TARGETS
 from fedlgd.report.groups import Group, summarise
 from fedlgd.report.plots import INK, SERIES, canvas, styled, svg
@@ -21,6 +20,7 @@ from fedlgd.rundir.results import Audit, Finding
 from results import RECORDS
 from results.pages.comparisons import groups_of, markdown
 
+COMPARED = ("family-digits", "family-cifar10c")
 AUDITS = "family-audits"  # stored runs of the same methods, each with its audit
 TELLING = ("images", "weights", "logits", "feature means", "prototypes")  # kinds, the most telling first
 NOTHING = "counts and losses only"
@@ -59,6 +59,10 @@ def most_telling(group: Group) -> str:
     return next((kind for kind in TELLING if kind in kinds(group)), NOTHING)
 
 
+def promised(group: Group) -> bool:
+    return group.runs[0].manifest.promise is not None
+
+
 def key(run: Run) -> tuple[str, ...]:
     """The method of a run, the images that its sites train on, and from what virtual images start."""
     return run.manifest.method.name, run.manifest.method.train_on, run.settings.get("distil", {}).get("start", "")
@@ -66,15 +70,12 @@ def key(run: Run) -> tuple[str, ...]:
 
 @cache
 def audits() -> Mapping[tuple[str, ...], tuple[str, Audit]]:
-    """The stored audit of each method, with its label."""
+    """The stored audit of each method, with its name in the comparisons, or its own if it is in none."""
+    compared = (group for name in COMPARED if (RECORDS / name).exists() for group in groups_of(RECORDS / name))
+    names = {key(each.runs[0]): each.label for each in compared if not promised(each)}
     groups = groups_of(RECORDS / AUDITS) if (RECORDS / AUDITS).exists() else ()
     runs = [run for group in groups for run in group.runs]
-    return {key(run): (audited_label(run), audit) for run in runs for audit in run.audits.values()}
-
-
-def audited_label(run: Run) -> str:
-    *_, start = key(run)
-    return run.label if start in ("", Distil.start) else f"{run.label} from {start}"
+    return {key(run): (names.get(key(run), run.label), audit) for run in runs for audit in run.audits.values()}
 
 
 def against(audit: Audit) -> dict[str, Finding]:
@@ -90,11 +91,11 @@ def area(found: Finding) -> str:
 
 def attacked(group: Group) -> str:
     """The best attack on what the server sees."""
-    if group.runs[0].manifest.promise or key(group.runs[0]) not in audits():
+    if promised(group) or key(group.runs[0]) not in audits():
         return "–"
     found = against(audits()[key(group.runs[0])][1])
-    best = max((found[name] for name in SEEN if name in found), key=lambda each: each.auc[1])
-    return f"{TARGETS[best.target]} {area(best)}"
+    best = max((found[name] for name in SEEN if name in found), key=lambda each: each.auc[1], default=None)
+    return f"{TARGETS[best.target]} {area(best)}" if best else "–"
 
 
 def best_first(groups: Sequence[Group]) -> list[Group]:
@@ -127,7 +128,7 @@ def answer(name: str) -> str:
     if not (RECORDS / name).exists():
         return "No stored runs."
     groups = [group for group in best_first(groups_of(RECORDS / name)) if group.competes]
-    without = [group for group in groups if not group.runs[0].manifest.promise]
+    without = [group for group in groups if not promised(group)]
     real = next((group for group in without if key(group.runs[0])[:2] == ("fedavg", "real")), None)
     sending = next((group for group in without if "images" in kinds(group)), None)
     training = next((g for g in without if key(g.runs[0])[1] == "virtual" and "weights" in kinds(g)), None)
@@ -142,6 +143,24 @@ def answer(name: str) -> str:
     text += [f"Where sites send virtual images for one model, {said(sending)}."] if sending else []
     text += [f"Where they train on virtual images and send weights, {said(training)}."] if training else []
     return textwrap.fill(" ".join(text), 120)
+
+
+def gains(name: str) -> str:
+    """What more work gains each method of a stored comparison, against the first of `COMPARED`."""
+    before = {key(group.runs[0]): group for group in groups_of(RECORDS / COMPARED[0]) if not promised(group)}
+    longer = best_first(groups_of(RECORDS / name))
+    gained = {key(group.runs[0]): 100 * (group.mean - before[key(group.runs[0])].mean) for group in longer}
+    real = next(group for group in longer if key(group.runs[0])[:2] == ("fedavg", "real"))
+    times, rounds = (
+        fmean(amount(run) for run in real.counted) / fmean(amount(run) for run in before[key(real.runs[0])].counted)
+        for amount in (work, lambda run: run.settings["rounds"])
+    )
+    own = gained.pop(key(real.runs[0]))
+    text = (
+        f"With {times:.1f} times the work of a site in {rounds:g} times as many rounds, methods with virtual images"
+    )
+    text += f" gain {min(gained.values()):.0f} to {max(gained.values()):.0f} points, and {real.label} {own:.0f}."
+    return textwrap.fill(f"{text} {longer[0].label} is the most accurate.", 120)
 
 
 def audited(name: str) -> str:
@@ -192,7 +211,7 @@ def drawn(groups: Sequence[Group], salt: str) -> str:
     for kind, colour in colours.items():
         if own := [group for group in found if most_telling(group) == kind]:
             across, up = zip(*(points[group.label] for group in own), strict=True)
-            fill = [PAPER if group.runs[0].manifest.promise else colour for group in own]
+            fill = [PAPER if promised(group) else colour for group in own]
             axes.scatter(across, up, c=fill, edgecolors=colour, linewidths=1.6, s=44, zorder=3)
             axes.scatter([], [], c=colour, s=44, label=kind)
     axes.set_xscale("log")

@@ -13,6 +13,8 @@ from fedlgd.attacks.shadow import Shadow
 from fedlgd.attacks.target import AuditTarget, chosen_site
 from fedlgd.core.errors import PrivacyError
 from fedlgd.core.types import LabelledSet, Stream
+from fedlgd.distill.settings import Distil
+from fedlgd.methods.fedlap import FedLAP
 from fedlgd.runs.config import Config, RunSettings
 from tests import tiny
 from tests.errors import refuses
@@ -177,6 +179,14 @@ def test_an_audit_has_the_controls_that_its_method_needs(attack, tmp_path):
     assert [arm.only_set for arm in own] == [False, False, False, attack != "paper"]
     assert methods(arms(tiny.fedavg(train_on="virtual"))) == [controls[0], controls[2]]
     assert methods(arms(tiny.fedavg(train_on="real"))) == controls[1:]
+
+
+def test_controls_of_a_method_that_matches_gradients_match_means_in_as_many_steps_as_a_round_has(tmp_path):
+    """A rate of gradients would destroy the images of a control, and an unused number of steps would take hours."""
+    method = FedLAP(outer=3, batches=2, boost=4, distil=Distil(per_class=2, start="noise", lr=100.0))
+    aimed = replace(target(tmp_path), config=Config(method=method, plan=PLAN))
+    found = [each.config.method.distil for each in list(audit.arms_of(aimed, "ape", AuditRequest()))[2:]]
+    assert found == [Distil(per_class=2, steps=24), Distil(per_class=2, steps=24, start="real")]
 
 
 @pytest.fixture

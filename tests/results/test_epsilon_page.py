@@ -1,6 +1,7 @@
 """The generated parts of the page about the price of epsilon follow the stored numbers."""
 
 import json
+import re
 
 import pytest
 
@@ -114,6 +115,42 @@ def test_the_preset_is_compared_with_dp_sgd_and_with_the_goal(tmp_path, monkeypa
     assert f"| {PRESET} | {100 * private:.1f} ± 0.0 |" in table
     assert "| FedLAP-DP | 30.0 ± 0.0 |" in table
     assert f"{gap:+.1f} ({gap:+.1f} to {gap:+.1f}) at epsilon 4." in table
+
+
+@pytest.mark.parametrize(
+    ("gaps", "verdict"),
+    [
+        ((2.2, 3.2, 2.8), "within"),
+        ((2.8, 3.6, 3.2), "beyond"),
+        ((2.5,), "within"),
+        ((2.1, 2.2, 2.2), "reaches"),
+        ((3.9, 4.0, 3.9), "misses"),
+    ],
+)
+def test_an_interval_on_both_sides_of_the_goal_decides_nothing(keep, gaps, verdict):
+    keep("epsilon", *[(DP, 4.0, seed, 0.8 + seed / 50) for seed in range(3)])
+    keep("preset", *[(PRESET, 4.0, seed, 0.8 + seed / 50 - gap / 100) for seed, gap in enumerate(gaps)])
+    said = set(re.findall(r"\w+", epsilon.epsilon("private-answer")))
+    assert said & {"within", "beyond", "reaches", "misses"} == {verdict}
+    assert ("clearly" in said) == (verdict in ("within", "beyond"))
+
+
+def test_differences_of_sites_are_of_the_seeds_that_both_have(keep):
+    keep("epsilon", (DP, 4.0, 0, 0.8), (DP, 4.0, 1, 0.9))
+    keep("preset", (PRESET, 4.0, 0, 0.7))
+    assert "is +10.0 points" in epsilon.epsilon("private-answer")
+    assert "at a: 10.0 points" in epsilon.epsilon("private-answer")
+
+
+def test_fedlap_has_a_row_and_how_it_was_set_only_if_it_ran(keep):
+    keep("epsilon", (DP, 4.0, 0, 0.8))
+    keep("preset", (PRESET, 4.0, 0, 0.7))
+    keep("fedlap")
+    assert epsilon.epsilon("beside").endswith(epsilon.NO_LAP)
+    assert "| FedLAP-DP" not in epsilon.epsilon("beside")
+    keep("fedlap", ("FedLAP-DP", 4.0, 0, 0.3))
+    assert epsilon.epsilon("beside").endswith(epsilon.LAP)
+    assert "| FedLAP-DP | 30.0 |" in epsilon.epsilon("beside")
 
 
 def test_a_preset_that_did_not_run_is_compared_with_nothing(tmp_path, monkeypatch):

@@ -1,15 +1,27 @@
 """The page about what leaves a site: rows from stored runs, and a point of the figure for each method."""
 
+import re
 from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
+from fedlgd.core.files import write_json
 from fedlgd.core.text import number_of_bytes
 from fedlgd.report.plots import canvas, styled
 from results.pages import family
 from results.pages.comparisons import groups_of
 from tests.report.fake import write_run
+
+AUDITED = {
+    "format": 1,
+    "attack": "rmia",
+    "site": "a",
+    "images": 9,
+    "federations": 5,
+    "settings": {},
+    "promised": None,
+}
 
 
 @pytest.fixture
@@ -95,8 +107,53 @@ def test_the_answer_names_methods_with_one_model_for_all_sites():
     assert "FedDM" in family.answer("family-digits")
 
 
+def audit_of(folder, *targets: str) -> None:
+    """An audit file that found these targets, each a little more exposed than the one before."""
+    areas = [[0.5 + i / 10, 0.55 + i / 10, 0.6 + i / 10] for i in range(len(targets))]
+    about = {"kind": "run", "federations": 5, "n_in": 9, "n_out": 9, "tpr": {}, "exact": {}, "roc": []}
+    about |= {"label": "x", "statistic": "trace", "epsilon_lower": 0.0, "worst": None, "accuracy": 0.25}
+    found = [{**about, "target": target, "auc": auc} for target, auc in zip(targets, areas, strict=True)]
+    write_json(folder / "audit.json", {**AUDITED, "findings": found})
+
+
+def test_an_audit_has_a_row_with_a_column_for_each_target_and_stands_beside_its_method(tmp_path, monkeypatch):
+    """Under the name that the method has in the comparison, wherever its images start; not beside a private run."""
+    monkeypatch.setattr(family, "RECORDS", tmp_path)
+    family.audits.cache_clear()
+    noise = {"distil": {"start": "noise"}}
+    kept = (("FedLAP of the table", "fedlap", noise), ("all means", "collabdm", noise), ("DeSA", "desa", {}))
+    for label, method, settings in kept:
+        write_run(tmp_path / "family-digits" / method / "seed0", label=label, method=method, settings=settings)
+        run = write_run(tmp_path / "family-audits" / method / "seed0", method=method, settings=settings)
+        audit_of(run, "virtual", *{"fedlap": ("model", "uploads"), "collabdm": ("features",)}.get(method, ()))
+    rows = {row.split("|")[1].strip(): row for row in family.audited("family-audits").splitlines()[2:]}
+    assert set(rows) == {"FedLAP of the table", "all means", "DeSA"}
+    cells = [cell.strip() for cell in rows["FedLAP of the table"].strip("|").split("|")][1:]
+    assert cells == ["0.65 [0.60, 0.70]", "–", "0.75 [0.70, 0.80]", "–", "–", "0.55 [0.50, 0.60]", "25.0"]
+    best = {
+        row.split("|")[1].strip(): row.split("|")[-2].strip() for row in family.leaves("family-digits").splitlines()
+    }
+    assert best["FedLAP of the table"] == "uploaded images 0.75 [0.70, 0.80]"
+    assert best["all means"] == "feature means 0.65 [0.60, 0.70]"
+    assert best["DeSA"] == "–"
+    family.audits.cache_clear()
+
+
 def test_without_runs_of_real_images_there_is_no_answer(stored):
     assert family.answer("all") == family.NO_COMPARISON
+
+
+def test_gains_are_those_of_the_same_methods_with_less_work(tmp_path, monkeypatch):
+    monkeypatch.setattr(family, "RECORDS", tmp_path)
+    for name, rounds, better in (("family-digits", 4, 0.0), ("long", 8, 0.1)):
+        for label, method, train_on, accuracy in (
+            ("A", "fedavg", "real", 0.6),
+            ("B", "feddm", "virtual", 0.3 + better),
+        ):
+            how = {"train_on": train_on, "rounds": rounds}
+            final = dict.fromkeys("ab", accuracy + better)
+            write_run(tmp_path / name / label, label=label, method=method, rounds=rounds, final=final, settings=how)
+    assert re.findall(r"\b(\d+|A|B)\b(?!\.\d)", family.gains("long"))[-6:] == ["2", "20", "20", "A", "10", "A"]
 
 
 def test_without_runs_it_says_so(stored):

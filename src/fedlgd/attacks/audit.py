@@ -130,8 +130,10 @@ def has_local(method: object) -> bool:
 
 
 def _fedavg(config: Config, train_on: str, more: Mapping[str, Any] | None = None) -> Config:
-    """FedAvg with the settings of the run, as far as its method has them."""
+    """FedAvg with the settings of the run, as far as its method has them, and they are of matched means."""
     plain = config.plain()
+    if isinstance(by_means := getattr(config.method, "by_means", None), Distil):
+        plain["distil"] = {name: value for name, value in asdict(by_means).items() if value is not None}
     kept = ["rounds", "ratio", "seed", "evaluate_every", "real_samples", "analysis", "data", "net"]
     kept += ["local"] if has_local(config.method) else []
     kept += ["distil"] if train_on == "virtual" else []

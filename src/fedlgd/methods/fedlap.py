@@ -120,6 +120,11 @@ class FedLAP(union.Condensing):
         """Gradients of real images in a round; with epsilon each is a release."""
         return self.trajectories * self.outer * self.batches
 
+    @property
+    def by_means(self) -> Distil:
+        """What controls of an audit distil: by means, for `distil` is of gradients, in the steps of a round."""
+        return Distil(per_class=self.distil.per_class, short=self.distil.short, steps=self.gradients * self.boost)
+
     def cost(self, t: int, site: Site, classes: int) -> Cost | None:
         """Unknown: the server stops at a distance."""
 
@@ -203,9 +208,8 @@ class FedLAP(union.Condensing):
 
         later = ("allow_copies", "distil", "dp", "local", "search", "vote")  # not settings of the releases alone
         how = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in later}
-        distil = self.distil.made_from
-        distil.pop("grows", None)  # the rate of this method does not grow with the images of a class
-        how |= {"dp": charged_settings(self.dp), "distil": distil}
+        fixed = {name: value for name, value in self.distil.made_from.items() if name != "grows"}  # the rate is
+        how |= {"dp": charged_settings(self.dp), "distil": fixed}
         return open_book(site.name, self.dp), account_name("fedlap", seed, unsealed(site), net.label, how=how)
 
     def _privately(
