@@ -183,7 +183,7 @@ def private_answer(rows: Rows) -> str:
     worst = max(sites, key=sites.__getitem__)
     others = " and ".join(f"{100 * value:+.1f} at {site}" for site, value in sites.items() if site != worst)
     return (
-        f"At epsilon 4, FedLGD with preset `private` is {in_points(gap)} points less accurate than DP-SGD "
+        f"At epsilon 4, FedLGD with preset `private` is {in_points(gap, '')} points less accurate than DP-SGD "
         f"({plural(gap.seeds, 'seed')}), which {_verdict(gap)} the goal of {100 * GOAL:g} points. "
         f"The largest difference is at {worst}: {100 * sites[worst]:.1f} points, against {others}."
     )
@@ -207,7 +207,7 @@ def beside(rows: Rows) -> str:
     ]
     if not gaps:
         return NOT_MEASURED
-    paired = f"{DP} minus {PRESET}, in points, of the same seeds: {', '.join(gaps)}."
+    paired = f"{DP} minus {PRESET}, in points, of the same seeds:\n\n" + "\n".join(f"- {gap}" for gap in gaps)
     return "\n\n".join((curve([*dp, *rows, *lap]), paired, LAP if lap else NO_LAP))
 
 
@@ -217,10 +217,10 @@ def behind(rows: Rows, dp: Rows, budget: float) -> Difference | None:
     return paired_difference(other, ours)
 
 
-def in_points(gap: Difference) -> str:
+def in_points(gap: Difference, sign: str = "+") -> str:
     """A difference in percentage points, with its interval."""
-    ends = " to ".join(f"{100 * end:+.1f}" for end in gap.interval or ())
-    return f"{100 * gap.mean:+.1f}" + (f" ({ends})" if ends else "")
+    ends = " to ".join(f"{100 * end:{sign}.1f}" for end in gap.interval or ())
+    return f"{100 * gap.mean:{sign}.1f}" + (f" ({ends})" if ends else "")
 
 
 def settings_of_dp_sgd(rows: Rows) -> str:

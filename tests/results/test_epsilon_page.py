@@ -106,7 +106,7 @@ def test_the_preset_is_compared_with_dp_sgd_and_with_the_goal(tmp_path, monkeypa
         ]
         (tmp_path / f"{file}.json").write_text(json.dumps(rows))
     text, gap = epsilon.epsilon("private-answer"), 100 * (0.85 - private)
-    assert f"is {gap:+.1f} ({gap:+.1f} to {gap:+.1f}) points less accurate" in text
+    assert f"is {gap:.1f} ({gap:.1f} to {gap:.1f}) points less accurate" in text
     assert "(3 seeds)" in text
     assert f"which {verdict} the goal of 3 points" in text
     assert f"at b: {100 * (1.7 - 2 * private):.1f} points, against +0.0 at a." in text
@@ -114,7 +114,7 @@ def test_the_preset_is_compared_with_dp_sgd_and_with_the_goal(tmp_path, monkeypa
     table = epsilon.epsilon("beside")
     assert f"| {PRESET} | {100 * private:.1f} ± 0.0 |" in table
     assert "| FedLAP-DP | 30.0 ± 0.0 |" in table
-    assert f"{gap:+.1f} ({gap:+.1f} to {gap:+.1f}) at epsilon 4." in table
+    assert f"{gap:+.1f} ({gap:+.1f} to {gap:+.1f}) at epsilon 4" in table
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_an_interval_on_both_sides_of_the_goal_decides_nothing(keep, gaps, verdi
 def test_differences_of_sites_are_of_the_seeds_that_both_have(keep):
     keep("epsilon", (DP, 4.0, 0, 0.8), (DP, 4.0, 1, 0.9))
     keep("preset", (PRESET, 4.0, 0, 0.7))
-    assert "is +10.0 points" in epsilon.epsilon("private-answer")
+    assert "is 10.0 points" in epsilon.epsilon("private-answer")
     assert "at a: 10.0 points" in epsilon.epsilon("private-answer")
 
 
