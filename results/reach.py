@@ -45,6 +45,12 @@ SETTINGS: dict[str, Any] = {
 INITIAL_STEPS = (1_000, 10_000)  # of the published procedure
 ROUNDS = 100  # of the published procedure, after which the paper has its accuracy
 
+ONLY_REDRAWN = "FedLGD + redraw without matching, refinement and anchors, strong"
+TICKS: Mapping[str, Mapping[str, float]] = {
+    "time": {"10 s": 10, "30 s": 30, "2 min": 120, "10 min": 600, "1 h": 3_600},
+    "bytes": {"1 MB": 1e6, "10 MB": 1e7, "100 MB": 1e8, "1 GB": 1e9},
+}
+
 cpu_time = partial(cumulative_time, by=CPU)
 
 
@@ -121,15 +127,22 @@ def headline(groups: Sequence[Group], target: float = TARGET) -> str:
 
 
 def figures(groups: Sequence[Group]) -> dict[str, str]:
-    """SVG texts by file name: accuracy against CPU time, and against bytes."""
+    """SVG texts by file name: accuracy against CPU time, and against bytes, on logarithmic axes."""
 
     def by(along: Callable[[Run], Mapping[int, float]]) -> Sequence[SeedCurve]:
-        return curves(groups, lambda record: 100 * record.accuracy, along)
+        found = curves(groups, lambda record: 100 * record.accuracy, along)
+        return [replace(curve, label=curve.label.replace(ONLY_REDRAWN, "only redrawn")) for curve in found]
 
     drawn = {
         "time": line_plot(by(cpu_time), "accuracy, %", CPU.name, TIME),
         "bytes": line_plot(by(cumulative_bytes), "accuracy, %", "bytes up and down", BYTES),
     }
+    for name, figure in drawn.items():
+        for axes in figure.axes if figure else ():
+            axes.set_xscale("log")
+            axes.set_xlim(min(TICKS[name].values()), max(TICKS[name].values()))
+            axes.set_xticks([*TICKS[name].values()], [*TICKS[name]])
+            axes.set_xticks([], minor=True)
     return {f"reach-{name}.svg": svg(figure, f"reach-{name}") for name, figure in drawn.items() if figure}
 
 
