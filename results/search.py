@@ -66,16 +66,13 @@ OLD_STRONG = {"refine.steps": 0, "anchors.per_class": 0, "pull.weight": 0.0}
 LONGER: Mapping[str, Mapping[str, Any]] = {
     "preset strong": {},
     "5 steps of refinement, each under a new draw": {"refine.steps": 5, "refine.reuse": 1},
-    "5 steps of refinement": {"refine.steps": 5},
-    "10 steps of refinement, each under a new draw": {"refine.steps": 10, "refine.reuse": 1},
-    "5 steps of refinement, 600 steps at enrolment": {"refine.steps": 5, "distil.steps": 600},
-    "5 steps of refinement, no anchors": {"refine.steps": 5, "anchors.per_class": 0, "pull.weight": 0.0},
+    "no anchors": {"anchors.per_class": 0, "pull.weight": 0.0},
+    "batches of 64": {"local.batch": 64},
 }
-"""Refinement of preset `strong` in long runs of a wide network."""
+"""Preset `strong` in long runs of a wide network."""
 TRIALS: Mapping[str, Sequence[Trial]] = {
     "longer": [
         *(Trial(what, "fedlgd", 60, 30, 64, settings) for what, settings in LONGER.items()),
-        Trial("new means of neighbours every round", "fedavg+redraw", 60, 30, 64),
         Trial("FedAvg on real images", "fedavg", 60, 30, 64, {"train_on": "real"}),
     ],
     "margin": [
