@@ -70,6 +70,19 @@ def test_it_is_not_confirmed_if_one_rival_is_clearly_not_below(tmp_path):
     assert decided(tmp_path, RULE)[0] == "not confirmed"
 
 
+@pytest.mark.parametrize(
+    ("wide", "word", "shown"),
+    [((0.60, 0.75, 0.90), "not decided", "VHL 75.0"), ((0.85, 0.86, 0.88), "not confirmed", "VHL 86.3")],
+)
+def test_the_difference_that_is_shown_is_the_one_that_decides(tmp_path, wide, word, shown):
+    store(tmp_path, "fedlgd", 0.80, 0.81, 0.82)
+    store(tmp_path, "fedavg", 0.77, 0.78, 0.79)  # the better one in the mean, and clearly below, if VHL has 75
+    store(tmp_path, "vhl", *wide)
+    found, ours, _ = decided(tmp_path, RULE)
+    assert found == word
+    assert shown in ours
+
+
 def test_equal_runs_do_not_confirm_a_difference(tmp_path):
     for entry in ("fedlgd", "fedavg", "vhl"):
         store(tmp_path, entry, 0.7, 0.8, 0.9)

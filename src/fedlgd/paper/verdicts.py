@@ -119,8 +119,9 @@ def verdict_of(item: Item, claim: Claim, rule: Rule, found: Found) -> Verdict:
     gaps = _gaps(rule, found.groups)
     if not gaps:
         return Verdict(item=item.name, claim=claim, why=_sentence("the runs have no common seed", claim.why))
-    rival = min(gaps, key=lambda entry: gaps[entry].mean)
     word = _word([*gaps.values()], rule.margin)
+    deciding = [entry for entry, gap in gaps.items() if _word([gap], rule.margin) == word]
+    rival = min(deciding, key=lambda entry: gaps[entry].mean)
     ours = _ours(rule, found.groups, rival, gaps[rival])
     why, gap = _why(word, gaps[rival], claim), gaps[rival]
     decided = Verdict(item=item.name, claim=claim, ours=ours, word=word, why=why)
