@@ -6,6 +6,7 @@ from fedlgd.rundir.read import read_run
 from results.pages import accuracy, parts
 from tests.report.fake import write_run
 
+NO_ANCHORS = "FedLGD without anchors and pull"
 ON = {
     "distil": {"steps": 100, "start": "neighbours"},
     "refine": {"steps": 2},
@@ -60,7 +61,7 @@ def test_a_run_is_recognised_by_its_method_and_by_what_its_settings_switch_off(t
 @pytest.mark.parametrize(
     ("method", "settings", "flags"),
     [
-        ("fedlgd", ON | OFF["FedLGD without refinement"] | OFF["FedLGD without anchors and pull"], ["virtual"]),
+        ("fedlgd", ON | OFF["FedLGD without refinement"] | OFF[NO_ANCHORS], ["virtual"]),
         ("fedlgd+redraw", ON | OFF["FedLGD without refinement"], ["virtual"]),
         ("fedavg", VIRTUAL, []),
         ("fedavg", OFF["FedLGD without matching"], ["virtual"]),
@@ -81,7 +82,7 @@ def test_differences_are_paired_by_seed_and_what_is_missing_is_not_measured(reco
     assert found["FedLGD"] == ["4", "84.0 ± 4.3", ""]
     assert found["FedLGD without refinement"] == ["3", "80.0 ± 2.0", "-2.0 (-2.0 to -2.0)"]
     assert found["FedLGD without pull"][2] == "+0.5 (too few seeds)"
-    assert found["FedLGD without anchors and pull"] == ["", parts.NOT_MEASURED, ""]
+    assert found[NO_ANCHORS] == ["", parts.NOT_MEASURED, ""]
 
 
 def test_runs_that_are_not_finished_are_not_measured(records):

@@ -164,9 +164,7 @@ def _run_undecided(given: PaperOptions) -> None:
 def _waiting_text(waiting: Sequence[Missing], claims: int, given: PaperOptions) -> str:
     """The missing runs by part, and how many of the undecided claims no run at this scale can decide."""
     heads = (Column("part", number=False), Column("claims"), Column("runs"), Column("CPU time"))
-    rows = [
-        (_title(each.item, each.part), str(len(each.claims)), str(len(each.jobs)), each.cpu) for each in waiting
-    ]
+    rows = [(_title(m.item, m.part), str(len(m.claims)), str(len(m.jobs)), m.cpu) for m in waiting]
     served = sum(len(each.claims) for each in waiting)
     rest = f" No missing run at this scale decides the other {claims - served}." if claims > served else ""
     total = f"{plural(claims, 'claim')} not decided."

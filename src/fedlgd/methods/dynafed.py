@@ -138,12 +138,7 @@ class DynaFed(common.Training):
 
     name: ClassVar[str] = "dynafed"
     presets: ClassVar[Presets] = {
-        "paper": {
-            "local.optimiser": "adam",
-            "local.lr": 1e-3,
-            "synthesis.steps": 3000,
-            "synthesis.unroll": 20,
-        },
+        "paper": {"local.optimiser": "adam", "local.lr": 1e-3, "synthesis.steps": 3000, "synthesis.unroll": 20},
         "quick": {**common.TUNED, "synthesis.snapshots": 10, "synthesis.steps": 50, "synthesis.per_class": 5},
     }
     stackable: ClassVar[tuple[str, ...]] = ("refine", "redraw", "regulariser", "momentum", "dp-sgd")

@@ -76,11 +76,8 @@ def _missing(folder: Path, scale: str, seeds: int, undecided_claims: Sequence[Ve
             rule = rule if needs.left in measured else needs
         if rule is None or rule.part not in parts_at(owner, scale):
             continue
-        if (
-            rule is claim.needs
-            or verdict.scale != scale
-            or verdict.seeds < requested_runs(owner, rule.part, scale, seeds).seeds
-        ):
+        tried = verdict.scale == scale and verdict.seeds >= requested_runs(owner, rule.part, scale, seeds).seeds
+        if rule is claim.needs or not tried:
             waiting.setdefault((owner.name, rule.part), []).append((claim, rule))
     for (name, part), claims in waiting.items():
         item, compared = find_item(name), {entry for _, rule in claims for entry in (rule.left, *rule.right)}

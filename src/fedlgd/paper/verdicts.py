@@ -123,9 +123,8 @@ def verdict_of(item: Item, claim: Claim, rule: Rule, found: Found) -> Verdict:
     deciding = [entry for entry, gap in gaps.items() if _word([gap], rule.margin) == word]
     rival = min(deciding, key=lambda entry: gaps[entry].mean)
     ours = _ours(rule, found.groups, rival, gaps[rival])
-    why, gap = _why(word, gaps[rival], claim), gaps[rival]
-    decided = Verdict(item=item.name, claim=claim, ours=ours, word=word, why=why)
-    return replace(decided, scale=found.scale, seeds=gap.seeds, gap=gap)
+    decided = Verdict(item=item.name, claim=claim, ours=ours, word=word, why=_why(word, gaps[rival], claim))
+    return replace(decided, scale=found.scale, seeds=gaps[rival].seeds, gap=gaps[rival])
 
 
 def _checked(verdict: Verdict, needs: Rule, found: Sequence[Found]) -> Verdict:

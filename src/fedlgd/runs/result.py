@@ -238,12 +238,7 @@ class Kept(NamedTuple):
 
 
 def result_of(
-    config: Config,
-    net: Net,
-    kept: Kept,
-    records: list[RoundRecord],
-    preparation: Preparation,
-    folder: Path | None,
+    config: Config, net: Net, kept: Kept, records: list[RoundRecord], preparation: Preparation, folder: Path | None
 ) -> Result:
     """The result of the committed rounds of a run."""
     state, method = kept.memory.server(), config.method
@@ -259,9 +254,7 @@ def result_of(
 
 
 def open_run(
-    path: str | Path,
-    net: nn.Module | Callable[..., nn.Module] | None = None,
-    method: Method | None = None,
+    path: str | Path, net: nn.Module | Callable[..., nn.Module] | None = None, method: Method | None = None
 ) -> Result:
     """The result of a run folder, finished or not, without the images it was made from. Nothing in it is changed.
 
