@@ -39,8 +39,8 @@ by chance alone, so a single verdict near its margin is weak evidence. The numbe
 set of runs. Where three seeds had not decided a claim, the number was raised to ten before the further runs,
 and the first three were kept. Such a claim is tested twice, and comes out wrong a little more often. The file
 of an item names every change, and which number was lowered for its cost."""
-MODES = """Some seeds ran compiled, at commit bd3dafa4; the page of an item says which. Table CIFAR10C has a seed that
-ran [in both modes](table-cifar10c.md#details), and the verdict with either."""
+MODES = """Some seeds ran compiled, at commit bd3dafa4; the page of an item says which. Table CIFAR10C has a seed
+that ran [in both modes](table-cifar10c.md#details), and the verdict with either."""
 HALF = """The scale `half` has all images, sites and rounds at width 32. Its rules were written before its runs."""
 STAND_IN = """The SynthDigits site is a rendered stand-in, and SVHN and MNIST-M are subsets, so the numbers of
 the paper are not to be expected even at full length."""
