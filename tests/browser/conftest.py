@@ -18,7 +18,7 @@ FINAL = {"mnist": 0.95, "svhn": 0.62, HOSTILE: 0.91}
 Open = Callable[..., Any]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # playwright keeps an event loop running, with which tests of other packages fail
 def browser() -> Iterator[Any]:
     """Debian's chromium, or whatever is called so."""
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (pip install playwright)")
