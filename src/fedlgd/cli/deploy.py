@@ -316,9 +316,7 @@ def _choose_data(kit: "Kit", given: JoinOptions) -> None:
     anything is sent."""
     from fedlgd.cli.common import place_of
     from fedlgd.cli.data import checked_site
-    from fedlgd.core.device import Place
     from fedlgd.deploy.client import SiteSettings
-    from fedlgd.runs.place import checked_place
 
     place = place_of(given)
     if given.data:
@@ -332,9 +330,8 @@ def _choose_data(kit: "Kit", given: JoinOptions) -> None:
         raise SettingError("no-images-given")
     else:
         settings = SiteSettings.read(kit.folder, kit.site)
-        settings = settings if place == Place() else replace(settings, place=place)
+        settings = settings if place == type(place)() else replace(settings, place=place)
     plain_warnings()
-    checked_place(settings.place)  # for its warnings: a compiler may be there next time
     settings = replace(settings, classes=kit.classes)
     found = settings.open().classes
     if lacking := [name for name in kit.classes if name not in found]:

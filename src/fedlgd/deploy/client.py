@@ -62,6 +62,7 @@ from fedlgd.engines.wire import sizes, to_bytes
 from fedlgd.rundir.disclosure import kind_of
 from fedlgd.rundir.manifest import MethodInfo
 from fedlgd.runs.config import resolve
+from fedlgd.runs.place import checked_place
 from fedlgd.runs.resume import differing_keys, method_info
 
 log = logging.getLogger(__name__)
@@ -98,7 +99,8 @@ class SiteSettings:
             raise SettingError("setting-choice", setting="compile", value="auto", choices=["on", "off"])
 
     def write(self) -> None:
-        """Store `join.json`; `fedlgd join` does this."""
+        """Store `join.json`, with warnings of what the machine lacks; `fedlgd join` does this."""
+        checked_place(self.place)  # which is stored as it is: a compiler may be there next time
         kept = {"images": msgspec.to_builtins(self.images), "threads": self.threads, **asdict(self.place)}
         files.write_json(self.folder / "join.json", {**kept, "classes": list(self.classes)})
 
