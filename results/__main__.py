@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedlgd.paper.items import FOLDER
-from fedlgd.paper.verdicts import MEASURED, to_ship
+from fedlgd.paper.verdicts import MEASURED
 from fedlgd.rundir.read import read_runs
 from results import DOCS, NOTES, RECORDS, ROOT
 from results.pages import (
@@ -31,6 +31,7 @@ from results.pages import (
     speed,
 )
 from results.pages.figures import themed
+from results.pages.outlook import to_ship
 
 KEPT = ("config.toml", "records.jsonl", "analysis.json", "audit.json")
 PLACE = re.compile(r" (--out|-o)[ =]('[^']*'|\S+)")  # an option that says where a run is

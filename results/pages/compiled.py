@@ -20,14 +20,27 @@ OTHER = "**With the compiled runs in place of the eager ones, the verdict is ano
 
 
 def modes(found: Found) -> str:
-    """Which seeds of a part ran compiled; empty if none did."""
+    """Which seeds of a part ran compiled, and at which commit; empty if none did and no run names its commit."""
     runs = [run for group in found.groups.values() for run in group.counted]
-    eager, compiled = (sorted({run.seed for run in _in_mode(runs, mode)}) for mode in (False, True))
-    if not compiled:
-        return ""
-    told = f"Seeds {ranges(eager)} ran eager, " if eager else "Seeds "
-    older = OLDER if any(_versions(group.counted) > 1 for group in found.groups.values()) else ""
-    return f"{told}{ranges(compiled)} compiled.{older}"
+    eager, compiled = (_seeds(_in_mode(runs, mode)) for mode in (False, True))
+    named = {commit: [run for run in runs if run.manifest.commit == commit] for commit in _commits(runs)}
+    told = [f"Seeds {ranges(eager)} ran eager, {ranges(compiled)} compiled."] if eager and compiled else []
+    told += [f"Seeds {ranges(compiled)} compiled."] if compiled and not eager else []
+    told += [f"Seeds {ranges(_seeds(own))} ran at commit {commit}." for commit, own in named.items()]
+    if compiled and any(_versions(group.counted) > 1 for group in found.groups.values()):
+        told.append(OLDER.strip())
+    return " ".join(told)
+
+
+def _seeds(runs: Iterable[Run]) -> list[int]:
+    return sorted({run.seed for run in runs})
+
+
+def _commits(runs: Iterable[Run]) -> list[str]:
+    """The commits that the manifests name, in the order of their first seeds."""
+    return list(
+        dict.fromkeys(run.manifest.commit for run in sorted(runs, key=lambda r: r.seed) if run.manifest.commit)
+    )
 
 
 def ranges(seeds: Sequence[int]) -> str:

@@ -5,10 +5,8 @@ import pytest
 from fedlgd.paper import plan
 from fedlgd.paper import verdicts as known
 from fedlgd.paper.items import find_item, requested_runs
-from fedlgd.paper.plan import MAX_SEEDS, missing_runs, outlook, seeds_needed, undecided
-from fedlgd.paper.verdicts import shipped, verdicts
-from fedlgd.report.summary import Difference
-from fedlgd.rundir.intervals import half_width
+from fedlgd.paper.plan import missing_runs, undecided
+from fedlgd.paper.verdicts import shipped
 from tests.paper.test_verdicts import store
 
 EPOCHS = ("fedlgd:local.epochs=5", "fedavg:local.epochs=5")
@@ -86,18 +84,3 @@ def test_what_a_claim_needs_is_measured_before_its_own_runs(tmp_path, monkeypatc
     store(tmp_path, "fedavg", *(0.7,) * 5, part="table-retina/real", **learnt)
     assert waiting(tmp_path, "table-retina", "real", seeds=5) is None
     assert {job.entry.spec for job in waiting(tmp_path, "table-retina", "pair", seeds=5).jobs} >= {"fedlgd", "vhl"}
-
-
-def test_the_outlook_says_how_many_seeds_and_how_much_time_would_decide():
-    near = Difference(0.01, 3, (0.01 - 0.02, 0.01 + 0.02))
-    enough = seeds_needed(near, 0.0)
-    spread = 0.02 / half_width(3)
-    assert spread * half_width(enough) < 0.01 <= spread * half_width(enough - 1)
-    assert seeds_needed(near, 0.0099) == MAX_SEEDS + 1
-
-
-def test_only_claims_that_runs_have_not_decided_have_an_outlook(tmp_path):
-    found = {each.claim.short: outlook(tmp_path, each) for each in verdicts(tmp_path)}
-    assert "5 seeds" in found["DIGITS, ResNet18, 50 per class: above all baselines"]
-    assert not found["Sends little more than FedAvg"]
-    assert not found["RETINA, four clinics: above all baselines"]

@@ -3,6 +3,7 @@
 import json
 import re
 import tomllib
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,6 @@ from fedlgd.paper.items import (
     entry_name,
     find_item,
     items,
-    measured_cpu,
     parts_at,
     printed,
     reduced,
@@ -83,6 +83,18 @@ def test_the_difference_that_is_shown_is_the_one_that_decides(tmp_path, wide, wo
     assert shown in ours
 
 
+def test_each_further_test_of_a_claim_asks_for_more(tmp_path):
+    """Differences of 0, 1 and 2 points: Student's quantiles with two degrees of freedom are 4.303 and 6.205."""
+    store(tmp_path, "fedlgd", 0.80, 0.81, 0.82)
+    store(tmp_path, "fedavg", 0.78, 0.78, 0.78)
+    once = Rule(part="C10", left="fedlgd", right=("fedavg",))
+    assert decided(tmp_path, once)[1].endswith(": +3.0 (+0.5 to +5.5)")
+    word, ours, why = decided(tmp_path, replace(once, tests=2))
+    assert ours.endswith(": +3.0 (−0.6 to +6.6)")
+    assert word == "not decided"
+    assert "97.5 %" in why
+
+
 def test_equal_runs_do_not_confirm_a_difference(tmp_path):
     for entry in ("fedlgd", "fedavg", "vhl"):
         store(tmp_path, entry, 0.7, 0.8, 0.9)
@@ -141,25 +153,6 @@ def test_every_entry_of_a_rule_is_run_at_the_scales_at_which_its_part_is(item):
             seeds = requested_runs(item, rule.part, scale).seeds
             if scale in item.scales and rule.part in parts_at(item, scale) and seeds > 1:
                 assert {rule.left, *rule.right} <= set(requested_runs(item, rule.part, scale).methods)
-
-
-def test_the_cpu_time_of_an_item_counts_virtual_sets_of_several_runs_once(tmp_path):
-    store(tmp_path, "fedlgd", 0.8, 0.8, cpu=1.0)
-    (one,) = stored(tmp_path, find_item("table-digits"))
-    store(tmp_path, "fedavg", 0.7, 0.7, cpu=1.0)
-    for file in (tmp_path / "desk" / PART / "fedavg").rglob("records.jsonl"):
-        first, *others = file.read_text().splitlines(keepends=True)
-        enrolment = json.loads(first)
-        enrolment["cpu"]["server"] = 0.25  # unlike the cost of the shared sets, this differs between runs
-        file.write_text(json.dumps(enrolment) + "\n" + "".join(others))
-    (both,) = stored(tmp_path, find_item("table-digits"))
-    shared = sum(run.records[0].cpu["distil"] for run in both.groups["fedavg"].runs)
-    assert shared > 0
-    assert both.cpu == pytest.approx(2 * one.cpu - shared)
-    words = measured_cpu(tmp_path, find_item("table-digits"))
-    assert list(words) == ["desk"]
-    assert words["desk"].endswith(" (C10), not measured (C50), not measured (R10), not measured (R50)")
-    assert measured_cpu(tmp_path, find_item("figure-curves")) == {}  # it has no runs of its own
 
 
 def test_a_scale_takes_less_of_a_data_set_in_every_item():

@@ -4,10 +4,10 @@ import json
 from statistics import fmean
 
 from fedlgd.paper.items import find_item
-from fedlgd.paper.plan import seeds_needed
 from fedlgd.report.summary import Difference
 from fedlgd.rundir.intervals import seed_noise
 from results import MEASURED
+from results.pages.outlook import seeds_needed
 
 FOLDER = MEASURED / "privacy"
 SHADOWED = ("builtin-digits", "mnist-full", "mnist-medium", "mnist-small", "svhn-full", "svhn-medium", "svhn-small")

@@ -13,11 +13,11 @@ ITEM, CIFAR10C = find_item("table-digits"), find_item("table-cifar10c")
 PLACE = "desk/table-digits/C10"
 
 
-def compile_seeds(folder, *seeds: int) -> None:
+def compile_seeds(folder, *seeds: int, commit: str = "") -> None:
     """Their manifests say that these runs were compiled."""
     for file in (file for seed in seeds for file in (folder / PLACE).glob(f"*/seed{seed}/manifest.json")):
         content = json.loads(file.read_text())
-        file.write_text(json.dumps(content | {"engine": {**content["engine"], "compile": True}}))
+        file.write_text(json.dumps(content | {"engine": {**content["engine"], "compile": True}, "commit": commit}))
 
 
 def found_in(folder) -> Found:
@@ -37,6 +37,16 @@ def test_a_part_says_which_seeds_ran_compiled(tmp_path):
     told = modes(found_in(tmp_path))
     assert told.index("0 to 1") < told.index("eager") < told.index("2 to 3 compiled")
     assert "older version" not in told
+    assert "commit" not in told
+
+
+def test_a_part_says_at_which_commit_its_seeds_ran(tmp_path):
+    store(tmp_path, "fedlgd", 0.5, 0.6, 0.7, 0.8)
+    compile_seeds(tmp_path, 1, 2, commit="0123abc")
+    compile_seeds(tmp_path, 3, commit="4567def")
+    told = modes(found_in(tmp_path))
+    assert "1 to 2 ran at commit 0123abc" in told
+    assert "3 ran at commit 4567def" in told
 
 
 def test_other_settings_tell_another_version(tmp_path):

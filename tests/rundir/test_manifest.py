@@ -1,6 +1,7 @@
 """A manifest says what the method does; those of older versions are upgraded to the same."""
 
 import json
+import subprocess
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,8 @@ from tests import tiny
 from tests.errors import refuses
 from tests.runs.folder import config, method
 
-RECORDS = Path(__file__).parents[2] / "results" / "records"
+ROOT = Path(__file__).parents[2]
+RECORDS = ROOT / "results" / "records"
 STACKED = {
     "fedavg+anchors": {},
     "fedavg+refine": {},
@@ -252,3 +254,12 @@ def test_every_stored_run_is_read():
         made_virtual = any("virtual" in record.flags for record in run.records)
         assert made_virtual == (run.manifest.method.train_on == "virtual"), run.path
     assert group_runs(runs)
+
+
+def test_a_run_from_a_checkout_names_its_commit(tmp_path):
+    if not (ROOT / ".git").exists():
+        pytest.skip("these sources are not a checkout")
+    head = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    commit = execute(config(method("fedavg"), rounds=1), tiny.federation(), tmp_path).manifest.commit.removesuffix("-dirty")
+    assert len(commit) == 12
+    assert head.stdout.startswith(commit)

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from fedlgd.core.errors import SettingError, did_you_mean
-from fedlgd.core.text import duration, plural
+from fedlgd.core.text import plural
 from fedlgd.report.groups import Group, group_runs
 from fedlgd.report.tables import NONE
 from fedlgd.rundir.read import Run, read_runs, run_folders
@@ -86,6 +86,7 @@ class Rule:
     distance between virtual sets and anchors from the first to the last measurement, and has no `right`. `shift` is
     the share of the mean squared MMD between sites under the model of `right` that is gone under that of `left`.
     `area` is that under the ROC curve of two classes at every site, with its interval over test images; no `right`.
+    tests: how often the rule was tried, each time with more seeds. The interval is that of 1 - 5 % / tests.
     """
 
     left: str
@@ -93,6 +94,7 @@ class Rule:
     part: str = ""
     metric: Metric = "accuracy"
     margin: float = 0.0
+    tests: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,15 +338,6 @@ class Found:
         count = f"{seeds[0]} to {seeds[-1]} seeds" if len(seeds) > 1 else plural(seeds[0], "seed")
         return f"{self.part or 'all'} ({self.scale}, {count})"
 
-    @property
-    def cpu(self) -> float:
-        """CPU seconds of the runs. Every run is charged for its virtual sets; those of several runs count once."""
-        runs = [run for group in self.groups.values() for run in group.runs]
-        sets = {(run.seed, run.records[0].cpu.get("distil", 0.0)) for run in runs}
-        return sum(cpu for _, cpu in sets) + sum(
-            sum(record.cpu.values()) for run in runs for record in run.records[1:]
-        )
-
 
 def stored_part(folder: Path, item: Item, part: str, scale: str) -> Found:
     """The finished runs of a part; an entry without any is missing."""
@@ -372,24 +365,3 @@ def stored(folder: Path, item: Item) -> Iterator[Found]:
         found = stored_part(folder, item, part, scale)
         if found.groups:
             yield found
-
-
-def seconds_per_run(folder: Path, item: Item) -> dict[str, dict[str, float]]:
-    """The mean CPU time of a stored run, by scale and part."""
-    times: dict[str, dict[str, float]] = {}
-    for found in stored(folder, item) if item.methods else ():
-        runs = sum(len(group.runs) for group in found.groups.values())
-        times.setdefault(found.scale, {})[found.part] = round(found.cpu / runs, 1)
-    return times
-
-
-def measured_cpu(folder: Path, item: Item) -> dict[str, str]:
-    """The CPU time of the stored runs in words, by scale: `12.1 min (C10), not measured (C50)`."""
-    found = {(each.scale, each.part): duration(each.cpu) for each in stored(folder, item) if item.methods}
-    return {
-        scale: ", ".join(
-            found.get((scale, part), "not measured") + (f" ({part})" if part else "")
-            for part in parts_at(item, scale)
-        )
-        for scale in dict.fromkeys(scale for scale, _ in found)
-    }

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fedlgd.core.text import duration, plural
+from fedlgd.core.text import duration
 from fedlgd.paper.items import (
     Claim,
     Item,
@@ -16,16 +16,12 @@ from fedlgd.paper.items import (
     owner_of,
     parts_at,
     requested_runs,
-    seconds_per_run,
     stored_part,
 )
 from fedlgd.paper.verdicts import Verdict, known_verdicts, shipped
-from fedlgd.report.summary import Difference
-from fedlgd.rundir.intervals import half_width
 from fedlgd.runs.entries import Job
 
 HOUR = 3600
-MAX_SEEDS = 200  # more are not worth saying
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,37 +87,6 @@ def _missing(folder: Path, scale: str, seeds: int, undecided_claims: Sequence[Ve
         seconds = None if per_run is None else per_run * len(jobs)
         if jobs:
             texts = tuple(claim.text for claim, _ in claims)
-            words = _estimate(item, scale, part) or "not measured" if seconds is None else duration(seconds)
+            estimate = item.scales.get(scale, PaperScale()).parts.get(part, Variant()).cpu or "not measured"
+            words = estimate if seconds is None else duration(seconds)
             yield Missing(item=item, part=part, claims=texts, jobs=tuple(jobs), seconds=seconds, cpu=words)
-
-
-def _estimate(item: Item, scale: str, part: str) -> str:
-    """The CPU time that the item's file says, in words."""
-    return item.scales.get(scale, PaperScale()).parts.get(part, Variant()).cpu
-
-
-def outlook(folder: Path, verdict: Verdict) -> str:
-    """What would decide a claim that runs can decide and have not, in a sentence; empty for others."""
-    claim, scale = verdict.claim, verdict.scale or "desk"
-    rule = claim.at.get(scale, claim.rule)
-    if verdict.word != "not decided" or rule is None:
-        return ""
-    item = owner_of(find_item(verdict.item))
-    seeds = requested_runs(item, rule.part, scale).seeds
-    if verdict.gap and verdict.gap.interval:
-        seeds = seeds_needed(verdict.gap, rule.margin)
-    if seeds > MAX_SEEDS:
-        return f" With this mean and spread, more than {MAX_SEEDS} seeds would be needed: any difference is small."
-    per_run = seconds_per_run(folder, item).get(scale, {}).get(rule.part)
-    runs = (seeds - verdict.seeds) * len({rule.left, *rule.right})
-    cpu = duration(per_run * runs) if per_run else _estimate(item, scale, rule.part) or "unmeasured hours"
-    return f" To decide it takes about {plural(seeds, 'seed')}, {cpu} of CPU time more."
-
-
-def seeds_needed(gap: Difference, margin: float) -> int:
-    """How many seeds have an interval without the margin, if the mean and the spread stay as they are."""
-    assert gap.interval is not None
-    low, high = gap.interval
-    spread, far = (high - low) / 2 / half_width(gap.seeds), abs(gap.mean - margin)
-    counts = range(gap.seeds + 1, MAX_SEEDS + 1)
-    return next((n for n in counts if spread * half_width(n) < far), MAX_SEEDS + 1)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args
 from jinja2 import ChoiceLoader, PackageLoader
 
 from fedlgd.core.files import write_atomic
-from fedlgd.core.text import enumeration, percentage_points
+from fedlgd.core.text import enumeration, percentage_points, plural
 from fedlgd.paper import items as paper
 from fedlgd.paper.items import FOLDER, Claim, Found, Item, Rule, Word, entry_name, items, owner_of, printed, stored
 from fedlgd.report import figures
@@ -89,20 +89,6 @@ def shipped() -> Shipped:
     return Shipped(**json.loads((FOLDER / MEASURED).read_text()))
 
 
-def to_ship(folder: Path) -> str:
-    """The content of `measured.json` from the stored runs in a folder."""
-    parts = {name: [found.label for found in stored(folder, item)] for name, item in items().items()}
-    times = {name: paper.measured_cpu(folder, item) for name, item in items().items()}
-    seconds = {name: paper.seconds_per_run(folder, item) for name, item in items().items()}
-    content = {
-        "stored": {name: labels for name, labels in parts.items() if labels},
-        "cpu": {name: cpu for name, cpu in times.items() if cpu},
-        "seconds": {name: each for name, each in seconds.items() if each},
-        "verdicts": {each.key: each.plain for each in verdicts(folder) if each.scale},
-    }
-    return json.dumps(content, indent=1) + "\n"
-
-
 def known_verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> Iterator[Verdict]:
     """The verdict of the runs in the folder, and without such runs that of the package."""
     measured = shipped().verdicts
@@ -123,7 +109,7 @@ def verdict_of(item: Item, claim: Claim, rule: Rule, found: Found) -> Verdict:
     deciding = [entry for entry, gap in gaps.items() if _word([gap], rule.margin) == word]
     rival = min(deciding, key=lambda entry: gaps[entry].mean)
     ours = _ours(rule, found.groups, rival, gaps[rival])
-    decided = Verdict(item=item.name, claim=claim, ours=ours, word=word, why=_why(word, gaps[rival], claim))
+    decided = Verdict(item=item.name, claim=claim, ours=ours, word=word, why=_why(word, gaps[rival], claim, rule))
     return replace(decided, scale=found.scale, seeds=gaps[rival].seeds, gap=gaps[rival])
 
 
@@ -155,7 +141,7 @@ def _gaps(rule: Rule, groups: Mapping[str, Group]) -> dict[str, Difference]:
             entry: paired_difference(falls, dict.fromkeys(falls, 0.0))
             for entry, falls in _falls(rule, groups).items()
         }
-    return {entry: gap for entry, gap in pairs.items() if gap}
+    return {entry: gap.at(rule.tests) for entry, gap in pairs.items() if gap}
 
 
 def _falls(rule: Rule, groups: Mapping[str, Group]) -> dict[str, dict[int, float]]:
@@ -196,14 +182,16 @@ def _ours(rule: Rule, groups: Mapping[str, Group], rival: str, gap: Difference) 
     return f"{', '.join(shown)}: {percentage_points(gap.mean)}{gap.range}"
 
 
-def _why(word: Word, gap: Difference, claim: Claim) -> str:
+def _why(word: Word, gap: Difference, claim: Claim, rule: Rule) -> str:
     if gap.interval is None:
         reason = few_seeds(gap.seeds)[1]
     elif gap.interval == (0.0, 0.0):
         reason = "the accuracies are equal with every seed"
     else:
         where = {"confirmed": "is above", "not confirmed": "is not above", "not decided": "contains"}[word]
-        reason = f"the 95 % interval over {gap.seeds} seeds {where} the margin"
+        again = f", after {plural(rule.tests - 1, 'test')} with fewer seeds," if rule.tests > 1 else ""
+        level = f"{100 - 5 / rule.tests:.3g} %"
+        reason = f"the {level} interval over {gap.seeds} seeds{again} {where} the margin"
     return _sentence(reason, claim.why)
 
 

@@ -1,7 +1,7 @@
 """The result in words: the headline of a report, whether methods differ by more than the noise, and caveats."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TypeGuard
 
@@ -20,7 +20,7 @@ from fedlgd.report.classes import (
 from fedlgd.report.cost import clock, total
 from fedlgd.report.groups import Group, site_names
 from fedlgd.report.tables import Sentence, percent, percent_stat
-from fedlgd.rundir.intervals import MIN_SEEDS, Ends, difference_interval, mean_interval, seed_noise
+from fedlgd.rundir.intervals import MIN_SEEDS, Ends, difference_interval, half_width, mean_interval, seed_noise
 from fedlgd.rundir.read import Run
 
 RULE = (
@@ -48,6 +48,13 @@ class Difference:
     def clear(self) -> bool:
         """Is 0 outside the interval?"""
         return self.interval is not None and (self.interval[0] > 0 or self.interval[1] < 0)
+
+    def at(self, tests: int) -> "Difference":
+        """With the interval of one of several tests; see `half_width`."""
+        if self.interval is None:
+            return self
+        half = (self.interval[1] - self.mean) * half_width(self.seeds, tests) / half_width(self.seeds)
+        return replace(self, interval=(self.mean - half, self.mean + half))
 
     @property
     def range(self) -> str:

@@ -68,11 +68,14 @@ def seed_noise(values: Sequence[float]) -> float | None:
     return half_width(len(values)) * stdev(values) if len(values) >= MIN_SEEDS else None
 
 
-def half_width(seeds: int) -> float:
-    """Half of the t interval of a mean over n seeds, in standard deviations:  t_{n-1} / sqrt(n)."""
+def half_width(seeds: int, tests: int = 1) -> float:
+    """Half of the t interval of a mean over n seeds, in standard deviations:  t_{n-1} / sqrt(n).
+
+    It is the 95 % interval, or, for one of several tests of the same, that of 1 - 5 % / tests (Bonferroni).
+    """
     from scipy.special import stdtrit  # what needs no interval does not wait for its import
 
-    return float(stdtrit(seeds - 1, 0.975)) / sqrt(seeds)
+    return float(stdtrit(seeds - 1, 1 - 0.025 / tests)) / sqrt(seeds)
 
 
 def gap_interval(first: float, second: float, size: int, noise: float = 0.0) -> Ends:

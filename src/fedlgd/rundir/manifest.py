@@ -175,7 +175,7 @@ class Manifest:
     data, seed and rounds. A run that does not compete (personalised models, pooled data) is shown beside the
     others and never marked best. code_changed: the files with which it went on as they were not at its start.
     copy_of: the run that a comparison copied. positive: of two classes, the one that sensitivity is about; empty:
-    the last one.
+    the last one. commit: that of the checkout of the package, with `-dirty` if its files differ; empty without one.
     """
 
     label: str
@@ -195,6 +195,7 @@ class Manifest:
     code_changed: tuple[CodeChange, ...] = ()
     copy_of: str = ""
     positive: str = ""
+    commit: str = ""
 
     def write(self, folder: Path) -> None:
         write_json(folder / MANIFEST, msgspec.to_builtins(self))

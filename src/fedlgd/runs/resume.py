@@ -5,10 +5,12 @@ the start.
 """
 
 import platform
+import subprocess
 import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -286,6 +288,7 @@ def new_manifest(
     method = config.method
     return info.Manifest(
         versions=_versions(),
+        commit=_commit(),
         threads=torch.get_num_threads(),
         command=command,
         config=files.digest(config.toml().encode()),
@@ -372,3 +375,17 @@ def _data_info(federation: Federation, method: Method) -> info.DataInfo:
 
 def _versions() -> dict[str, str]:
     return {"fedlgd": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
+
+
+@cache
+def _commit() -> str:
+    """The commit of the checkout that the package is imported from."""
+    root = Path(__file__).parents[3]
+    asked = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
+    try:
+        found = (
+            subprocess.run(asked, capture_output=True, text=True, timeout=10) if (root / ".git").exists() else None
+        )
+    except (OSError, subprocess.SubprocessError):  # no git here, or one that does not answer
+        return ""
+    return found.stdout.strip() if found else ""
