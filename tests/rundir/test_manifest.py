@@ -260,6 +260,7 @@ def test_a_run_from_a_checkout_names_its_commit(tmp_path):
     if not (ROOT / ".git").exists():
         pytest.skip("these sources are not a checkout")
     head = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-    commit = execute(config(method("fedavg"), rounds=1), tiny.federation(), tmp_path).manifest.commit.removesuffix("-dirty")
+    execute(config(method("fedavg"), rounds=1), tiny.federation(), tmp_path)
+    commit = read_manifest(tmp_path).commit.removesuffix("-dirty")
     assert len(commit) == 12
     assert head.stdout.startswith(commit)
