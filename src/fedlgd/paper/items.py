@@ -80,13 +80,13 @@ STORED = tuple(reversed(SCALES[1:]))  # a verdict is never based on the scale ti
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """`left` minus each of `right` is above `margin`: its 95 % interval over seeds lies above it.
+    """`left` minus each of `right` is above `margin`: its interval over seeds lies above it.
 
     Left and right are entries of the part `part`. Metric `accuracy` is in points. `distance` is the decrease of the
     distance between virtual sets and anchors from the first to the last measurement, and has no `right`. `shift` is
     the share of the mean squared MMD between sites under the model of `right` that is gone under that of `left`.
     `area` is that under the ROC curve of two classes at every site, with its interval over test images; no `right`.
-    tests: how often the rule was tried, each time with more seeds. The interval is that of 1 - 5 % / tests.
+    tests: how often the rule was tried, each time with more seeds. `level` of the interval is 1 - 5 % / tests.
     """
 
     left: str
@@ -95,6 +95,10 @@ class Rule:
     metric: Metric = "accuracy"
     margin: float = 0.0
     tests: int = 1
+
+    @property
+    def level(self) -> str:
+        return f"{100 - 5 / self.tests:.3g} %"
 
 
 @dataclass(frozen=True, kw_only=True)

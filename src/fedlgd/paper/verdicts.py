@@ -190,8 +190,7 @@ def _why(word: Word, gap: Difference, claim: Claim, rule: Rule) -> str:
     else:
         where = {"confirmed": "is above", "not confirmed": "is not above", "not decided": "contains"}[word]
         again = f", after {plural(rule.tests - 1, 'test')} with fewer seeds," if rule.tests > 1 else ""
-        level = f"{100 - 5 / rule.tests:.3g} %"
-        reason = f"the {level} interval over {gap.seeds} seeds{again} {where} the margin"
+        reason = f"the {rule.level} interval over {gap.seeds} seeds{again} {where} the margin"
     return _sentence(reason, claim.why)
 
 
@@ -248,7 +247,7 @@ def tally(found: Sequence[Verdict]) -> str:
 
 def verdict_table(found: Sequence[Verdict]) -> Table:
     """Claim, printed number, ours with interval, scale, verdict and why."""
-    heads = ("claim", "the paper prints", "ours (difference, 95 % interval)", "scale", "verdict", "why")
+    heads = ("claim", "the paper prints", "ours (difference, interval)", "scale", "verdict", "why")
     rows = (
         (each.claim.text, each.claim.printed, each.ours, each.scale or NONE, each.word, each.why) for each in found
     )
