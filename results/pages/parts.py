@@ -51,6 +51,8 @@ TRIALS: Mapping[str, Trial] = {
 OTHERS = {
     "strong-fifty": Trial("real digits, 50 per class", (FEDLGD, FEDAVG, PICKS)),
     "strong-longer": Trial("real digits, 60 x 30", (FEDLGD, FEDAVG)),
+    "strong-five": Trial("five digit sites, 60 x 30", (FEDLGD, FEDAVG)),
+    "strong-cifar10c": Trial("CIFAR10C, 57 sites", (FEDLGD, FEDAVG)),
 }
 Scores = Mapping[str, Mapping[int, float]]
 """Final accuracy (%) by entry and seed."""

@@ -1,9 +1,16 @@
 """The page on what the parts of FedLGD are worth: which runs it shows, their differences, and what is missing."""
 
+import tomllib
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from fedlgd.rundir.read import read_run
+from fedlgd.runs.entries import parse_entry, plan_jobs
+from fedlgd.runs.parse import parse_assignment
 from results.pages import accuracy, parts
+from results.parts import PLANS, command
 from tests.report.fake import write_run
 
 NO_ANCHORS = "FedLGD without anchors and pull"
@@ -111,3 +118,18 @@ def test_the_answer_says_gains_losses_and_noise_of_each_part(records):
     assert "Pull loses 1.0 points on real digits." in told
     assert "Matching is within the noise on real digits." in told
     assert told.endswith("yet: FedLGD instead of FedAvg on the same first sets and anchors.")
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_runs_of_a_comparison_are_the_entries_of_its_table(tmp_path, name):
+    words = command(name, tmp_path)
+    options = [word.removeprefix("--").split("=", 1) for word in words if word.startswith("--")]
+    asked = dict(options)
+    given = dict(parse_assignment(value) for option, value in options if option == "set")
+    entries = [parse_entry(spec) for spec in asked["methods"].split(",")]
+    found = set()
+    for job in plan_jobs(entries, 1, None, {**given, "data.name": words[1]}, asked["preset"]):
+        run: Any = SimpleNamespace(settings=tomllib.loads(job.config.toml()))
+        run.manifest = SimpleNamespace(method=SimpleNamespace(name=run.settings["method"]))
+        found.add(parts.entry_of(run))
+    assert found == set({**parts.TRIALS, **parts.OTHERS}[name].entries)
