@@ -1,7 +1,8 @@
 """Generate pages, and parts of pages, from the code and from stored runs.
 
 make results                    update all generated pages
-python -m results FOLDER NAME   first store the runs of FOLDER in results/records/NAME
+python -m results FOLDER NAME   first store the runs of FOLDER in results/records/NAME; a third word is the commit
+                                of those whose manifests do not name it
 """
 
 import re
@@ -94,7 +95,7 @@ def filled(text: str) -> str:
     return pattern.sub(lambda m: f"<!-- generated: {m[1]} {m[2]} -->\n{BLOCKS[m[1]](m[2])}\n<!-- end -->", text)
 
 
-def store(runs: Path, name: str) -> None:
+def store(runs: Path, name: str, commit: str = "") -> None:
     """Store the files of finished runs that the pages need, and their audits. Commands are without the folder that
     they wrote to."""
     for run in read_runs([manifest.parent for manifest in runs.rglob("manifest.json")])[0]:
@@ -104,12 +105,13 @@ def store(runs: Path, name: str) -> None:
                 target.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, target / file.name)
         if run.finished:
-            replace(run.manifest, command=PLACE.sub("", run.manifest.command)).write(target)
+            command = PLACE.sub("", run.manifest.command)
+            replace(run.manifest, command=command, commit=run.manifest.commit or commit).write(target)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        store(Path(sys.argv[1]), sys.argv[2])
+    if len(sys.argv) > 2:
+        store(Path(sys.argv[1]), *sys.argv[2:])
     for path, text in generated().items():
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)

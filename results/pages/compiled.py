@@ -13,6 +13,7 @@ from fedlgd.rundir.read import Run
 from results import RECORDS
 
 PAPER, AGAIN = RECORDS / "paper", RECORDS / "paper-modes"  # in the second are eager runs of the first, compiled
+UNNAMED = "bd3dafa4"  # the commit of compiled runs whose manifests name none yet
 OLDER = " Some runs are of an older version of the package, which has other settings."
 HOW = "These seeds were run eager, and once more compiled. A compiled pass adds numbers in another order."
 SAME = "With the compiled runs in place of the eager ones, the verdict is the same."
@@ -20,27 +21,28 @@ OTHER = "**With the compiled runs in place of the eager ones, the verdict is ano
 
 
 def modes(found: Found) -> str:
-    """Which seeds of a part ran compiled, and at which commit; empty if none did and no run names its commit."""
-    runs = [run for group in found.groups.values() for run in group.counted]
-    eager, compiled = (_seeds(_in_mode(runs, mode)) for mode in (False, True))
-    named = {commit: [run for run in runs if run.manifest.commit == commit] for commit in _commits(runs)}
-    told = [f"Seeds {ranges(eager)} ran eager, {ranges(compiled)} compiled."] if eager and compiled else []
-    told += [f"Seeds {ranges(compiled)} compiled."] if compiled and not eager else []
-    told += [f"Seeds {ranges(_seeds(own))} ran at commit {commit}." for commit, own in named.items()]
-    if compiled and any(_versions(group.counted) > 1 for group in found.groups.values()):
-        told.append(OLDER.strip())
-    return " ".join(told)
+    """Which runs of a part were compiled, and at which commit; empty if none was and none names its commit."""
+    runs = [(entry, run) for entry, group in found.groups.items() for run in group.counted]
+    kinds = {_kind(run): [(entry, own) for entry, own in runs if _kind(own) == _kind(run)] for _, run in runs}
+    if not any(compiled or commit for compiled, commit in kinds):
+        return ""
+    told = [_told(kinds[kind], len(found.groups), *kind) for kind in sorted(kinds)]
+    older = OLDER if any(_versions(group.counted) > 1 for group in found.groups.values()) else ""
+    return f"{'; '.join(told)}.{older}"
 
 
-def _seeds(runs: Iterable[Run]) -> list[int]:
-    return sorted({run.seed for run in runs})
+def _kind(run: Run) -> tuple[bool, str]:
+    """Whether it was compiled, and its commit; the compiled runs that do not name one are all of `UNNAMED`."""
+    compiled = run.manifest.engine.compile
+    return compiled, run.manifest.commit or (UNNAMED if compiled else "")
 
 
-def _commits(runs: Iterable[Run]) -> list[str]:
-    """The commits that the manifests name, in the order of their first seeds."""
-    return list(
-        dict.fromkeys(run.manifest.commit for run in sorted(runs, key=lambda r: r.seed) if run.manifest.commit)
-    )
+def _told(runs: Sequence[tuple[str, Run]], entries: int, compiled: bool, commit: str) -> str:
+    """`Seeds 0 to 4 compiled, at commit 0123abc`, with the names of the entries if they are not all."""
+    names = list(dict.fromkeys(entry_name(entry) for entry, _ in runs))
+    of = f" of {enumeration(names)}" if len(names) < entries else ""
+    at = f", at commit {commit}" if commit else ""
+    return f"Seeds {ranges(sorted({run.seed for _, run in runs}))}{of} {'compiled' if compiled else 'eager'}{at}"
 
 
 def ranges(seeds: Sequence[int]) -> str:
@@ -130,6 +132,6 @@ def _pair_table(both: Sequence[tuple[str, Run, Run]]) -> Table:
 
 def _verdict_table(found: Mapping[str, Verdict]) -> Table:
     heads = (Column("runs", number=False), Column("seeds"))
-    more = (Column("ours (difference, 95 % interval)", number=False), Column("verdict", number=False))
+    more = (Column("ours (difference, interval)", number=False), Column("verdict", number=False))
     rows = ((name, str(each.seeds), each.ours, each.word) for name, each in found.items())
     return Table((*heads, *more), tuple(tuple(map(Cell, row)) for row in rows))

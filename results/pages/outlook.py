@@ -8,8 +8,7 @@ from fedlgd.core.text import duration, plural
 from fedlgd.paper.items import (
     Found,
     Item,
-    PaperScale,
-    Variant,
+    estimate_of,
     find_item,
     items,
     owner_of,
@@ -69,29 +68,25 @@ def to_ship(folder: Path) -> str:
 def outlook(folder: Path, verdict: Verdict) -> str:
     """What would decide a claim that runs can decide and have not, in a sentence; empty for others."""
     claim, scale = verdict.claim, verdict.scale or "desk"
-    rule = claim.at.get(scale, claim.rule)
+    rule = claim.rule_at(scale)
     if verdict.word != "not decided" or rule is None:
         return ""
     item = owner_of(find_item(verdict.item))
     seeds = requested_runs(item, rule.part, scale).seeds
     if verdict.gap and verdict.gap.interval:
-        seeds = seeds_needed(verdict.gap, rule.margin, rule.tests)
+        seeds = seeds_needed(verdict.gap, rule.margin)
     if seeds > MAX_SEEDS:
         return f" With this mean and spread, more than {MAX_SEEDS} seeds would be needed: any difference is small."
     per_run = seconds_per_run(folder, item).get(scale, {}).get(rule.part)
     runs = (seeds - verdict.seeds) * len({rule.left, *rule.right})
-    estimate = item.scales.get(scale, PaperScale()).parts.get(rule.part, Variant()).cpu or "unmeasured hours"
-    cpu = duration(per_run * runs) if per_run else estimate
+    cpu = duration(per_run * runs) if per_run else estimate_of(item, scale, rule.part) or "unmeasured hours"
     return f" To decide it takes about {plural(seeds, 'seed')}, {cpu} of CPU time more."
 
 
-def seeds_needed(gap: Difference, margin: float, tests: int = 1) -> int:
-    """How many seeds have an interval without the margin in one more test, if mean and spread stay as they are.
-
-    tests: how many there were.
-    """
+def seeds_needed(gap: Difference, margin: float) -> int:
+    """How many seeds have an interval without the margin in one more test, if mean and spread stay as they are."""
     assert gap.interval is not None
     low, high = gap.interval
-    spread, far = (high - low) / 2 / half_width(gap.seeds, tests), abs(gap.mean - margin)
+    spread, far = (high - low) / 2 / half_width(gap.seeds, gap.tests), abs(gap.mean - margin)
     counts = range(gap.seeds + 1, MAX_SEEDS + 1)
-    return next((n for n in counts if spread * half_width(n, tests + 1) < far), MAX_SEEDS + 1)
+    return next((n for n in counts if spread * half_width(n, gap.tests + 1) < far), MAX_SEEDS + 1)

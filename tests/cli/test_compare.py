@@ -257,8 +257,13 @@ def test_two_classes_are_also_compared_by_balanced_accuracy_and_auc_within_80_co
 
 @pytest.mark.parametrize(
     "command",
-    [("run",), ("run", "--estimate"), ("compare", "--methods", "fedavg", "--seeds", "1")],
-    ids=["run", "estimate", "compare"],
+    [
+        ("run",),
+        ("run", "--estimate"),
+        ("compare", "--methods", "fedavg", "--seeds", "1"),
+        ("tune", "--methods", "fedavg", "--candidates", "2", "--estimate"),
+    ],
+    ids=["run", "estimate", "compare", "tune"],
 )
 def test_the_preset_that_is_chosen_for_ones_own_images_is_told_with_the_way_to_another(fedlgd, tmp_path, command):
     tree(tmp_path / "sites", classes={"no": 12, "yes": 12})

@@ -3,7 +3,6 @@
 import json
 import re
 import tomllib
-from dataclasses import replace
 
 import pytest
 
@@ -40,11 +39,13 @@ def store(folder, entry: str, *accuracies: float, part: str = PART, scale: str =
         write_run(path, label=entry, method=entry.partition(":")[0], seed=seed, final={"a": accuracy}, **more)
 
 
-def decided(folder, rule: Rule, needs: Rule | None = None) -> tuple[str, str, str]:
+def decided(folder, rule: Rule, needs: Rule | None = None, tried: tuple[int, ...] = ()) -> tuple[str, str, str]:
     item = Item(
         **{f: getattr(find_item("table-digits"), f) for f in ("title", "figure", "methods", "settings", "parts")},
         name="table-digits",
-        claims=(Claim(text="it is better", short="better", printed="", rule=rule, needs=needs),),
+        claims=(
+            Claim(text="it is better", short="better", printed="", rule=rule, needs=needs, tried={"desk": tried}),
+        ),
     )
     (found,) = verdicts(folder, {"table-digits": item})
     return found.word, found.ours, found.why
@@ -83,16 +84,38 @@ def test_the_difference_that_is_shown_is_the_one_that_decides(tmp_path, wide, wo
     assert shown in ours
 
 
-def test_each_further_test_of_a_claim_asks_for_more(tmp_path):
-    """Differences of 0, 1 and 2 points: Student's quantiles with two degrees of freedom are 4.303 and 6.205."""
+@pytest.mark.parametrize(
+    ("tried", "interval", "word", "level"),
+    [
+        ((), "+0.5 to +5.5", "confirmed", " 95 % interval"),
+        (
+            (2,),
+            "−0.6 to +6.6",
+            "not decided",
+            "97.5 % interval",
+        ),
+        ((3, 10), "+0.5 to +5.5", "confirmed", " 95 % interval"),
+    ],
+    ids=["first", "second", "more-planned"],
+)
+def test_each_further_test_of_a_claim_asks_for_more(tmp_path, tried, interval, word, level):
+    """Differences of 2, 3 and 4 points: Student's quantiles with two degrees of freedom are 4.303 and 6.205."""
     store(tmp_path, "fedlgd", 0.80, 0.81, 0.82)
     store(tmp_path, "fedavg", 0.78, 0.78, 0.78)
-    once = Rule(part="C10", left="fedlgd", right=("fedavg",))
-    assert decided(tmp_path, once)[1].endswith(": +3.0 (+0.5 to +5.5)")
-    word, ours, why = decided(tmp_path, replace(once, tests=2))
-    assert ours.endswith(": +3.0 (−0.6 to +6.6)")
-    assert word == "not decided"
-    assert "97.5 %" in why
+    found, ours, why = decided(tmp_path, Rule(part="C10", left="fedlgd", right=("fedavg",)), tried=tried)
+    assert ours.endswith(f": +3.0 ({interval})")
+    assert found == word
+    assert level in why
+
+
+def test_a_claim_was_tried_with_fewer_seeds_than_are_run_now():
+    for item in items().values():
+        for claim in item.claims:
+            for scale, counts in claim.tried.items():
+                rule = claim.rule_at(scale)
+                assert rule
+                assert 0 < max(counts) < requested_runs(item, rule.part, scale).seeds
+                assert list(counts) == sorted(set(counts))
 
 
 def test_equal_runs_do_not_confirm_a_difference(tmp_path):

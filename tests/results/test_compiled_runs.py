@@ -34,19 +34,27 @@ def test_a_part_says_which_seeds_ran_compiled(tmp_path):
         store(tmp_path, entry, 0.5, 0.6, 0.7, 0.8)
     assert modes(found_in(tmp_path)) == ""
     compile_seeds(tmp_path, 2, 3)
-    told = modes(found_in(tmp_path))
-    assert told.index("0 to 1") < told.index("eager") < told.index("2 to 3 compiled")
-    assert "older version" not in told
-    assert "commit" not in told
+    first, second = modes(found_in(tmp_path)).split("; ")
+    assert first == "Seeds 0 to 1 eager"
+    assert "2 to 3 compiled" in second
+    assert compiled.UNNAMED in second
 
 
-def test_a_part_says_at_which_commit_its_seeds_ran(tmp_path):
-    store(tmp_path, "fedlgd", 0.5, 0.6, 0.7, 0.8)
-    compile_seeds(tmp_path, 1, 2, commit="0123abc")
-    compile_seeds(tmp_path, 3, commit="4567def")
-    told = modes(found_in(tmp_path))
-    assert "1 to 2 ran at commit 0123abc" in told
-    assert "3 ran at commit 4567def" in told
+def test_a_part_says_which_entries_ran_at_which_commit(tmp_path):
+    for entry in ("fedlgd", "fedavg"):
+        store(tmp_path, entry, 0.5, 0.6, 0.7)
+    compile_seeds(tmp_path, 0, 1, 2, commit="0123abc")
+    for seed in (1, 2):
+        file = tmp_path / PLACE / "fedavg" / f"seed{seed}" / "manifest.json"
+        content = json.loads(file.read_text())
+        file.write_text(
+            json.dumps(content | {"engine": {**content["engine"], "compile": False}, "commit": "4567def"})
+        )
+    first, second = modes(found_in(tmp_path)).split("; ")
+    assert "1 to 2 of FedAvg eager" in first
+    assert "4567def" in first
+    assert "0 to 2 compiled" in second
+    assert "0123abc" in second
 
 
 def test_other_settings_tell_another_version(tmp_path):

@@ -17,14 +17,18 @@ def test_the_outlook_says_how_many_seeds_and_how_much_time_would_decide():
     enough = seeds_needed(near, 0.0)
     spread = 0.02 / half_width(3)
     assert spread * half_width(enough, 2) < 0.01 <= spread * half_width(enough - 1, 2)  # the second test of two
+    assert seeds_needed(near.in_test(2), 0.0) > enough
     assert seeds_needed(near, 0.0099) == MAX_SEEDS + 1
 
 
 def test_only_claims_that_runs_have_not_decided_have_an_outlook(tmp_path):
-    found = {each.claim.short: outlook(tmp_path, each) for each in verdicts(tmp_path)}
-    assert "3 seeds" in found["DIGITS, ResNet18, 50 per class: above all baselines"]
-    assert not found["Sends little more than FedAvg"]
-    assert not found["RETINA, four clinics: above all baselines"]
+    found = {
+        (each.item, each.claim.rule and each.claim.rule.part): outlook(tmp_path, each)
+        for each in verdicts(tmp_path)
+    }
+    assert "about 3 seeds," in found["table-digits", "R50"]
+    assert not found["figure-communication", None]
+    assert not found["table-retina", "four"]
 
 
 def test_the_cpu_time_of_an_item_counts_virtual_sets_of_several_runs_once(tmp_path):

@@ -18,6 +18,7 @@ from fedlgd.report.claims import training_sentence
 from fedlgd.report.groups import group_runs
 from fedlgd.rundir.manifest import FORMAT, Manifest, Rounds, read_manifest, settings_today, upgrade
 from fedlgd.rundir.read import read_run, run_folders
+from fedlgd.runs import resume
 from fedlgd.runs.config import Config, resolve
 from fedlgd.runs.resume import new_manifest
 from fedlgd.runs.run import execute
@@ -256,11 +257,27 @@ def test_every_stored_run_is_read():
     assert group_runs(runs)
 
 
-def test_a_run_from_a_checkout_names_its_commit(tmp_path):
-    if not (ROOT / ".git").exists():
-        pytest.skip("these sources are not a checkout")
-    head = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+def test_a_run_names_the_commit_of_the_checkout_that_it_was_imported_from(tmp_path):
     execute(config(method("fedavg"), rounds=1), tiny.federation(), tmp_path)
-    commit = read_manifest(tmp_path).commit.removesuffix("-dirty")
-    assert len(commit) == 12
-    assert head.stdout.startswith(commit)
+    assert read_manifest(tmp_path).commit == resume.COMMIT
+
+
+def test_a_commit_is_that_of_the_checkout_and_says_if_files_differ(tmp_path, monkeypatch):
+    def git(*words: str) -> str:
+        own = ("-c", "user.name=a", "-c", "user.email=a@b.c", *words)
+        return subprocess.run(["git", "-C", str(tmp_path), *own], capture_output=True, text=True, check=True).stdout
+
+    file = tmp_path / "a.py"
+    file.write_text("a = 1")
+    assert resume.commit_of(tmp_path) == ""
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "first")
+    head = git("rev-parse", "HEAD")[:12]
+    assert resume.commit_of(tmp_path) == head
+    file.write_text("a = 2")
+    assert resume.commit_of(tmp_path) == f"{head}-dirty"
+    monkeypatch.setenv("GIT_DIR", str(ROOT / ".git"))  # as git sets it for its hooks
+    assert resume.commit_of(tmp_path) == f"{head}-dirty"
+    monkeypatch.setenv("PATH", "")
+    assert resume.commit_of(tmp_path) == ""

@@ -15,7 +15,7 @@ import torch
 import typer
 
 from fedlgd.cli.command import ComputeOptions, ConfigOptions, settings_given
-from fedlgd.cli.options import CompareOptions, DistilOptions, JoinOptions, PaperOptions, RunOptions
+from fedlgd.cli.options import CompareOptions, DistilOptions, JoinOptions, PaperOptions, RunOptions, TuneOptions
 from fedlgd.cli.progress import progress
 from fedlgd.cli.terminal import folded, plain_warnings, print_json
 from fedlgd.core.device import Compile, Place, Precision
@@ -102,7 +102,7 @@ def preset_of(values: Mapping[str, Any], file: Mapping[str, Any], methods: Itera
     return "strong" if own and all("strong" in recipe(name).settings.presets for name in methods) else ""
 
 
-def announce_preset(given: RunOptions | CompareOptions, preset: str, config: Config) -> None:
+def announce_preset(given: RunOptions | CompareOptions | TuneOptions, preset: str, config: Config) -> None:
     """Say which network and preset were chosen for the user's own images, why, and how to choose others."""
     if config.data.name == "folders" and "width" in config.net and not given.silent:
         typer.echo(f"Network: {config.net['name']} of width {config.net['width']} (--set net.width)", err=True)

@@ -266,19 +266,22 @@ def tune(given: TuneOptions) -> None:
     common.check_tracking(given)
     check_jobs(given.jobs, given.threads, common.place_of(given))
     common.set_up(given.threads)
-    settings = common.assignments(given, {})
+    settings, methods = common.assignments(given, {}), given.methods.split(",")
+    preset = given.preset or common.preset_of(settings, {}, [parse_entry(text).name for text in methods])
     how = plan_search(
-        given.methods.split(","),
+        methods,
         Halving(rounds=settings.pop("rounds", RunSettings().rounds), rungs=given.rungs, eta=given.eta),
         given.candidates,
         given.out,
         given.space,
         settings=settings,
-        preset=given.preset,
+        preset=preset,
         seed=given.seed,
         validation=given.validation,
     )
-    whole = common.open_data(how.given(how.entries[0]).data, given.silent)
+    config = how.given(how.entries[0])
+    whole = common.open_data(config.data, given.silent)
+    common.announce_preset(given, preset, config)
     federation = validation_of(whole, given.validation, given.seed)
     engine = common.choose_engine(given, federation, "loop" if given.jobs > 1 else None)
     if given.estimate:

@@ -86,7 +86,6 @@ class Rule:
     distance between virtual sets and anchors from the first to the last measurement, and has no `right`. `shift` is
     the share of the mean squared MMD between sites under the model of `right` that is gone under that of `left`.
     `area` is that under the ROC curve of two classes at every site, with its interval over test images; no `right`.
-    tests: how often the rule was tried, each time with more seeds. `level` of the interval is 1 - 5 % / tests.
     """
 
     left: str
@@ -94,11 +93,6 @@ class Rule:
     part: str = ""
     metric: Metric = "accuracy"
     margin: float = 0.0
-    tests: int = 1
-
-    @property
-    def level(self) -> str:
-        return f"{100 - 5 / self.tests:.3g} %"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +101,10 @@ class Claim:
 
     The rule was written before the runs. `at` has that of a scale that is run with other values of the swept
     settings. `needs`: if this rule does not hold, such as that a model learns anything on these sites, the claim
-    cannot be decided there. Without a rule or its runs, `verdict` is decided in another way: `ours` is what was
-    measured, and `why` says how the claim was decided, or why nothing here can decide it.
+    cannot be decided there. `tried`: the numbers of seeds, by scale, that had not decided it before more were run;
+    every further test has a wider interval (`half_width`). Without a rule or its runs, `verdict` is decided in
+    another way: `ours` is what was measured, and `why` says how the claim was decided, or why nothing here can
+    decide it.
     """
 
     text: str
@@ -117,9 +113,17 @@ class Claim:
     rule: Rule | None = None
     at: Mapping[str, Rule] = field(default_factory=dict)
     needs: Rule | None = None
+    tried: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     ours: str = NONE
     verdict: Word = "not decided"
     why: str = ""
+
+    def rule_at(self, scale: str) -> Rule | None:
+        return self.at.get(scale, self.rule)
+
+    def tests(self, scale: str, seeds: int) -> int:
+        """How often the claim has been tested at a scale once it is tested with so many seeds."""
+        return 1 + sum(count < seeds for count in self.tried.get(scale, ()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +234,11 @@ def reduced(item: Item, part: str, scale: str) -> str:
 def command_of(item: Item) -> str:
     """The command that makes an item."""
     return item.command or f"fedlgd paper {item.name} --scale desk"
+
+
+def estimate_of(item: Item, scale: str, part: str) -> str:
+    """The CPU time that the file of an item says of a part, in words."""
+    return item.scales.get(scale, PaperScale()).parts.get(part, Variant()).cpu
 
 
 def cpu_times(item: Item, measured: Mapping[str, str]) -> dict[str, str]:

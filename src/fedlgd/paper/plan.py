@@ -8,9 +8,8 @@ from fedlgd.core.text import duration
 from fedlgd.paper.items import (
     Claim,
     Item,
-    PaperScale,
     Rule,
-    Variant,
+    estimate_of,
     find_item,
     jobs_of,
     owner_of,
@@ -66,7 +65,7 @@ def _missing(folder: Path, scale: str, seeds: int, undecided_claims: Sequence[Ve
     waiting: dict[tuple[str, str], list[tuple[Claim, Rule]]] = {}
     for verdict in undecided_claims:
         claim, owner = verdict.claim, owner_of(find_item(verdict.item))
-        rule = claim.at.get(scale, claim.rule)
+        rule = claim.rule_at(scale)
         if (needs := claim.needs) and needs.part not in shipped().seconds.get(owner.name, {}).get(scale, {}):
             measured = stored_part(folder, owner, needs.part, scale).groups
             rule = rule if needs.left in measured else needs
@@ -87,6 +86,5 @@ def _missing(folder: Path, scale: str, seeds: int, undecided_claims: Sequence[Ve
         seconds = None if per_run is None else per_run * len(jobs)
         if jobs:
             texts = tuple(claim.text for claim, _ in claims)
-            estimate = item.scales.get(scale, PaperScale()).parts.get(part, Variant()).cpu or "not measured"
-            words = estimate if seconds is None else duration(seconds)
+            words = (estimate_of(item, scale, part) or "not measured") if seconds is None else duration(seconds)
             yield Missing(item=item, part=part, claims=texts, jobs=tuple(jobs), seconds=seconds, cpu=words)

@@ -58,7 +58,7 @@ def verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> Iterator
     for item in (wanted or items()).values():
         found = list(stored(folder, item))
         for claim in item.claims:
-            own = [(claim.at.get(each.scale, claim.rule), each) for each in found] if claim.rule else []
+            own = [(claim.rule_at(each.scale), each) for each in found] if claim.rule else []
             made = [verdict_of(item, claim, rule, each) for rule, each in own if rule.part == each.part]
             if not made:
                 waits = claim.rule and claim.verdict == "not decided"
@@ -102,14 +102,15 @@ def verdict_of(item: Item, claim: Claim, rule: Rule, found: Found) -> Verdict:
     if missing:
         what = f"no runs of {enumeration(map(entry_name, missing))} are stored"
         return Verdict(item=item.name, claim=claim, why=_sentence(what, claim.why))
-    gaps = _gaps(rule, found.groups)
+    known = _gaps(rule, found.groups)
+    gaps = {entry: gap.in_test(claim.tests(found.scale, gap.seeds)) for entry, gap in known.items()}
     if not gaps:
         return Verdict(item=item.name, claim=claim, why=_sentence("the runs have no common seed", claim.why))
     word = _word([*gaps.values()], rule.margin)
     deciding = [entry for entry, gap in gaps.items() if _word([gap], rule.margin) == word]
     rival = min(deciding, key=lambda entry: gaps[entry].mean)
     ours = _ours(rule, found.groups, rival, gaps[rival])
-    decided = Verdict(item=item.name, claim=claim, ours=ours, word=word, why=_why(word, gaps[rival], claim, rule))
+    decided = Verdict(item=item.name, claim=claim, ours=ours, word=word, why=_why(word, gaps[rival], claim))
     return replace(decided, scale=found.scale, seeds=gaps[rival].seeds, gap=gaps[rival])
 
 
@@ -141,7 +142,7 @@ def _gaps(rule: Rule, groups: Mapping[str, Group]) -> dict[str, Difference]:
             entry: paired_difference(falls, dict.fromkeys(falls, 0.0))
             for entry, falls in _falls(rule, groups).items()
         }
-    return {entry: gap.at(rule.tests) for entry, gap in pairs.items() if gap}
+    return {entry: gap for entry, gap in pairs.items() if gap}
 
 
 def _falls(rule: Rule, groups: Mapping[str, Group]) -> dict[str, dict[int, float]]:
@@ -182,15 +183,15 @@ def _ours(rule: Rule, groups: Mapping[str, Group], rival: str, gap: Difference) 
     return f"{', '.join(shown)}: {percentage_points(gap.mean)}{gap.range}"
 
 
-def _why(word: Word, gap: Difference, claim: Claim, rule: Rule) -> str:
+def _why(word: Word, gap: Difference, claim: Claim) -> str:
     if gap.interval is None:
         reason = few_seeds(gap.seeds)[1]
     elif gap.interval == (0.0, 0.0):
         reason = "the accuracies are equal with every seed"
     else:
         where = {"confirmed": "is above", "not confirmed": "is not above", "not decided": "contains"}[word]
-        again = f", after {plural(rule.tests - 1, 'test')} with fewer seeds," if rule.tests > 1 else ""
-        reason = f"the {rule.level} interval over {gap.seeds} seeds{again} {where} the margin"
+        again = f", after {plural(gap.tests - 1, 'test')} with fewer seeds," if gap.tests > 1 else ""
+        reason = f"the {gap.level} interval over {gap.seeds} seeds{again} {where} the margin"
     return _sentence(reason, claim.why)
 
 

@@ -38,23 +38,30 @@ MIN_COST_RATIO = 1.2  # a ratio of costs that is worth a sentence; time varies a
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The mean difference in accuracy over `seeds` pairs of runs, and its 95 % interval if there are enough."""
+    """The mean difference in accuracy over `seeds` pairs of runs, and its interval if there are enough: of 95 %, or
+    of the `level` that belongs to one of several tests."""
 
     mean: float
     seeds: int
     interval: tuple[float, float] | None = None
+    tests: int = 1
 
     @property
     def clear(self) -> bool:
         """Is 0 outside the interval?"""
         return self.interval is not None and (self.interval[0] > 0 or self.interval[1] < 0)
 
-    def at(self, tests: int) -> "Difference":
-        """With the interval of one of several tests; see `half_width`."""
-        if self.interval is None:
+    def in_test(self, tests: int) -> "Difference":
+        """With the interval of the k-th test of the same; see `half_width`."""
+        if self.interval is None or tests == self.tests:
             return self
-        half = (self.interval[1] - self.mean) * half_width(self.seeds, tests) / half_width(self.seeds)
-        return replace(self, interval=(self.mean - half, self.mean + half))
+        wider = half_width(self.seeds, tests) / half_width(self.seeds, self.tests)
+        half = (self.interval[1] - self.mean) * wider
+        return replace(self, interval=(self.mean - half, self.mean + half), tests=tests)
+
+    @property
+    def level(self) -> str:
+        return f"{100 - 5 / self.tests:.3g} %"
 
     @property
     def range(self) -> str:

@@ -71,7 +71,8 @@ def seed_noise(values: Sequence[float]) -> float | None:
 def half_width(seeds: int, tests: int = 1) -> float:
     """Half of the t interval of a mean over n seeds, in standard deviations:  t_{n-1} / sqrt(n).
 
-    It is the 95 % interval, or, for one of several tests of the same, that of 1 - 5 % / tests (Bonferroni).
+    It is the 95 % interval; if it is the k-th test of the same, that of 1 - 5 % / k. All k together then err in at
+    most 5 % (1 + 1/2 + ... + 1/k) of the cases.
     """
     from scipy.special import stdtrit  # what needs no interval does not wait for its import
 

@@ -175,7 +175,8 @@ class Manifest:
     data, seed and rounds. A run that does not compete (personalised models, pooled data) is shown beside the
     others and never marked best. code_changed: the files with which it went on as they were not at its start.
     copy_of: the run that a comparison copied. positive: of two classes, the one that sensitivity is about; empty:
-    the last one. commit: that of the checkout of the package, with `-dirty` if its files differ; empty without one.
+    the last one. commit: that of the checkout of the package at the start, with `-dirty` if a file differs from it;
+    empty without a checkout.
     """
 
     label: str

@@ -4,13 +4,14 @@ With more rounds, a cosine schedule that has ended starts again; everything else
 the start.
 """
 
+import os
 import platform
 import subprocess
 import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -288,7 +289,7 @@ def new_manifest(
     method = config.method
     return info.Manifest(
         versions=_versions(),
-        commit=_commit(),
+        commit=COMMIT,
         threads=torch.get_num_threads(),
         command=command,
         config=files.digest(config.toml().encode()),
@@ -377,15 +378,14 @@ def _versions() -> dict[str, str]:
     return {"fedlgd": __version__, "torch": str(torch.__version__), "python": platform.python_version()}
 
 
-@cache
-def _commit() -> str:
-    """The commit of the checkout that the package is imported from."""
-    root = Path(__file__).parents[3]
+def commit_of(root: Path) -> str:
+    """The commit of a checkout, with `-dirty` if a file that git knows differs from it; empty without one."""
     asked = ["git", "-C", str(root), "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
-    try:
-        found = (
-            subprocess.run(asked, capture_output=True, text=True, timeout=10) if (root / ".git").exists() else None
-        )
-    except (OSError, subprocess.SubprocessError):  # no git here, or one that does not answer
-        return ""
-    return found.stdout.strip() if found else ""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    with suppress(OSError, subprocess.SubprocessError):  # no git here, or one that does not answer
+        if (root / ".git").exists():
+            return subprocess.run(asked, capture_output=True, text=True, timeout=10, env=own).stdout.strip()
+    return ""
+
+
+COMMIT = commit_of(Path(__file__).parents[3])  # of the code that is imported, not of what a later process finds
