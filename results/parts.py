@@ -65,6 +65,8 @@ def command(name: str, out: Path, options: Sequence[str] = ()) -> list[str]:
 
 
 def main() -> None:
+    if len(sys.argv) < 3 or sys.argv[2] not in PLANS:
+        sys.exit(f"{__doc__}\nNames: {', '.join(PLANS)}")
     out, name, *options = sys.argv[1:]
     sys.exit(subprocess.run([sys.executable, "-m", "fedlgd", *command(name, Path(out), options)]).returncode)
 

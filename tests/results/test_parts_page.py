@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from fedlgd.core.settings import flat
+from fedlgd.rundir.manifest import settings_today
 from fedlgd.rundir.read import read_run
 from fedlgd.runs.entries import parse_entry, plan_jobs
 from fedlgd.runs.parse import parse_assignment
+from results import RECORDS
 from results.pages import accuracy, parts
 from results.parts import PLANS, command
 from tests.report.fake import write_run
@@ -120,16 +123,35 @@ def test_the_answer_says_gains_losses_and_noise_of_each_part(records):
     assert told.endswith("yet: FedLGD instead of FedAvg on the same first sets and anchors.")
 
 
-@pytest.mark.parametrize("name", PLANS)
-def test_the_runs_of_a_comparison_are_the_entries_of_its_table(tmp_path, name):
-    words = command(name, tmp_path)
+def planned(name, folder):
+    """The configuration of each run of a comparison with seed 0, as its command asks for it."""
+    words = command(name, folder)
     options = [word.removeprefix("--").split("=", 1) for word in words if word.startswith("--")]
     asked = dict(options)
     given = dict(parse_assignment(value) for option, value in options if option == "set")
+    given |= {"data.name": words[1], "rounds": int(asked["rounds"])}
     entries = [parse_entry(spec) for spec in asked["methods"].split(",")]
+    return [tomllib.loads(job.config.toml()) for job in plan_jobs(entries, 1, None, given, asked["preset"])]
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_runs_of_a_comparison_are_the_entries_of_its_table(tmp_path, name):
     found = set()
-    for job in plan_jobs(entries, 1, None, {**given, "data.name": words[1]}, asked["preset"]):
-        run: Any = SimpleNamespace(settings=tomllib.loads(job.config.toml()))
-        run.manifest = SimpleNamespace(method=SimpleNamespace(name=run.settings["method"]))
+    for settings in planned(name, tmp_path):
+        run: Any = SimpleNamespace(settings=settings)
+        run.manifest = SimpleNamespace(method=SimpleNamespace(name=settings["method"]))
         found.add(parts.entry_of(run))
     assert found == set({**parts.TRIALS, **parts.OTHERS}[name].entries)
+
+
+def test_stored_runs_are_those_that_the_commands_make(tmp_path):
+    """But for settings that were added or renamed since."""
+    checked = 0
+    for name in PLANS:
+        wanted = [dict(flat(settings)) for settings in planned(name, tmp_path)]
+        for file in (RECORDS / name).glob("*/seed0/config.toml"):
+            run = dict(flat(settings_today(tomllib.loads(file.read_text()))))
+            assert any(all(own.get(path) == value for path, value in run.items()) for own in wanted), file
+            checked += 1
+    assert checked >= 7
+    assert set(PLANS) == {*parts.TRIALS, *parts.OTHERS}
