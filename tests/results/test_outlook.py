@@ -8,6 +8,7 @@ from fedlgd.paper.items import find_item, stored
 from fedlgd.paper.verdicts import verdicts
 from fedlgd.report.summary import Difference
 from fedlgd.rundir.intervals import half_width
+from results.pages import paper
 from results.pages.outlook import MAX_SEEDS, cpu_of, measured_cpu, outlook, seeds_needed
 from tests.paper.test_verdicts import PART, store
 
@@ -48,3 +49,15 @@ def test_the_cpu_time_of_an_item_counts_virtual_sets_of_several_runs_once(tmp_pa
     assert list(words) == ["desk"]
     assert words["desk"].endswith(" (C10), not measured (C50), not measured (R10), not measured (R50)")
     assert measured_cpu(tmp_path, find_item("figure-curves")) == {}  # it has no runs of its own
+
+
+@pytest.mark.parametrize(("accuracy", "word"), [(0.8, "same"), (0.7, "differ")])
+def test_a_repetition_is_compared_with_the_first_run(tmp_path, monkeypatch, accuracy, word):
+    store(tmp_path / "first", "fedlgd", 0.8, 0.9)
+    store(tmp_path / "again", "fedlgd", accuracy)
+    monkeypatch.setattr(paper, "PAPER", tmp_path / "first")
+    (again,) = stored(tmp_path / "again", find_item("table-digits"))
+    told = paper.repetition(again)
+    assert "seed 0" in told
+    assert "seed 1" not in told
+    assert word in told
