@@ -58,7 +58,7 @@ def verdicts(folder: Path, wanted: Mapping[str, Item] | None = None) -> Iterator
     for item in (wanted or items()).values():
         found = list(stored(folder, item))
         for claim in item.claims:
-            own = [(claim.rule_at(each.scale), each) for each in found] if claim.rule else []
+            own = [(rule, each) for each in found if (rule := claim.rule_at(each.scale))]
             made = [verdict_of(item, claim, rule, each) for rule, each in own if rule.part == each.part]
             if not made:
                 waits = claim.rule and claim.verdict == "not decided"
