@@ -50,7 +50,7 @@ the paper are not to be expected even at full length."""
 
 IN_README = (*("fedlgd", "fedavg", "vhl", "fedavg:local.steps=7", "fedavg:distil.start=real:distil.steps=0"),)
 CIFAR10C = (
-    "table-cifar10c: A share of 1 of the sites per round, 10 images per class: FedLGD is above every baseline."
+    "table-cifar10c: A share of 0.2 of the sites per round, 10 images per class: FedLGD is above every baseline."
 )
 BY_SITE = (
     "Accuracy at each site of the paper, with the printed number in parentheses (a stand-in for a site has none):"
@@ -193,7 +193,7 @@ def main_table(place: str) -> str:
     rows = tuple(row for row in table.rows if row[0].text in wanted)
     other = next(each for each in verdicts(PAPER) if each.key == CIFAR10C)
     level = f" ({other.gap.level} interval)" if other.gap else ""
-    line = f"CIFAR10C ({other.scale}): {other.ours}, {other.word}{level}."
+    line = f"CIFAR10C, scale {other.scale}: {other.ours}, {other.word}{level}."
     where = f"Some sites are [subsets or stand-ins](docs/results/paper/{name}.md)."
     notes = f"Points, paired by seed, 95 % intervals. {where} {line}"
     return f"{text(Table(table.columns, rows))}\n{notes}" if found.groups else "No stored runs."
