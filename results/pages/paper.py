@@ -195,5 +195,5 @@ def main_table(place: str) -> str:
     level = f" ({other.gap.level} interval)" if other.gap else ""
     line = f"CIFAR10C, scale {other.scale}: {other.ours}, {other.word}{level}."
     where = f"Some sites are [subsets or stand-ins](docs/results/paper/{name}.md)."
-    notes = f"Points, paired by seed, 95 % intervals. {where} {line}"
+    notes = f"Points, paired, 95 % intervals. {where} {line}"
     return f"{text(Table(table.columns, rows))}\n{notes}" if found.groups else "No stored runs."
